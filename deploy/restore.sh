@@ -44,9 +44,6 @@ pg_restore --exit-on-error --no-owner --no-privileges --jobs=2 --dbname="$server
 on "${name}_restoring" -v made="$made" --single-transaction -f - <<'SQL' >/dev/null
 SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, greatest(coalesce(last_value, 0) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))
 FROM pg_sequences WHERE schemaname = 'public';
--- No group and no shard is overlooked by this: the refills that follow read the dump.
-SET LOCAL seckill.groups = 'on';
-SET LOCAL seckill.shards = 'on';
 UPDATE sale_epochs SET epoch = epoch + extract(epoch FROM clock_timestamp())::bigint, run_id = NULL;
 DELETE FROM sessions;
 DELETE FROM instances;

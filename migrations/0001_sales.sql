@@ -138,20 +138,6 @@ CREATE UNIQUE INDEX sale_epochs_epoch_is_key ON sale_epochs (sale_id, epoch);
 CREATE INDEX sale_epochs_in_redis ON sale_epochs (sale_id) WHERE in_redis;
 CREATE INDEX sale_epochs_to_fill ON sale_epochs (sale_id) WHERE in_redis AND run_id IS NULL;
 
--- A refill that ignores shards would put the whole stock under keys that no purchase reads. A program that fills all shards
--- says so with the setting seckill.shards, in the transaction that raises an epoch.
-CREATE FUNCTION refuse_shardless_refill() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF current_setting('seckill.shards', true) IS DISTINCT FROM 'on'
-       AND (SELECT shards FROM sales WHERE id = NEW.sale_id) > 1 THEN
-        RAISE EXCEPTION 'this version does not know shards and may not refill sale %', NEW.sale_id
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'sale_epochs_knows_shards', HINT = 'Start a newer version.';
-    END IF;
-    RETURN NEW;
-END $$;
-CREATE TRIGGER sale_epochs_shards_known BEFORE UPDATE OF epoch ON sale_epochs FOR EACH ROW
-    WHEN (NEW.epoch <> OLD.epoch) EXECUTE FUNCTION refuse_shardless_refill();
-
 -- One row. Every change of the catalogue raises the version, so an instance can say which changes it has loaded.
 CREATE TABLE catalog_version (
     one     boolean PRIMARY KEY DEFAULT true CONSTRAINT catalog_version_single CHECK (one),

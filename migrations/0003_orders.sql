@@ -1,4 +1,4 @@
--- Orders and their legal steps (docs/order-states.md draws them), the buyers' counters, lapsed holds, and the events for
+-- Orders and their legal steps (docs/protocol.md draws them), the buyers' counters, lapsed holds, and the events for
 -- the shop's webhook. Triggers hold the state machine and write the steps, so no statement can bypass them.
 
 CREATE TABLE orders (
@@ -20,9 +20,9 @@ CREATE TABLE orders (
     units_kept   boolean     NOT NULL DEFAULT false,
     -- The trace of the step that made the order, as in the outbox. Its payments and webhooks continue it.
     trace        varchar(568),
-    -- The group row that it was made from; NULL if it was a purchase row. The auditor compares the two, and a lapsed hold
-    -- takes its address from there. No foreign key: retention clears group rows, and orders stay.
-    group_id     uuid,
+    -- The group that it was made from. The auditor compares the two, and a lapsed hold takes its address from there. No
+    -- foreign key: retention clears groups, and orders stay.
+    group_id     uuid        NOT NULL,
     CONSTRAINT orders_reason_fits CHECK (
         CASE status WHEN 'cancelled' THEN reason IN ('expired', 'by-buyer')
                     WHEN 'rejected'  THEN reason IN ('out-of-stock', 'over-limit')

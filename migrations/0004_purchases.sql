@@ -1,12 +1,14 @@
--- Purchases between their 202 and their orders. Winners of one call of reserve.lua are committed as one row here, and
--- settled as one (protocol, rules 3 and 7). A single winner, and every unusual case, is a purchase row of the outbox. An
--- order may have both records, so the views below count each order once.
+-- Purchases between their 202 and their orders. Winners of one call of reserve.lua are committed as one row, and settled as
+-- one (protocol, rules 3 and 7). A single winner is a group of one, whose id is the order's id. So is each member of a group
+-- that is committed or settled one by one, and each repeat of a purchase that is not confirmed: whoever commits it, it is one row.
+-- An order may be a member of a larger group, too, so the views below count each order once.
 
 CREATE TABLE purchase_groups (
-    -- The committing process makes it before its first try, so a repeated statement makes no second row.
+    -- The committing process makes it before its first try, so a repeated statement makes no second row. Of a group of one it is
+    -- the order's id.
     id         uuid PRIMARY KEY,
-    -- From the outbox's sequence, so that lists have one order for both records.
-    place      bigint      NOT NULL DEFAULT nextval('outbox_id_seq'),
+    -- The order of lists.
+    place      bigint      GENERATED ALWAYS AS IDENTITY,
     sale_id    bigint      NOT NULL,
     epoch      bigint      NOT NULL,
     shard      smallint    NOT NULL,
@@ -16,11 +18,13 @@ CREATE TABLE purchase_groups (
     order_ids  uuid[]      NOT NULL,
     user_ids   text[]      NOT NULL,
     quantities integer[]   NOT NULL,
+    -- Network addresses, as the limits see them. NULL in the group of a hold that the reconciler has finished.
     addresses  text[]      NOT NULL,
-    -- Whether purchase rows have replaced this row. Then it made no order.
+    -- Whether groups of one have replaced this row. Then it made no order.
     was_split  boolean     NOT NULL DEFAULT false,
     created_at timestamptz NOT NULL DEFAULT now(),
     settled_at timestamptz,
+    CONSTRAINT purchase_groups_one_is_its_order CHECK ((members = 1) = (id = order_ids[1])),
     CONSTRAINT purchase_groups_arrays_fit CHECK (cardinality(order_ids) = members AND cardinality(user_ids) = members
         AND cardinality(quantities) = members AND cardinality(addresses) = members),
     CONSTRAINT purchase_groups_quantities_positive CHECK (0 < ALL (quantities)),
@@ -46,28 +50,18 @@ CREATE INDEX purchase_groups_unsettled ON purchase_groups (sale_id, place) WHERE
 CREATE INDEX purchase_groups_buyers ON purchase_groups USING gin (user_ids COLLATE "C") WITH (fastupdate = off)
     WHERE settled_at IS NULL;
 
--- Purchases without an order, each once, from its earlier record. Both records of a purchase name the same shard.
+-- Purchases without an order, each once. All groups of a purchase name the same shard.
 CREATE VIEW accepted_purchases AS
-SELECT DISTINCT ON (r.sale_id, r.order_id) r.place, r.position, r.order_id, r.sale_id, r.user_id, r.quantity, r.created_at, r.shard
-FROM (SELECT id AS place, 0::bigint AS position, order_id, sale_id, user_id, quantity, created_at, shard
-      FROM outbox WHERE kind = 'order_placed' AND status <> 'processed'
-      UNION ALL
-      SELECT g.place, m.position, m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at, g.shard
-      FROM purchase_groups g
-      CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
-                         WITH ORDINALITY AS m (order_id, user_id, quantity, position)
-      WHERE g.settled_at IS NULL) AS r
-WHERE NOT EXISTS (SELECT FROM orders o WHERE o.id = r.order_id)
-ORDER BY r.sale_id, r.order_id, r.place;
+SELECT DISTINCT ON (g.sale_id, m.order_id) m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at, g.shard
+FROM purchase_groups g
+CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
+WHERE g.settled_at IS NULL AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
+ORDER BY g.sale_id, m.order_id, g.place;
 
 -- All durable purchases, each once, until retention clears them. For people, tests and the benchmark.
 CREATE VIEW purchase_records AS
-SELECT r.order_id, r.sale_id, r.user_id, r.quantity, min(r.created_at) AS created_at, bool_or(r.settled) AS settled
-FROM (SELECT order_id, sale_id, user_id, quantity, created_at, status = 'processed' AS settled
-      FROM outbox WHERE kind = 'order_placed'
-      UNION ALL
-      SELECT m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at, g.settled_at IS NOT NULL
-      FROM purchase_groups g
-      CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
-      WHERE NOT g.was_split) AS r
-GROUP BY r.order_id, r.sale_id, r.user_id, r.quantity;
+SELECT m.order_id, g.sale_id, m.user_id, m.quantity, min(g.created_at) AS created_at, bool_or(g.settled_at IS NOT NULL) AS settled
+FROM purchase_groups g
+CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
+WHERE NOT g.was_split
+GROUP BY m.order_id, g.sale_id, m.user_id, m.quantity;

@@ -4,7 +4,7 @@
 //! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
 
 /// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 60] = [
+pub const PLACES: [&str; 58] = [
     "purchase.reserved",
     "purchase.committed",
     "loan.written",
@@ -29,9 +29,7 @@ pub const PLACES: [&str; 60] = [
     "cancel.after_commit",
     "expire.before_commit",
     "expire.after_commit",
-    "expire_group.before_commit",
-    "expire_group.after_commit",
-    "expire_group.round_again",
+    "expire.round_again",
     "release.at_lender",
     "release.done",
     "release.settled",

@@ -97,7 +97,7 @@ impl Parts {
         });
     }
 
-    /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers, and how purchases are committed.
+    /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.
     pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
         let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
         self.repeat(
@@ -109,7 +109,6 @@ impl Parts {
                 health.ledger.store(beat.is_ok(), Ordering::Relaxed);
                 let beat = beat?;
                 health.note_migrations(catalog.has_migrations().await?);
-                committer.set_grouped(beat.grouped);
                 catalog.load_changes(beat.catalog_version).await
             },
         );

@@ -10,7 +10,6 @@ use super::parts::{Parts, Rhythm};
 use super::worker_names::Worker;
 use crate::config;
 use crate::domain::locked_sales::LockedSales;
-use crate::domain::message::ORDER_BYTES;
 use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
 use crate::flow::alarm_webhook::AlarmWebhook;
 use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
@@ -37,7 +36,7 @@ use seckill_webhook::Secret;
 
 /// Messages about groups that a worker takes at a time: of a long queue, each has about as many orders as one transaction, and
 /// fulfilment can give way between two steps.
-const GROUP_MESSAGES_A_STEP: usize = 4;
+const MESSAGES_A_STEP: usize = 4;
 
 /// How long what is about a sale is put off that another transaction keeps locked.
 const LOCKED_FOR: Duration = Duration::from_secs(10);
@@ -107,39 +106,21 @@ impl<'a> WorkerWiring<'a> {
                     |relay| async move { relay.step().await },
                 );
             }
-            // Orders come one in a message, many in one, and as groups: each kind of message has a queue and a consumer.
             Worker::Fulfil => {
-                let batch_max = config.orders.batch_max;
                 let (ledger, notifier) = (ledger.clone(), notifier.clone());
-                let locked = Arc::clone(&self.locked);
+                let (locked, batch_max) = (Arc::clone(&self.locked), config.orders.batch_max);
                 let fulfilment = Fulfilment { ledger, notifier, retry: self.retry, locked, batch_max };
                 let rhythm = Rhythm::every(Duration::ZERO, "fulfil").giving_way();
-                let consumer = Consumer::new(self.broker.clone(), Source::OrderPlaced, batch_max);
-                consume(parts, rhythm, consumer, fulfilment.clone(), |fulfilment, received| async move {
+                let consumer = Consumer::new(self.broker.clone(), Source::GroupsPlaced, MESSAGES_A_STEP);
+                consume(parts, rhythm, consumer, fulfilment, |fulfilment, received| async move {
                     fulfilment.settle(received).await
-                });
-                let of_many = self.consumer_of_many(Source::OrdersPlaced);
-                consume(parts, rhythm, of_many, fulfilment.clone(), |fulfilment, received| async move {
-                    fulfilment.settle_many(received).await
-                });
-                let of_groups = Consumer::new(self.broker.clone(), Source::GroupsPlaced, GROUP_MESSAGES_A_STEP);
-                consume(parts, rhythm, of_groups, fulfilment, |fulfilment, received| async move {
-                    fulfilment.settle_groups(received).await
                 });
             }
             Worker::Expire => {
                 let (rhythm, expiry) = (Rhythm::every(Duration::ZERO, "expire"), self.expiry.clone());
-                let consumer = Consumer::new(self.broker.clone(), Source::OrderExpire, config.orders.batch_max);
-                consume(parts, rhythm, consumer, expiry.clone(), |expiry, received| async move {
-                    expiry.settle(received.messages).await.map(|()| Vec::new())
-                });
-                let of_many = self.consumer_of_many(Source::OrdersExpire);
-                consume(parts, rhythm, of_many, expiry.clone(), |expiry, received| async move {
-                    expiry.settle_many(received.messages).await.map(|()| Vec::new())
-                });
-                let of_groups = Consumer::new(self.broker.clone(), Source::GroupsExpire, GROUP_MESSAGES_A_STEP);
-                consume(parts, rhythm, of_groups, expiry, |expiry, received| async move {
-                    expiry.settle_groups(received.messages).await.map(|()| Vec::new())
+                let consumer = Consumer::new(self.broker.clone(), Source::GroupsExpire, MESSAGES_A_STEP);
+                consume(parts, rhythm, consumer, expiry, |expiry, received| async move {
+                    expiry.settle(received.messages).await
                 });
             }
             Worker::Release => {
@@ -202,7 +183,7 @@ impl<'a> WorkerWiring<'a> {
                         Rhythm::every(Duration::ZERO, "pay"),
                         consumer,
                         sender,
-                        |sender, received| async move { sender.settle(received).await.map(|()| Vec::new()) },
+                        |sender, received| async move { sender.settle(received).await },
                     );
                 }
             }
@@ -222,13 +203,6 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Shop => self.spawn_order_webhooks(),
         }
-    }
-
-    /// A batch of such messages ends when it has about as many orders as one transaction. So a step is as long for messages of two
-    /// orders as for those of hundreds, and fulfilment can give way between two steps.
-    fn consumer_of_many<M: DeserializeOwned + Clone>(&self, source: Source) -> Consumer<M> {
-        let orders = self.parts.config.orders.batch_max;
-        Consumer::new(self.broker.clone(), source, orders).with_bytes_max(orders.saturating_mul(ORDER_BYTES))
     }
 
     /// Each of these steps asks other servers, so each repeats for itself: the sweep goes on while RabbitMQ or a master of Redis is away.
@@ -355,8 +329,7 @@ impl<'a> WorkerWiring<'a> {
     }
 }
 
-/// Repeats a consumer's step. `settle` gets what was received with a clone of `of`, and returns the indexes of those that go to
-/// the dead-letter queue. A mark that has come through the queue is recorded in the ledger.
+/// Repeats a consumer's step. `settle` gets what was received with a clone of `of`. A mark that has come through the queue is recorded in the ledger.
 fn consume<M, T, F, E>(
     parts: &Parts,
     rhythm: Rhythm,
@@ -366,7 +339,7 @@ fn consume<M, T, F, E>(
 ) where
     M: DeserializeOwned + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
-    F: Future<Output = Result<Vec<usize>, E>> + Send + 'static,
+    F: Future<Output = Result<(), E>> + Send + 'static,
     E: From<QueueError> + From<LedgerError> + std::fmt::Display + Send + 'static,
 {
     let (stop, ledger, queue) = (parts.stop.clone(), parts.stores.ledger.clone(), consumer.source().key());
@@ -378,11 +351,13 @@ fn consume<M, T, F, E>(
                 let (of, ledger, queue) = (of.clone(), ledger.clone(), queue.clone());
                 async move {
                     let mark_ms = received.mark_ms;
-                    let failed = if received.messages.is_empty() { Vec::new() } else { settle(of, received).await? };
+                    if !received.messages.is_empty() {
+                        settle(of, received).await?;
+                    }
                     if let Some(mark_ms) = mark_ms {
                         ledger.mark_passed(&queue, mark_ms).await?;
                     }
-                    Ok::<_, E>(failed)
+                    Ok::<_, E>(())
                 }
             };
             consumer.lock().await.step(&stop, settle).await

@@ -20,7 +20,6 @@ mod publish;
 mod sales;
 mod serve;
 mod tokens;
-mod upgrade;
 
 use std::process::ExitCode;
 
@@ -67,9 +66,6 @@ enum Command {
     Work(serve::WorkArgs),
     /// Create the database's tables, or bring them up to date
     Migrate,
-    /// Switch features that older versions do not know on, when all processes are replaced, or off
-    #[command(subcommand)]
-    Upgrade(upgrade::UpgradeCommand),
     /// Create sample products and a sample sale, unless they exist
     Seed,
     /// Create, show and change sales
@@ -184,7 +180,6 @@ impl Command {
             Self::Serve(args) => args.run(config).await?,
             Self::Work(args) => args.run(config).await?,
             Self::Migrate => database::migrate(&config).await?,
-            Self::Upgrade(command) => command.run(&config).await?,
             Self::Seed => database::seed(&config).await?,
             Self::Sale(command) => command.run(&config).await?,
             Self::Product(command) => command.run(&config).await?,

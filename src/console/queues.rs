@@ -23,21 +23,9 @@ struct QueuesPage {
 }
 
 impl QueuesPage {
-    /// Whether the message is about an order; others are about payments, waves and groups of orders.
+    /// Whether the message names an order; others name a payment, a wave or a group of orders.
     fn is_about_order(&self, row: &ParkedRow) -> bool {
-        match ParkedKind::parse(&row.kind) {
-            Ok(
-                ParkedKind::OrderPlaced | ParkedKind::OrderExpire | ParkedKind::HoldRelease | ParkedKind::OrderEvent,
-            ) => true,
-            Ok(
-                ParkedKind::PaymentRequested
-                | ParkedKind::WaveRelease
-                | ParkedKind::GroupPlaced
-                | ParkedKind::GroupExpire
-                | ParkedKind::GroupRelease,
-            )
-            | Err(_) => false,
-        }
+        !row.user_id.is_empty() && row.kind != ParkedKind::PaymentRequested.as_str()
     }
 }
 

@@ -199,6 +199,11 @@ impl GroupId {
     pub fn new() -> Self {
         Self(Uuid::now_v7())
     }
+
+    /// The group of one order: it has the order's id, so an order has one such group, however often it is committed.
+    pub fn of_one(order: OrderId) -> Self {
+        Self(order.0)
+    }
 }
 
 impl Default for GroupId {

@@ -24,7 +24,6 @@ pub mod outflow;
 pub mod overview;
 mod primary;
 pub mod processes;
-pub mod purchase_form;
 pub mod sales;
 mod session;
 pub mod sessions;

@@ -6,14 +6,12 @@ mod parked;
 mod resend;
 mod task;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{OrderId, SaleId, Shard};
+use crate::domain::ids::{SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
 use claimed::count_failure;
@@ -22,8 +20,12 @@ pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
 pub use task::{BrokerMessage, UnitRelease};
 use task::{ClaimedRow, Task};
 
-/// Releases of groups in one claim: each is of hundreds of holds.
-const GROUP_RELEASES: i64 = 4;
+/// Holds of one claim of releases, about: each row has up to a thousand.
+const HOLDS_A_CLAIM: i64 = 2000;
+/// The kinds that travel through the broker.
+const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::GroupExpire, OutboxKind::PaymentRequested];
+/// The kinds that the releaser carries out.
+const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
 
 /// How often, and after how long, a failed row is tried again.
 #[derive(Debug, Clone, Copy)]
@@ -48,93 +50,77 @@ pub struct OutboxRow<T> {
 impl Ledger {
     /// Whether messages are due. Asked before a transaction claims them: most of the time there are none.
     pub async fn has_due_messages(&self) -> Result<bool, LedgerError> {
-        // The first row of each index. Any other question about rows that are due becomes a scan of the outbox while many of them wait.
-        let due = sqlx::query_scalar!(
-            r#"SELECT coalesce(least(
-                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind = 'group_placed'
-                    ORDER BY next_attempt_at, id LIMIT 1),
-                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind = 'group_expire'
-                    ORDER BY next_attempt_at, id LIMIT 1),
-                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending'
-                      AND kind IN ('order_placed', 'order_expire', 'payment_requested')
-                    ORDER BY next_attempt_at, id LIMIT 1)) <= now(), false) AS "due!""#
-        );
-        Ok(due.fetch_one(&self.pool).await?)
+        self.has_due(&MESSAGES).await
     }
 
-    /// Whether releases of units are due, likewise.
+    /// Whether releases of units are due.
     pub async fn has_due_releases(&self) -> Result<bool, LedgerError> {
+        self.has_due(&RELEASES).await
+    }
+
+    async fn has_due(&self, kinds: &[OutboxKind]) -> Result<bool, LedgerError> {
+        // The first entry of each kind in `outbox_due`. Any other question about due rows becomes a scan of the outbox when the backlog is long.
         let due = sqlx::query_scalar!(
-            r#"SELECT coalesce(least(
-                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind = 'group_release'
-                    ORDER BY next_attempt_at, id LIMIT 1),
-                   (SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
-                    ORDER BY next_attempt_at, id LIMIT 1)) <= now(), false) AS "due!""#
+            r#"SELECT coalesce(bool_or((SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND outbox.kind = k.kind
+                                        ORDER BY next_attempt_at, id LIMIT 1) <= now()), false) AS "due!"
+               FROM unnest($1::text[]) AS k (kind)"#,
+            &names(kinds)
         );
         Ok(due.fetch_one(&self.pool).await?)
     }
 
-    /// Claims messages that are due, oldest first: up to `limit` about groups of each kind, and as many others. Rows that other workers
-    /// have claimed are skipped.
+    /// Claims messages that are due, oldest first, up to `limit` of each kind. Rows that other workers have claimed are skipped.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
         let mut tx = self.begin().await?;
-        let mut rows = claim_groups(&mut tx, OutboxKind::GroupPlaced, limit).await?;
-        rows.extend(claim_groups(&mut tx, OutboxKind::GroupExpire, limit).await?);
-        let others = sqlx::query_as!(
-            ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
-                      coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
-                      CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
-                      END AS channel,
-                      NULL::integer AS members, NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
-               FROM outbox WHERE status = 'pending'
-                 AND kind IN ('order_placed', 'order_expire', 'payment_requested')
-                 AND next_attempt_at <= now()
-               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        rows.extend(others);
+        let mut rows = Vec::new();
+        for kind in MESSAGES {
+            let due = sqlx::query_as!(
+                ClaimedRow,
+                r#"SELECT id, kind, order_id, sale_id, shard, quantity, returns_units, attempts, trace,
+                          coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
+                          CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
+                          END AS channel,
+                          (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members,
+                          NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
+                   FROM outbox WHERE status = 'pending' AND kind = $1 AND next_attempt_at <= now()
+                   ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
+                kind.as_str(),
+                limit
+            );
+            rows.extend(due.fetch_all(&mut *tx).await?);
+        }
         ClaimedBatch::new(self, tx, rows, |task| match task {
             Task::Publish(message) => Some(message),
             Task::Release(_) => None,
         })
     }
 
-    /// Claims releases of units that are due, likewise, and up to `GROUP_RELEASES` of groups.
+    /// Claims releases of units that are due, oldest first: up to `limit` of each kind, of about `HOLDS_A_CLAIM` holds.
     pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
         let mut tx = self.begin().await?;
-        let mut rows = sqlx::query_as!(
-            ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
-                      0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members,
-                      (SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint FROM lapsed_holds l
-                       WHERE l.order_id = outbox.order_id) AS lapsed_at_ms,
-                      NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
-               FROM outbox WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
-                 AND next_attempt_at <= now()
-               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
-            limit
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let of_groups = sqlx::query_as!(
-            ClaimedRow,
-            r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace,
-                      0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members,
-                      NULL::bigint AS lapsed_at_ms, members AS released,
-                      ARRAY(SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint
-                            FROM unnest(outbox.members) WITH ORDINALITY AS m (order_id, place)
-                            LEFT JOIN lapsed_holds l ON l.order_id = m.order_id ORDER BY m.place)
-                          AS "lapsed?: Vec<Option<i64>>"
-               FROM outbox WHERE status = 'pending' AND kind IN ('group_release') AND next_attempt_at <= now()
-               ORDER BY next_attempt_at, id LIMIT $1 FOR UPDATE SKIP LOCKED"#,
-            limit.min(GROUP_RELEASES)
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        rows.extend(of_groups);
+        let mut rows = Vec::new();
+        for kind in RELEASES {
+            let due = sqlx::query_as!(
+                ClaimedRow,
+                r#"WITH due AS MATERIALIZED (
+                     SELECT id, next_attempt_at, coalesce(cardinality(members), 1) AS holds
+                     FROM outbox WHERE status = 'pending' AND kind = $1 AND next_attempt_at <= now()
+                     ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED),
+                   taken AS (
+                     SELECT id, sum(holds) OVER (ORDER BY next_attempt_at, id) - holds AS before FROM due)
+                   SELECT o.id, o.kind, o.order_id, o.sale_id, o.shard, o.quantity, o.returns_units, o.attempts, o.trace,
+                          0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members, o.members AS released,
+                          ARRAY(SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint
+                                FROM unnest(o.members) WITH ORDINALITY AS m (order_id, place)
+                                LEFT JOIN lapsed_holds l ON l.order_id = m.order_id ORDER BY m.place)
+                              AS "lapsed?: Vec<Option<i64>>"
+                   FROM taken JOIN outbox o USING (id) WHERE taken.before < $3 ORDER BY o.next_attempt_at, o.id"#,
+                kind.as_str(),
+                limit,
+                HOLDS_A_CLAIM
+            );
+            rows.extend(due.fetch_all(&mut *tx).await?);
+        }
         ClaimedBatch::new(self, tx, rows, |task| match task {
             Task::Release(release) => Some(release),
             Task::Publish(_) => None,
@@ -181,42 +167,10 @@ impl Ledger {
         .await?;
         Ok(())
     }
-
-    /// The sales of purchases that have a row of their own, each with its purchases.
-    pub async fn purchases_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {
-        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-        let rows = sqlx::query!(
-            "SELECT order_id, sale_id FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1) ORDER BY id",
-            &ids
-        );
-        let mut by_sale = BTreeMap::<_, Vec<_>>::new();
-        for row in rows.fetch_all(&self.pool).await? {
-            by_sale.entry(SaleId::from_db(row.sale_id)).or_default().push(OrderId(row.order_id));
-        }
-        Ok(by_sale)
-    }
 }
 
-/// Claims messages about groups that are due.
-async fn claim_groups(
-    tx: &mut Transaction<'static, Postgres>,
-    kind: OutboxKind,
-    limit: i64,
-) -> Result<Vec<ClaimedRow>, LedgerError> {
-    // The list of kinds is that of the index, and `kind = $1` where to look in it.
-    let rows = sqlx::query_as!(
-        ClaimedRow,
-        r#"SELECT id, kind, order_id, sale_id, shard, quantity, due_at, returns_units, attempts, trace, NULL::bigint AS lapsed_at_ms,
-                  coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!", NULL::text AS channel,
-                  (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members,
-                  NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
-           FROM outbox WHERE status = 'pending' AND kind IN ('group_placed', 'group_expire') AND kind = $1
-             AND next_attempt_at <= now()
-           ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
-        kind.as_str(),
-        limit
-    );
-    Ok(rows.fetch_all(&mut **tx).await?)
+fn names(kinds: &[OutboxKind]) -> Vec<String> {
+    kinds.iter().map(OutboxKind::to_string).collect()
 }
 
 /// An error's text as one bounded line, for logs and for people.

@@ -60,12 +60,12 @@ impl Ledger {
         Ok(seen.collect())
     }
 
-    /// Records that a process is alive, runs these workers, and knows purchase groups. Forgets processes that were not seen for a day.
+    /// Records that a process is alive and runs these workers. Forgets processes that were not seen for a day.
     pub async fn report_workers(&self, process: Uuid, workers: &[String]) -> Result<(), LedgerError> {
         sqlx::query!(
             "WITH forgotten AS (DELETE FROM worker_processes WHERE seen_at < now() - interval '1 day' AND id <> $1)
-             INSERT INTO worker_processes (id, workers, knows_groups) VALUES ($1, $2, true)
-             ON CONFLICT (id) DO UPDATE SET workers = excluded.workers, seen_at = now(), knows_groups = true",
+             INSERT INTO worker_processes (id, workers) VALUES ($1, $2)
+             ON CONFLICT (id) DO UPDATE SET workers = excluded.workers, seen_at = now()",
             process,
             workers
         )

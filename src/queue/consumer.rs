@@ -25,7 +25,6 @@ pub struct Consumer<M> {
     broker: Broker,
     source: Source,
     batch_max: usize,
-    bytes_max: usize,
     subscription: Option<Subscription>,
     /// A batch whose settling has failed: the next step tries it again.
     unsettled: Option<Batch<M>>,
@@ -43,13 +42,7 @@ pub struct Received<M> {
 
 impl<M: DeserializeOwned + Clone> Consumer<M> {
     pub fn new(broker: Broker, source: Source, batch_max: usize) -> Self {
-        Self { broker, source, batch_max, bytes_max: usize::MAX, subscription: None, unsettled: None }
-    }
-
-    /// A batch ends with the message that brings it to so many bytes: for messages that differ in size.
-    #[must_use]
-    pub fn with_bytes_max(self, bytes_max: usize) -> Self {
-        Self { bytes_max, ..self }
+        Self { broker, source, batch_max, subscription: None, unsettled: None }
     }
 
     /// The queue that is consumed.
@@ -57,15 +50,15 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
         &self.source
     }
 
-    /// Takes one batch and passes its messages to `settle`, then acknowledges it. `settle` returns the indexes of the
-    /// messages that can never be processed: these go to the dead-letter queue, as does what cannot be decoded.
+    /// Takes one batch and passes its messages to `settle`, then acknowledges it. A message that cannot be decoded goes to the dead-letter
+    /// queue.
     ///
     /// # Errors
     /// When the broker fails: it redelivers. When `settle` fails: the next step settles the same batch. So it does when this future is dropped
     /// during `settle`, because a redelivery counts against the delivery limit of the queue.
     pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
     where
-        F: Future<Output = Result<Vec<usize>, E>>,
+        F: Future<Output = Result<(), E>>,
         E: From<QueueError>,
     {
         let (queue, began) = (self.source.as_str(), Instant::now());
@@ -73,7 +66,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
             (self.subscription, self.unsettled) = (Some(self.broker.subscribe(&self.source).await?), None);
         }
         if let (Some(subscription), None) = (&mut self.subscription, &self.unsettled) {
-            let receive = stop.run_until_cancelled(subscription.receive(self.batch_max, self.bytes_max));
+            let receive = stop.run_until_cancelled(subscription.receive(self.batch_max));
             match tokio::time::timeout(WAIT_MAX, receive).await {
                 Ok(Some(Ok(deliveries))) => self.unsettled = Some(Batch::decode(queue, deliveries)),
                 Ok(Some(Err(error))) => {
@@ -84,15 +77,14 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
             }
         }
         let was_idle = began.elapsed() > IDLE_FROM;
-        let failed = match self.unsettled.as_ref().map(|batch| &batch.received) {
-            Some(received) if !received.messages.is_empty() || received.mark_ms.is_some() => {
-                settle(received.clone()).await?
-            }
-            _ => Vec::new(),
-        };
+        if let Some(received) = self.unsettled.as_ref().map(|batch| &batch.received)
+            && (!received.messages.is_empty() || received.mark_ms.is_some())
+        {
+            settle(received.clone()).await?;
+        }
         // Taken from here on: what is acknowledged in part is delivered again.
         if let (Some(subscription), Some(batch)) = (self.subscription.take(), self.unsettled.take()) {
-            subscription.acknowledge(queue, &batch, &failed).await?;
+            subscription.acknowledge(queue, &batch).await?;
             self.subscription = Some(subscription);
         }
         Ok(if was_idle { Step::Idle } else { Step::More })
@@ -102,10 +94,11 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
 /// Messages that were delivered together.
 struct Batch<M> {
     deliveries: Vec<Delivery>,
-    /// What could be decoded, and where in `deliveries` each message stands.
+    /// What could be decoded.
     received: Received<M>,
-    positions: Vec<usize>,
-    marks: Vec<usize>,
+    /// Where in `deliveries` the messages stand that could not be decoded.
+    unreadable: Vec<usize>,
+    marks: usize,
 }
 
 impl<M: DeserializeOwned> Batch<M> {
@@ -113,28 +106,27 @@ impl<M: DeserializeOwned> Batch<M> {
         let redelivered = deliveries.iter().filter(|delivery| delivery.redelivered).count();
         metrics::histogram!("seckill_intake_batch_size", "queue" => queue).record(deliveries.len() as f64);
         metrics::counter!("seckill_redelivered_total", "queue" => queue).increment(redelivered as u64);
-        let (mut messages, mut positions) =
-            (Vec::with_capacity(deliveries.len()), Vec::with_capacity(deliveries.len()));
-        let (mut mark_ms, mut marks, mut traces) = (None, Vec::new(), Vec::new());
+        let (mut messages, mut unreadable) = (Vec::with_capacity(deliveries.len()), Vec::new());
+        let (mut mark_ms, mut marks, mut traces) = (None, 0, Vec::new());
         for (position, delivery) in deliveries.iter().enumerate() {
             if delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == MARK) {
                 mark_ms = mark_ms.max(std::str::from_utf8(&delivery.data).ok().and_then(|text| text.parse().ok()));
-                marks.push(position);
+                marks += 1;
                 continue;
             }
             match serde_json::from_slice(&delivery.data) {
                 Ok(message) => {
                     traces.extend(trace_of(delivery).map(|trace| (messages.len(), trace)));
                     messages.push(message);
-                    positions.push(position);
                 }
                 Err(error) => {
                     let bytes = delivery.data.len();
                     tracing::error!(queue, %error, bytes, "unreadable message goes to the dead-letter queue");
+                    unreadable.push(position);
                 }
             }
         }
-        Self { deliveries, received: Received { messages, traces, mark_ms }, positions, marks }
+        Self { deliveries, received: Received { messages, traces, mark_ms }, unreadable, marks }
     }
 }
 
@@ -174,17 +166,12 @@ impl Broker {
 }
 
 impl Subscription {
-    /// Waits for a message, then takes all others that have already arrived, up to `max` in total, or until they have `bytes_max`.
-    async fn receive(&mut self, max: usize, bytes_max: usize) -> Result<Vec<Delivery>, QueueError> {
-        let first = self.deliveries.next().await.ok_or(QueueError::Closed)??;
-        let (mut bytes, mut received) = (first.data.len(), vec![first]);
-        while received.len() < max && bytes < bytes_max {
+    /// Waits for a message, then takes all others that have already arrived, up to `max` in total.
+    async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, QueueError> {
+        let mut received = vec![self.deliveries.next().await.ok_or(QueueError::Closed)??];
+        while received.len() < max {
             match self.deliveries.next().now_or_never() {
-                Some(Some(delivery)) => {
-                    let delivery = delivery?;
-                    bytes += delivery.data.len();
-                    received.push(delivery);
-                }
+                Some(Some(delivery)) => received.push(delivery?),
                 Some(None) => return Err(QueueError::Closed),
                 None => break,
             }
@@ -192,26 +179,22 @@ impl Subscription {
         Ok(received)
     }
 
-    /// Rejects what could not be decoded and the messages that have `failed`, and acknowledges all others.
-    async fn acknowledge<M>(&self, queue: &'static str, batch: &Batch<M>, failed: &[usize]) -> Result<(), QueueError> {
-        let mut settled = vec![false; batch.deliveries.len()];
-        for (index, position) in batch.positions.iter().enumerate() {
-            settled[*position] = !failed.contains(&index);
-        }
-        let good = settled.iter().filter(|settled| **settled).count();
-        let poison = settled.len() - good - batch.marks.len();
-        batch.marks.iter().for_each(|position| settled[*position] = true);
+    /// Rejects what could not be decoded, and acknowledges all others.
+    async fn acknowledge<M>(&self, queue: &'static str, batch: &Batch<M>) -> Result<(), QueueError> {
+        let poison = batch.unreadable.len();
+        let good = batch.deliveries.len() - poison - batch.marks;
         for (result, messages) in [("settled", good), ("poison", poison)] {
             metrics::counter!("seckill_consumed_total", "queue" => queue, "result" => result)
                 .increment(messages as u64);
         }
-        for (delivery, _) in batch.deliveries.iter().zip(&settled).filter(|(_, settled)| !**settled) {
+        for position in &batch.unreadable {
             // Never requeued: it would come straight back.
-            delivery.acker.reject(BasicRejectOptions { requeue: false }).await?;
+            batch.deliveries[*position].acker.reject(BasicRejectOptions { requeue: false }).await?;
         }
         // One acknowledgement up to the last good message: no other task takes from this channel, so that all of them
         // belong to this batch. The tag of a rejected message must not be named again.
-        if let Some((last_good, _)) = batch.deliveries.iter().zip(&settled).rfind(|(_, settled)| **settled) {
+        let good = |(position, _): &(usize, &Delivery)| !batch.unreadable.contains(position);
+        if let Some((_, last_good)) = batch.deliveries.iter().enumerate().rfind(good) {
             let options = BasicAckOptions { multiple: true };
             self.link.channel.basic_ack(last_good.delivery_tag, options).await?;
         }

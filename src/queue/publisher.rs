@@ -15,7 +15,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::stuck_queues::StuckQueues;
-use super::topology::Ladder;
 use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
 use crate::domain::trace_context::TraceContext;
 
@@ -68,7 +67,7 @@ struct Open {
     /// By queue: the broker holds up a channel for a queue that does not answer.
     channels: HashMap<ShortString, QueueChannel>,
     /// The delays whose queue this link has declared.
-    delays: HashSet<(Ladder, i64)>,
+    delays: HashSet<i64>,
     /// Queues that have not answered, and until when nothing is sent to them.
     silent: HashMap<ShortString, Instant>,
 }
@@ -208,7 +207,7 @@ impl Publisher {
         open.silent.retain(|_, until| *until > now);
         let mut wanted = HashMap::new();
         for (message, key) in messages.iter().zip(keys) {
-            if let (Some(delay), Some(key)) = (message.to.delay(), key)
+            if let (Some(delay), Some(key)) = (message.to.rung_ms(), key)
                 && !open.delays.contains(&delay)
                 && !open.silent.contains_key(key)
             {
@@ -216,9 +215,9 @@ impl Publisher {
             }
         }
         let connection = &open.link.connection;
-        let declaring = wanted.into_iter().map(|((ladder, rung_ms), key)| async move {
-            let declared = self.broker.topology.declare_delay(connection, ladder, rung_ms);
-            ((ladder, rung_ms), key, timeout(STRAGGLER_MAX, declared).await)
+        let declaring = wanted.into_iter().map(|(rung_ms, key)| async move {
+            let declared = self.broker.topology.declare_delay(connection, rung_ms);
+            (rung_ms, key, timeout(STRAGGLER_MAX, declared).await)
         });
         for (delay, key, declared) in join_all(declaring).await {
             match declared {
@@ -248,13 +247,9 @@ impl Publisher {
             .with_message_id(message.id.to_string().into());
         let properties = match message.to {
             Destination::Mark(_) => properties.with_type(MARK.into()),
-            Destination::OrderPlaced
-            | Destination::OrdersPlaced
-            | Destination::GroupsPlaced
-            | Destination::OrderExpire { .. }
-            | Destination::OrdersExpire { .. }
-            | Destination::GroupsExpire { .. }
-            | Destination::PaymentRequested { .. } => properties,
+            Destination::GroupsPlaced | Destination::GroupsExpire { .. } | Destination::PaymentRequested { .. } => {
+                properties
+            }
         };
         let properties = match &message.trace {
             Some(trace) => properties.with_headers(headers(trace)),

@@ -1,5 +1,5 @@
 //! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them, except the delay
-//! queues, of which each ladder may have 95. A publisher declares those that it uses.
+//! queues, of which there may be 95. A publisher declares those that it uses.
 
 use std::time::Duration;
 
@@ -16,16 +16,8 @@ use crate::domain::delay::{ladder_ms, rung_for};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// To fulfilment.
-    OrderPlaced,
-    /// To fulfilment, many in one message.
-    OrdersPlaced,
-    /// To fulfilment, the purchases of group rows.
     GroupsPlaced,
     /// To the expiry of orders, after about this long.
-    OrderExpire { remaining_ms: i64 },
-    /// The same, many in one message.
-    OrdersExpire { remaining_ms: i64 },
-    /// The same, the orders of groups.
     GroupsExpire { remaining_ms: i64 },
     /// To the workers that send payments to this channel.
     PaymentRequested { channel: String },
@@ -34,46 +26,11 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// The ladder that delays the message, and the delay of its next step in milliseconds.
-    pub(super) fn delay(&self) -> Option<(Ladder, i64)> {
+    /// The delay of the next step on the delay ladder, in milliseconds.
+    pub(super) fn rung_ms(&self) -> Option<i64> {
         match self {
-            Self::OrderExpire { remaining_ms } => Some((Ladder::One, rung_for(*remaining_ms))),
-            Self::OrdersExpire { remaining_ms } => Some((Ladder::Many, rung_for(*remaining_ms))),
-            Self::GroupsExpire { remaining_ms } => Some((Ladder::Groups, rung_for(*remaining_ms))),
-            Self::OrderPlaced
-            | Self::OrdersPlaced
-            | Self::GroupsPlaced
-            | Self::PaymentRequested { .. }
-            | Self::Mark(_) => None,
-        }
-    }
-}
-
-/// A ladder of delay queues. Each ends in a queue of its own: the broker fixes where a delay queue leads to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Ladder {
-    /// Of messages about one order.
-    One,
-    /// Of messages about many orders.
-    Many,
-    /// Of messages about groups.
-    Groups,
-}
-
-impl Ladder {
-    const fn end(self) -> Source {
-        match self {
-            Self::One => Source::OrderExpire,
-            Self::Many => Source::OrdersExpire,
-            Self::Groups => Source::GroupsExpire,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::One => "delay",
-            Self::Many => "delays",
-            Self::Groups => "delay-groups",
+            Self::GroupsExpire { remaining_ms } => Some(rung_for(*remaining_ms)),
+            Self::GroupsPlaced | Self::PaymentRequested { .. } | Self::Mark(_) => None,
         }
     }
 }
@@ -81,15 +38,7 @@ impl Ladder {
 /// Where messages come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    OrderPlaced,
-    /// Messages about many purchases. An older version does not read them, and has no such queue.
-    OrdersPlaced,
-    /// Messages about group rows, likewise.
     GroupsPlaced,
-    OrderExpire,
-    /// Messages about the expiry of many orders, likewise.
-    OrdersExpire,
-    /// Messages about the expiry of groups, likewise.
     GroupsExpire,
     /// Payments of one channel: each channel has a queue of its own.
     PaymentRequested {
@@ -101,12 +50,7 @@ impl Source {
     /// The queue's name in the ledger.
     pub fn key(&self) -> String {
         match self {
-            Self::OrderPlaced
-            | Self::OrdersPlaced
-            | Self::GroupsPlaced
-            | Self::OrderExpire
-            | Self::OrdersExpire
-            | Self::GroupsExpire => self.as_str().to_owned(),
+            Self::GroupsPlaced | Self::GroupsExpire => self.as_str().to_owned(),
             Self::PaymentRequested { channel } => format!("{}.{channel}", self.as_str()),
         }
     }
@@ -114,11 +58,7 @@ impl Source {
     /// The queue's name, without the prefix and without the channel.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::OrderPlaced => "order-placed",
-            Self::OrdersPlaced => "orders-placed",
             Self::GroupsPlaced => "groups-placed",
-            Self::OrderExpire => "order-expire",
-            Self::OrdersExpire => "orders-expire",
             Self::GroupsExpire => "groups-expire",
             Self::PaymentRequested { .. } => "payment-requested",
         }
@@ -127,15 +67,15 @@ impl Source {
     /// Messages that a consumer may hold at most, whatever the settings say.
     pub(super) const fn prefetch_max(&self) -> u16 {
         match self {
-            Self::OrdersPlaced | Self::GroupsPlaced | Self::OrdersExpire | Self::GroupsExpire => PREFETCH_OF_MANY_MAX,
-            Self::OrderPlaced | Self::OrderExpire | Self::PaymentRequested { .. } => u16::MAX,
+            Self::GroupsPlaced | Self::GroupsExpire => PREFETCH_OF_GROUPS_MAX,
+            Self::PaymentRequested { .. } => u16::MAX,
         }
     }
 }
 
-/// Of messages about many orders: 16,000 orders. A worker that needs longer for them than `outbox.resend_after_ms` may get them twice: a mark
+/// Of messages about groups: about 16,000 orders. A worker that needs longer for them than `outbox.resend_after_ms` may get them twice: a mark
 /// that another worker has received counts them as lost (protocol, rule 6).
-const PREFETCH_OF_MANY_MAX: u16 = 64;
+const PREFETCH_OF_GROUPS_MAX: u16 = 64;
 
 /// The queue of messages that could not be processed, for people to look at.
 const DEAD: &str = "dead";
@@ -166,15 +106,7 @@ impl Topology {
     /// The queues that are consumed.
     pub fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
-        let orders = [
-            Source::OrderPlaced,
-            Source::OrdersPlaced,
-            Source::GroupsPlaced,
-            Source::OrderExpire,
-            Source::OrdersExpire,
-            Source::GroupsExpire,
-        ];
-        orders.into_iter().chain(payments).collect()
+        [Source::GroupsPlaced, Source::GroupsExpire].into_iter().chain(payments).collect()
     }
 
     /// One direct exchange, in which a queue's name is its routing key.
@@ -189,12 +121,8 @@ impl Topology {
     /// The queue for a message; `None` for a payment whose channel is not configured.
     pub fn route_to(&self, destination: &Destination) -> Option<ShortString> {
         match destination {
-            Destination::OrderPlaced => Some(self.queue_of(&Source::OrderPlaced)),
-            Destination::OrdersPlaced => Some(self.queue_of(&Source::OrdersPlaced)),
             Destination::GroupsPlaced => Some(self.queue_of(&Source::GroupsPlaced)),
-            Destination::OrderExpire { .. } | Destination::OrdersExpire { .. } | Destination::GroupsExpire { .. } => {
-                destination.delay().map(|(ladder, rung_ms)| self.delay_queue(ladder, rung_ms))
-            }
+            Destination::GroupsExpire { .. } => destination.rung_ms().map(|rung_ms| self.delay_queue(rung_ms)),
             Destination::PaymentRequested { channel } => self
                 .channels
                 .contains(channel)
@@ -207,8 +135,8 @@ impl Topology {
         format!("{}{name}", self.prefix).into()
     }
 
-    fn delay_queue(&self, ladder: Ladder, rung_ms: i64) -> ShortString {
-        self.name(&format!("{}-{rung_ms}", ladder.name()))
+    fn delay_queue(&self, rung_ms: i64) -> ShortString {
+        self.name(&format!("delay-groups-{rung_ms}"))
     }
 
     /// Declares everything, on channels of its own. Returns the queues that have not answered within `patience`: they keep no other from
@@ -247,15 +175,10 @@ impl Topology {
     }
 
     /// Declares the queue of one delay.
-    pub(super) async fn declare_delay(
-        &self,
-        connection: &Connection,
-        ladder: Ladder,
-        rung_ms: i64,
-    ) -> Result<(), QueueError> {
-        let mut arguments = self.dead_lettering_to(self.queue_of(&ladder.end()));
+    pub(super) async fn declare_delay(&self, connection: &Connection, rung_ms: i64) -> Result<(), QueueError> {
+        let mut arguments = self.dead_lettering_to(self.queue_of(&Source::GroupsExpire));
         arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));
-        self.queue(connection, self.delay_queue(ladder, rung_ms), arguments).await
+        self.queue(connection, self.delay_queue(rung_ms), arguments).await
     }
 
     /// The arguments of every queue: copies on a majority of the broker's nodes, and a bound on its length. A full queue
@@ -319,8 +242,7 @@ impl Topology {
     }
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
-        let steps = |ladder: Ladder| ladder_ms().map(move |rung_ms| self.delay_queue(ladder, rung_ms));
-        let delays = [Ladder::One, Ladder::Many, Ladder::Groups].into_iter().flat_map(steps);
+        let delays = ladder_ms().map(|rung_ms| self.delay_queue(rung_ms));
         for queue in delays.chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)]) {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
         }

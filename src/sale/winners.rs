@@ -35,17 +35,16 @@ impl Winners {
     async fn commit(&self, group: PurchaseGroup) -> Vec<bool> {
         let PurchaseGroup { shards, hold, members, repeats } = group;
         let sale = shards.sale;
-        // Winners who share a row are two at least. One who is traced has a row of his own, from which his trace goes on.
+        // A traced winner is a group of one, because a message carries one trace. So is a repeat: it does not know its first group.
         let is_company = members.iter().filter(|member| member.trace.is_none()).nth(1).is_some();
         let shared = is_company.then(GroupId::new);
         let members = members.into_iter().map(|member| (shared.filter(|_| member.trace.is_none()), member));
         let repeats = repeats.into_iter().map(|repeat| (None, repeat));
         let (mut purchases, mut spans) = (Vec::new(), Vec::new());
-        for (group, mut member) in members.chain(repeats) {
+        for (shared, mut member) in members.chain(repeats) {
             die_at!("purchase.reserved");
-            if let Some(group) = group {
-                tracing::debug!(order = %member.order, %group, "to be committed in a group");
-            }
+            let group = shared.unwrap_or_else(|| GroupId::of_one(member.order));
+            tracing::debug!(order = %member.order, %group, "to be committed");
             if let Some(trace) = &mut member.trace {
                 let span = Span::below(trace, SpanKind::Internal, "commit");
                 **trace = span.context().clone();

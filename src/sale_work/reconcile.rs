@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::die_at;
 use crate::domain::admission::Hold;
-use crate::domain::ids::{Epoch, OrderId, SaleId, Shard};
+use crate::domain::ids::{Epoch, GroupId, OrderId, SaleId, Shard};
 use crate::domain::shards::SaleShards;
 use crate::gate::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
 use crate::gate::loans::Barred;
@@ -233,7 +233,7 @@ impl Stores {
                 units: i32::try_from(hold.ticket.units).unwrap_or(i32::MAX),
                 address: None,
                 hold: Hold { epoch: hold.epoch, shard },
-                group: None,
+                group: GroupId::of_one(hold.order),
                 trace: None,
             })
             .collect();

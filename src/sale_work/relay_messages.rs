@@ -1,35 +1,29 @@
-//! Which messages carry the rows of the outbox (protocol, rule 6): many orders share one, as far as their messages go the same way, and
-//! so do groups.
+//! Which messages carry the rows of the outbox (protocol, rule 6): groups share a message if it goes the same way.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use crate::domain::delay::rung_for;
-use crate::domain::ids::{GroupId, OrderId};
+use crate::domain::ids::GroupId;
 use crate::domain::message::{
-    GroupsExpireV1, GroupsPlacedV1, ORDERS_A_MESSAGE, OrderExpireV1, OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1,
-    OutboxKind, PaymentRequestedV1, Version,
+    GroupsExpireV1, GroupsPlacedV1, ORDERS_A_MESSAGE, OutboxKind, PaymentRequestedV1, Version,
 };
+use crate::domain::payment::PaymentId;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow};
 use crate::queue::{Destination, Outgoing};
 
 /// Rows that share messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
-    Purchases,
+    Placed,
     /// Expiries that wait for the same time on the delay ladder.
     Expiries {
         rung_ms: i64,
     },
-    Groups,
-    GroupExpiries {
-        rung_ms: i64,
-    },
 }
 
-/// The messages for these rows, and the places of the rows that each of them carries. A row without company goes in the message
-/// about one order, which every version reads.
+/// The messages for these rows, and the places of the rows that each of them carries.
 pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>, Vec<Vec<usize>>) {
     let (mut together, mut alone) = (BTreeMap::<Shared, Vec<usize>>::new(), Vec::new());
     for (place, row) in rows.iter().enumerate() {
@@ -41,16 +35,10 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
     let mut messages = Vec::new();
     for (shared, places) in &together {
         for places in parts(places, |place| orders_of(&rows[place])) {
-            if let [place] = places[..] {
-                alone.push(place);
-                continue;
-            }
-            let ids = places.iter().map(|place| rows[*place].task.key().1);
+            let groups = places.iter().map(|place| GroupId(rows[*place].task.key().1)).collect();
             let message = match shared {
-                Shared::Purchases => orders_placed(ids.map(OrderId).collect()),
-                Shared::Expiries { rung_ms } => orders_expire(ids.map(OrderId).collect(), *rung_ms),
-                Shared::Groups => groups_placed(ids.map(GroupId).collect()),
-                Shared::GroupExpiries { rung_ms } => groups_expire(ids.map(GroupId).collect(), *rung_ms),
+                Shared::Placed => groups_placed(groups),
+                Shared::Expiries { rung_ms } => groups_expire(groups, *rung_ms),
             };
             messages.push((message, places));
         }
@@ -63,9 +51,7 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
 fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
     match row.task {
         BrokerMessage::GroupPlaced { members, .. } | BrokerMessage::GroupExpire { members, .. } => members,
-        BrokerMessage::OrderPlaced { .. }
-        | BrokerMessage::OrderExpire { .. }
-        | BrokerMessage::PaymentRequested { .. } => 1,
+        BrokerMessage::PaymentRequested { .. } => 1,
     }
 }
 
@@ -85,47 +71,25 @@ fn parts(places: &[usize], orders_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>
     parts
 }
 
-/// With which others a row may share a message. One that has failed before goes alone, so that it fails alone, and so that its
-/// message can go to the dead-letter queue. One that is traced goes alone, because a message carries one trace.
+/// With which others a row may share a message. One that has failed before goes alone, so that it fails alone. One that is traced goes
+/// alone, because a message carries one trace.
 fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
     if row.attempts > 0 || row.trace.is_some() {
         return None;
     }
     match &row.task {
-        BrokerMessage::OrderPlaced { .. } => Some(Shared::Purchases),
-        BrokerMessage::OrderExpire { remaining_ms, .. } => Some(Shared::Expiries { rung_ms: rung_for(*remaining_ms) }),
-        BrokerMessage::GroupPlaced { .. } => Some(Shared::Groups),
-        BrokerMessage::GroupExpire { remaining_ms, .. } => {
-            Some(Shared::GroupExpiries { rung_ms: rung_for(*remaining_ms) })
-        }
+        BrokerMessage::GroupPlaced { .. } => Some(Shared::Placed),
+        BrokerMessage::GroupExpire { remaining_ms, .. } => Some(Shared::Expiries { rung_ms: rung_for(*remaining_ms) }),
         BrokerMessage::PaymentRequested { .. } => None,
     }
 }
 
 fn message_for(row: &OutboxRow<BrokerMessage>) -> Outgoing {
-    let (kind, about) = row.task.key();
-    let (to, body) = match &row.task {
-        BrokerMessage::GroupPlaced { group, .. } => return groups_placed(vec![*group]),
-        BrokerMessage::GroupExpire { group, remaining_ms, .. } => return groups_expire(vec![*group], *remaining_ms),
-        BrokerMessage::OrderPlaced { order } => {
-            (Destination::OrderPlaced, body(&OrderPlacedV1 { version: Version, order_id: *order, sale_id: row.sale }))
-        }
-        BrokerMessage::OrderExpire { order, due_at_ms, remaining_ms } => (
-            Destination::OrderExpire { remaining_ms: *remaining_ms },
-            body(&OrderExpireV1 { version: Version, order_id: *order, due_at_ms: *due_at_ms }),
-        ),
-        BrokerMessage::PaymentRequested { payment, channel } => (
-            Destination::PaymentRequested { channel: channel.clone() },
-            body(&PaymentRequestedV1 { version: Version, payment_id: *payment }),
-        ),
-    };
-    Outgoing { to, id: kind.message_id(about), body, trace: None }
-}
-
-fn orders_placed(orders: Vec<OrderId>) -> Outgoing {
-    let id = OutboxKind::OrderPlaced.message_id_of_many(&orders);
-    let body = body(&OrdersPlacedV1 { version: Version, orders });
-    Outgoing { to: Destination::OrdersPlaced, id, body, trace: None }
+    match &row.task {
+        BrokerMessage::GroupPlaced { group, .. } => groups_placed(vec![*group]),
+        BrokerMessage::GroupExpire { group, remaining_ms, .. } => groups_expire(vec![*group], *remaining_ms),
+        BrokerMessage::PaymentRequested { payment, channel } => payment_requested(*payment, channel.clone()),
+    }
 }
 
 fn groups_placed(groups: Vec<GroupId>) -> Outgoing {
@@ -134,18 +98,17 @@ fn groups_placed(groups: Vec<GroupId>) -> Outgoing {
     Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
-/// The message by which the expiry of these orders comes after about this long.
-pub(super) fn orders_expire(orders: Vec<OrderId>, remaining_ms: i64) -> Outgoing {
-    let id = OutboxKind::OrderExpire.message_id_of_many(&orders);
-    let body = body(&OrdersExpireV1 { version: Version, orders });
-    Outgoing { to: Destination::OrdersExpire { remaining_ms }, id, body, trace: None }
-}
-
 /// The message by which the expiry of these groups comes after about this long.
 pub(super) fn groups_expire(groups: Vec<GroupId>, remaining_ms: i64) -> Outgoing {
     let id = OutboxKind::GroupExpire.message_id_of_many(&groups);
     let body = body(&GroupsExpireV1 { version: Version, groups });
     Outgoing { to: Destination::GroupsExpire { remaining_ms }, id, body, trace: None }
+}
+
+fn payment_requested(payment: PaymentId, channel: String) -> Outgoing {
+    let body = body(&PaymentRequestedV1 { version: Version, payment_id: payment });
+    let id = OutboxKind::PaymentRequested.message_id(payment.0);
+    Outgoing { to: Destination::PaymentRequested { channel }, id, body, trace: None }
 }
 
 /// Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
@@ -159,19 +122,22 @@ mod tests {
 
     use super::*;
     use crate::domain::ids::{SaleId, Shard};
-    use crate::domain::payment::PaymentId;
     use crate::domain::trace_context::TraceContext;
 
     fn row(task: BrokerMessage) -> OutboxRow<BrokerMessage> {
         OutboxRow { id: 1, sale: SaleId::from_db(1), shard: Shard::FIRST, attempts: 0, task, trace: None }
     }
 
-    fn placed(n: usize) -> OutboxRow<BrokerMessage> {
-        row(BrokerMessage::OrderPlaced { order: OrderId(Uuid::from_u128(n as u128)) })
+    fn group(n: usize) -> GroupId {
+        GroupId(Uuid::from_u128(n as u128))
+    }
+
+    fn placed(n: usize, members: usize) -> OutboxRow<BrokerMessage> {
+        row(BrokerMessage::GroupPlaced { group: group(n), members })
     }
 
     fn expire(n: usize, remaining_ms: i64) -> OutboxRow<BrokerMessage> {
-        row(BrokerMessage::OrderExpire { order: OrderId(Uuid::from_u128(n as u128)), due_at_ms: 5, remaining_ms })
+        row(BrokerMessage::GroupExpire { group: group(n), members: 9, remaining_ms })
     }
 
     /// Where each message goes, and the rows that it carries.
@@ -181,68 +147,49 @@ mod tests {
     }
 
     #[test]
-    fn purchases_share_a_message_and_so_do_expiries_of_one_delay() {
-        let rows = [placed(0), expire(1, 900_000), placed(2), expire(3, 20_000), expire(4, 899_000)];
-        let (messages, carried) = messages_for(&rows);
-        assert_eq!(carried, [vec![0, 2], vec![1, 4], vec![3]]);
-        assert_eq!(messages[0].to, Destination::OrdersPlaced);
-        assert_eq!(messages[1].to, Destination::OrdersExpire { remaining_ms: 800_000 });
-        assert_eq!(messages[2].to, Destination::OrderExpire { remaining_ms: 20_000 });
-        let many: OrdersPlacedV1 = serde_json::from_slice(&messages[0].body).unwrap();
-        assert_eq!(many.orders, [0, 2].map(|n| OrderId(Uuid::from_u128(n))));
-        assert_eq!(messages[0].id, OutboxKind::OrderPlaced.message_id_of_many(&many.orders));
-    }
-
-    #[test]
-    fn groups_share_a_message_as_far_as_their_orders_have_room() {
-        let group = |n: usize, members: usize| {
-            row(BrokerMessage::GroupPlaced { group: GroupId(Uuid::from_u128(n as u128)), members })
-        };
-        let expire = |n: usize, remaining_ms: i64| {
-            row(BrokerMessage::GroupExpire { group: GroupId(Uuid::from_u128(n as u128)), members: 9, remaining_ms })
-        };
-        let failed = OutboxRow { attempts: 1, ..group(5, 2) };
+    fn groups_share_a_message_up_to_a_number_of_orders() {
+        let failed = OutboxRow { attempts: 1, ..placed(5, 2) };
         let rows = [
-            group(0, 100),
-            group(1, 100),
-            group(2, 51),
-            placed(3),
-            group(4, 300),
+            placed(0, 100),
+            placed(1, 100),
+            placed(2, 51),
+            placed(3, 1),
+            placed(4, 300),
             failed,
             expire(6, 900_000),
             expire(7, 20_000),
             expire(8, 899_000),
         ];
         let (messages, carried) = messages_for(&rows);
-        assert_eq!(carried, [vec![0, 1], vec![6, 8], vec![5], vec![3], vec![2], vec![4], vec![7]]);
-        let placed = [0, 2, 4, 5].map(|place: usize| messages[place].to == Destination::GroupsPlaced);
+        assert_eq!(carried, [vec![0, 1], vec![2, 3], vec![4], vec![7], vec![6, 8], vec![5]]);
+        let placed = [0, 1, 2, 5].map(|place: usize| messages[place].to == Destination::GroupsPlaced);
         assert_eq!(placed, [true; 4]);
-        assert_eq!(messages[1].to, Destination::GroupsExpire { remaining_ms: 800_000 });
-        assert_eq!(messages[6].to, Destination::GroupsExpire { remaining_ms: 20_000 });
+        assert_eq!(messages[3].to, Destination::GroupsExpire { remaining_ms: 20_000 });
+        assert_eq!(messages[4].to, Destination::GroupsExpire { remaining_ms: 800_000 });
         let many: GroupsPlacedV1 = serde_json::from_slice(&messages[0].body).unwrap();
-        assert_eq!(many.groups, [0, 1].map(|n| GroupId(Uuid::from_u128(n))));
+        assert_eq!(many.groups, [0, 1].map(group));
+        assert_eq!(messages[0].id, OutboxKind::GroupPlaced.message_id_of_many(&many.groups));
     }
 
     #[test]
     fn what_is_traced_or_has_failed_goes_alone_and_so_does_a_payment() {
         let trace = TraceContext::from_text("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
-        let traced = OutboxRow { trace: Some(Box::new(trace.unwrap())), ..placed(1) };
-        let failed = OutboxRow { attempts: 1, ..placed(2) };
+        let traced = OutboxRow { trace: Some(Box::new(trace.unwrap())), ..placed(1, 1) };
+        let failed = OutboxRow { attempts: 1, ..placed(2, 1) };
         let payment = BrokerMessage::PaymentRequested { payment: PaymentId(Uuid::nil()), channel: "a".to_owned() };
-        let alone = |place: usize| (Destination::OrderPlaced, vec![place]);
+        let alone = |place: usize| (Destination::GroupsPlaced, vec![place]);
         let to_bank = (Destination::PaymentRequested { channel: "a".to_owned() }, vec![2]);
-        let rows = [traced, failed, row(payment), placed(3), placed(4)];
-        let together = (Destination::OrdersPlaced, vec![3, 4]);
+        let rows = [traced, failed, row(payment), placed(3, 1), placed(4, 1)];
+        let together = (Destination::GroupsPlaced, vec![3, 4]);
         assert_eq!(sent(&rows), [together, alone(0), alone(1), to_bank]);
     }
 
     #[test]
     fn a_message_has_a_bound_and_no_row_is_left_out() {
-        let rows: Vec<_> = (0..2 * ORDERS_A_MESSAGE + 1).map(placed).collect();
+        let rows: Vec<_> = (0..2 * ORDERS_A_MESSAGE + 1).map(|n| placed(n, 1)).collect();
         let carried: Vec<Vec<usize>> = sent(&rows).into_iter().map(|(_, places)| places).collect();
         let sizes: Vec<usize> = carried.iter().map(Vec::len).collect();
         assert_eq!(sizes, [ORDERS_A_MESSAGE, ORDERS_A_MESSAGE, 1]);
         assert_eq!(carried.concat(), (0..rows.len()).collect::<Vec<_>>());
-        assert_eq!(sent(&rows[..1]), [(Destination::OrderPlaced, vec![0])]);
     }
 }

@@ -92,10 +92,9 @@ impl Stores {
     /// under: if that is still current, so are the epochs of the other answers.
     #[tracing::instrument(level = "debug", skip_all, fields(sale = %of.shards.sale, rows = rows.len()))]
     async fn release(&self, of: Sharded, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
-        let (mut holds, mut waves, mut epochs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut holds, mut waves, mut epochs) = (Vec::<HoldRelease>::new(), Vec::new(), Vec::new());
         for row in rows {
             match &row.task {
-                UnitRelease::Hold(hold) => holds.push(*hold),
                 UnitRelease::Holds(together) => holds.extend(together),
                 UnitRelease::Wave { wave, units } => waves.push((*wave, *units)),
             }

@@ -259,8 +259,8 @@ impl ForOperators {
         .unwrap();
         // The expiry of an order that does not exist, tomorrow.
         let message: i64 = sqlx::query_scalar(
-            "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at, status, last_error)
-             VALUES ('order_expire', gen_random_uuid(), $1, 'ann', 1, 0, 0, now() + interval '1 day', 'parked', 'test')
+            "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, last_error)
+             VALUES ('group_expire', gen_random_uuid(), $1, 1, 0, now() + interval '1 day', 'parked', 'test')
              RETURNING id",
         )
         .bind(sale.id.get())

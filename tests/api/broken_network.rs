@@ -257,14 +257,13 @@ async fn without_the_broker_the_sweeper_cancels_although_messages_are_overdue() 
     system.left(&sale, 0).await;
     // Their expiries wait on the delay ladder.
     eventually(|| async {
-        let unsent = "SELECT count(*) FROM outbox WHERE kind IN ('order_expire', 'group_expire') AND status <> 'sent'";
+        let unsent = "SELECT count(*) FROM outbox WHERE kind = 'group_expire' AND status <> 'sent'";
         let unsent: i64 = sqlx::query_scalar(unsent).fetch_one(&system.sql).await.unwrap();
         (unsent == 0).then_some(()).ok_or(format!("{unsent} expiries are not sent"))
     })
     .await;
     wire.cut();
-    let overdue =
-        "UPDATE outbox SET due_at = now() - interval '1 minute' WHERE kind IN ('order_expire', 'group_expire')";
+    let overdue = "UPDATE outbox SET due_at = now() - interval '1 minute' WHERE kind = 'group_expire'";
     assert!(sqlx::query(overdue).execute(&system.sql).await.unwrap().rows_affected() > 0);
     wire.tried_in_vain(5).await;
     sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();

@@ -31,12 +31,10 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     }
     let publisher = Arc::new(Publisher::new(Broker::new(&system.config)));
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
-    let both = |act: &str| {
-        for queue in ["order-placed", "orders-placed"] {
-            own.control(&["eval", &format!("ok = sys:{act}('%2F_{}{queue}').", system.config.amqp.prefix)]);
-        }
+    let queue = |act: &str| {
+        own.control(&["eval", &format!("ok = sys:{act}('%2F_{}groups-placed').", system.config.amqp.prefix)]);
     };
-    both("suspend");
+    queue("suspend");
     let retry = RetryTerms { max_attempts: 8, backoff_base_ms: 500, backoff_max_ms: 60_000 };
     let relay = Relay { ledger: system.stores.ledger.clone(), publisher, batch_max: 500, retry };
     let step = tokio::spawn({
@@ -55,7 +53,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     let locked = raw_sql("SELECT FROM outbox FOR UPDATE").execute(&mut sql).await;
     assert!(locked.is_ok(), "{locked:?}");
     assert!(step.await.unwrap().is_err(), "the broker did not answer");
-    both("resume");
+    queue("resume");
     // The lease ended with the failure.
     eventually(|| async {
         relay.step().await.map_err(|error| error.to_string())?;
@@ -79,14 +77,14 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
     let publisher = Publisher::new(broker.clone());
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
     let message =
-        Outgoing { to: Destination::OrderPlaced, id: uuid::Uuid::now_v7(), body: b"{}".to_vec(), trace: None };
+        Outgoing { to: Destination::GroupsPlaced, id: uuid::Uuid::now_v7(), body: b"{}".to_vec(), trace: None };
     publisher.publish(&[message]).await.unwrap();
-    let (mut consumer, stop) = (Consumer::<Value>::new(broker, Source::OrderPlaced, 10), CancellationToken::new());
+    let (mut consumer, stop) = (Consumer::<Value>::new(broker, Source::GroupsPlaced, 10), CancellationToken::new());
     let begun = Mutex::new(0);
     for _ in 0..6 {
         let never = |_: Received<Value>| {
             *begun.lock() += 1;
-            std::future::pending::<Result<Vec<usize>, QueueError>>()
+            std::future::pending::<Result<(), QueueError>>()
         };
         // Given up once it settles.
         let given_up = timeout(Duration::from_secs(20), async {
@@ -101,7 +99,7 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
     let settled = Mutex::new(0);
     let settle = |received: Received<Value>| {
         *settled.lock() += received.messages.len();
-        async { Ok::<_, QueueError>(Vec::new()) }
+        async { Ok::<_, QueueError>(()) }
     };
     consumer.step(&stop, settle).await.unwrap();
     assert_eq!(*settled.lock(), 1);

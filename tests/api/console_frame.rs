@@ -193,7 +193,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     // No worker takes the message.
     bought(&system, &sale, "ann").await;
     for (kind, subject) in
-        [("parked", "order_placed"), ("refusals", "p of secret-app"), ("drift", "sale 7"), ("of-a-newer-version", "x")]
+        [("parked", "group_placed"), ("refusals", "p of secret-app"), ("drift", "sale 7"), ("of-a-newer-version", "x")]
     {
         let raised = "INSERT INTO alarms (kind, subject) VALUES ($1, $2)";
         sqlx::query(raised).bind(kind).bind(subject).execute(&system.sql).await.unwrap();
@@ -224,7 +224,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     );
     let waits: Vec<_> =
         seen["work"]["backlog"].as_array().unwrap().iter().map(|row| [&row["kind"], &row["pending"]]).collect();
-    assert_eq!(waits, [[&json!("order_placed"), &json!(1)]]);
+    assert_eq!(waits, [[&json!("group_placed"), &json!(1)]]);
     assert_eq!(
         (&seen["work"]["workers"][0]["workers"], &seen["work"]["workers"][0]["alive"]),
         (&json!(workers), &json!(true))

@@ -14,9 +14,9 @@ use seckill_harness::{Sale, System, eventually, terms};
 
 /// Writes orders into the table, seven of each moment. Buyers are `u0`, `u1` and so on up to `u4`.
 async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
-    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at)
+    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at, group_id)
                   SELECT gen_random_uuid(), $1, 'u' || n % 5, 1, 100, 'pending_payment',
-                         now() - $3::text::interval - n / 7 * interval '1 second', now() + interval '1 hour'
+                         now() - $3::text::interval - n / 7 * interval '1 second', now() + interval '1 hour', gen_random_uuid()
                   FROM generate_series(0, $2 - 1) AS n";
     let insert = sqlx::query(insert).bind(sale.id.get()).bind(number).bind(before);
     insert.execute(&system.sql).await.unwrap();
@@ -140,7 +140,7 @@ async fn assert_found_by_sale_status_buyer_and_id([root, _, vic]: &[Person; 3], 
     }
     let whole = vic.call("GET", &format!("orders/{known}"), None).await;
     assert_eq!((whole.status, &whole.body["changes"][0]["to"]), (200, &json!("pending_payment")));
-    assert_eq!(root.call("GET", &format!("orders/{bought}"), None).await.body["messages"][0]["kind"], "order_placed");
+    assert_eq!(root.call("GET", &format!("orders/{bought}"), None).await.body["messages"][0]["kind"], "group_placed");
     assert_eq!(vic.call("GET", &format!("orders/{bought}"), None).await.body["messages"], json!([]));
 }
 
@@ -216,8 +216,8 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     let sale = system.create_sale(terms(100)).await;
     // More than the buffers of a connection hold.
     sqlx::raw_sql("ALTER TABLE orders DISABLE TRIGGER USER").execute(&system.sql).await.unwrap();
-    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at)
-                  SELECT gen_random_uuid(), $1, repeat('x', 2000), 1, 100, 'paid', now() FROM generate_series(1, 20000)";
+    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at, group_id)
+                  SELECT gen_random_uuid(), $1, repeat('x', 2000), 1, 100, 'paid', now(), gen_random_uuid() FROM generate_series(1, 20000)";
     sqlx::query(insert).bind(sale.id.get()).execute(&system.sql).await.unwrap();
     let unread = max.request("GET", "orders.csv", None).send().await.unwrap();
     assert_eq!(unread.status(), 200);
@@ -245,7 +245,7 @@ async fn a_parked_message_is_sent_again_once() {
     let park = "UPDATE outbox SET status = 'parked', attempts = 8, last_error = '500 <script>alert(1)</script>'";
     sqlx::query(park).execute(&system.sql).await.unwrap();
     assert_eq!(vic.call("GET", "outbox", None).await.code(), "403 forbidden");
-    let outbox = max.call("GET", "outbox?status=parked&kind=order_placed&limit=1", None).await;
+    let outbox = max.call("GET", "outbox?status=parked&kind=group_placed&limit=1", None).await;
     assert_eq!(outbox.status, 200, "{}", outbox.body);
     assert_eq!((&outbox.body["to_do"][0]["parked"], &outbox.body["to_do"][0]["pending"]), (&json!(2), &json!(0)));
     let row = &outbox.body["parked"][0];
@@ -272,7 +272,7 @@ async fn a_parked_message_is_sent_again_once() {
         assert_eq!(answer.status, status);
         assert!(status != 200 || answer.body["retried"] == 0, "{}", answer.body);
     }
-    let all = max.call("POST", "outbox/retry", Some(json!({ "kind": "order_placed" }))).await;
+    let all = max.call("POST", "outbox/retry", Some(json!({ "kind": "group_placed" }))).await;
     assert_eq!(all.body, json!({ "retried": 1, "more": false }));
     for (id, code) in [("0", "400 invalid-request"), ("x", "400 invalid-request"), ("999999999", "404 not-found")] {
         assert_eq!(max.call("POST", &format!("outbox/{id}/retry"), Some(json!({}))).await.code(), code);
@@ -340,9 +340,9 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     let mut system = without_workers().await;
     let [_, max, _] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
-    let insert = "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, status,
+    let insert = "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members, status,
                                       attempts, last_error, created_at, next_attempt_at)
-                  SELECT 'hold_release', gen_random_uuid(), $1, 'ann', 1, 0, 0, true, $2, 8, 'no', at, at
+                  SELECT 'hold_release', gen_random_uuid(), $1, 1, 0, true, ARRAY[gen_random_uuid()], $2, 8, 'no', at, at
                   FROM (SELECT now() - n * interval '1 second' AS at FROM generate_series(1, $3) AS n) AS moments";
     let add = async |status: &str, rows: i32| {
         let insert = sqlx::query(insert).bind(sale.id.get()).bind(status).bind(rows);

@@ -103,7 +103,7 @@ const LOOKED_UP: [(&str, &str); 5] = [
     ("$refund", "SELECT id::text FROM refunds ORDER BY id LIMIT 1"),
     (
         "$message",
-        "SELECT id::text FROM outbox WHERE kind = 'order_expire' AND due_at > now() + interval '12 hours' LIMIT 1",
+        "SELECT id::text FROM outbox WHERE kind = 'group_expire' AND due_at > now() + interval '12 hours' LIMIT 1",
     ),
     ("$item", "SELECT id::text FROM outflow_items WHERE channel = 'letters' LIMIT 1"),
 ];
@@ -192,7 +192,7 @@ pub const RULES: &[Rule] = &[
         "POST /api/v1/admin/outbox/retry",
         Who::Operators,
         "/api/v1/admin/outbox/retry",
-        r#"{"kind": "order_placed"}"#,
+        r#"{"kind": "group_placed"}"#,
     ),
     rule("GET /api/v1/admin/outflows", Who::Operators, "/api/v1/admin/outflows", ""),
     rule("PUT /api/v1/admin/outflows/{name}", Who::Operators, "/api/v1/admin/outflows/letters", r#"{"paused": true}"#),
@@ -389,8 +389,8 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     const BUYER: &str = "somebody-7f3a";
     const ADDRESS: &str = "10.77.5.1";
     let (system, people) = staffed().await;
-    let order = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at)
-                 VALUES (gen_random_uuid(), 1, $1, 1, 100, 'pending_payment', now(), now() + interval '1 hour')";
+    let order = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at, group_id)
+                 VALUES (gen_random_uuid(), 1, $1, 1, 100, 'pending_payment', now(), now() + interval '1 hour', gen_random_uuid())";
     sqlx::query(order).bind(BUYER).execute(&system.sql).await.unwrap();
     let lapsed = "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
                   VALUES (gen_random_uuid(), 1, $1, $2, 1)";

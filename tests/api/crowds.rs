@@ -11,6 +11,7 @@ use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 use crate::admin_api::{Person, account};
 use crate::own_redis::OwnRedis;
+use crate::purchase_groups::only_ones;
 use crate::purchase_limits::accepted_at_once;
 use seckill::domain::account::AccountRole;
 
@@ -24,7 +25,7 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
         System::prepare(&[("SECKILL_OUTBOX__BATCH_MAX", "1"), ("SECKILL_PURCHASE__WAIT_TARGET_MS", "250")]).await;
     system.serve(true).await;
     // A row for each purchase, and so a step of the relay.
-    system.stores.ledger.groups_off("test").await.unwrap();
+    only_ones(&system).await;
     let sale = system.create_sale(terms(100)).await;
     let (sql, reports, longest_gap_ms) =
         (system.sql.clone(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
 use seckill::app::Worker;
-use seckill::domain::ids::{OrderId, Units};
-use seckill::domain::message::{OrderPlacedV1, OrdersExpireV1, OrdersPlacedV1, OutboxKind, Version};
+use seckill::domain::ids::{GroupId, OrderId, Units};
+use seckill::domain::message::{GroupsExpireV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
-use seckill::ledger::orders::cancel::ExpiryOutcome;
+use seckill::ledger::orders::expiry::ExpiryOutcome;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher};
-use serde_json::json;
 
 use seckill_harness::{System, eventually, redis_at, terms};
 
 use crate::own_redis::OwnRedis;
 use crate::payments_and_callbacks::status;
+use crate::purchase_groups::{placed, settle_ones};
 use crate::relay_resends::{published, work};
-use crate::two_records::unlocked;
+use crate::two_groups::unlocked;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
@@ -76,7 +76,7 @@ async fn ten_deliveries_have_one_effect() {
         let answer = system.buy(&sale, &format!("u{n}")).send().await;
         orders.push(OrderId(answer.order_id().parse().unwrap()));
     }
-    let mut messages: Vec<Outgoing> = orders.iter().flat_map(|order| vec![placed(*order, &sale); 10]).collect();
+    let mut messages: Vec<Outgoing> = orders.chunks(1).flat_map(|order| vec![placed_together(order); 10]).collect();
     messages.shuffle(&mut rand::rng());
     let publisher = Publisher::new(Broker::new(&system.config));
     published(&publisher, &messages).await;
@@ -86,7 +86,7 @@ async fn ten_deliveries_have_one_effect() {
 
     // And the expiries, ten times each, all at the same moment as the ladder's own.
     system.let_deadlines_pass(&sale).await;
-    let expiries: Vec<Outgoing> = orders.iter().flat_map(|order| vec![expires(*order); 10]).collect();
+    let expiries: Vec<Outgoing> = orders.chunks(1).flat_map(|order| vec![expire_together(order); 10]).collect();
     published(&publisher, &expiries).await;
     system.left(&sale, 30).await;
     published(&publisher, &messages).await;
@@ -99,28 +99,18 @@ async fn ten_deliveries_have_one_effect() {
     system.finish().await;
 }
 
-fn placed(order: OrderId, sale: &seckill_harness::Sale) -> Outgoing {
-    let message = OrderPlacedV1 { version: Version, order_id: order, sale_id: sale.id };
-    let body = serde_json::to_vec(&message).unwrap();
-    Outgoing { to: Destination::OrderPlaced, id: OutboxKind::OrderPlaced.message_id(order), body, trace: None }
-}
-
-fn expires(order: OrderId) -> Outgoing {
-    let body = json!({ "version": 1, "order_id": order, "due_at_ms": 0 }).to_string().into_bytes();
-    let (to, id) = (Destination::OrderExpire { remaining_ms: 0 }, OutboxKind::OrderExpire.message_id(order));
-    Outgoing { to, id, body, trace: None }
+fn ones(orders: &[OrderId]) -> Vec<GroupId> {
+    orders.iter().map(|order| GroupId::of_one(*order)).collect()
 }
 
 fn placed_together(orders: &[OrderId]) -> Outgoing {
-    let body = serde_json::to_vec(&OrdersPlacedV1 { version: Version, orders: orders.to_vec() }).unwrap();
-    let (to, id) = (Destination::OrdersPlaced, OutboxKind::OrderPlaced.message_id_of_many(orders));
-    Outgoing { to, id, body, trace: None }
+    placed(&ones(orders))
 }
 
 fn expire_together(orders: &[OrderId]) -> Outgoing {
-    let body = serde_json::to_vec(&OrdersExpireV1 { version: Version, orders: orders.to_vec() }).unwrap();
-    let to = Destination::OrdersExpire { remaining_ms: 0 };
-    Outgoing { to, id: OutboxKind::OrderExpire.message_id_of_many(orders), body, trace: None }
+    let body = serde_json::to_vec(&GroupsExpireV1 { version: Version, groups: ones(orders) }).unwrap();
+    let to = Destination::GroupsExpire { remaining_ms: 0 };
+    Outgoing { to, id: OutboxKind::GroupExpire.message_id_of_many(orders), body, trace: None }
 }
 
 /// F9, with many orders in a message, and more than one transaction takes. The same order also comes in other company, and alone.
@@ -139,8 +129,8 @@ async fn ten_deliveries_of_messages_about_many_have_one_effect() {
         messages.collect::<Vec<_>>()
     };
     let (mut purchases, mut expiries) = (together(placed_together), together(expire_together));
-    purchases.extend(orders.iter().map(|order| placed(*order, &sale)));
-    expiries.extend(orders.iter().map(|order| expires(*order)));
+    purchases.extend(orders.chunks(1).map(placed_together));
+    expiries.extend(orders.chunks(1).map(expire_together));
     purchases.shuffle(&mut rand::rng());
     expiries.shuffle(&mut rand::rng());
     let publisher = Publisher::new(Broker::new(&system.config));
@@ -215,15 +205,13 @@ async fn a_poison_message_holds_up_nobody() {
         orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
     }
     let publisher = Publisher::new(Broker::new(&system.config));
-    for to in [Destination::OrderPlaced, Destination::OrdersPlaced] {
-        let garbage = ["", "{", "{\"version\":2}", "\u{0}"].map(|body| Outgoing {
-            to: to.clone(),
-            id: uuid::Uuid::new_v4(),
-            body: body.as_bytes().to_vec(),
-            trace: None,
-        });
-        published(&publisher, &garbage).await;
-    }
+    let garbage = ["", "{", "{\"version\":2}", "\u{0}"].map(|body| Outgoing {
+        to: Destination::GroupsPlaced,
+        id: uuid::Uuid::new_v4(),
+        body: body.as_bytes().to_vec(),
+        trace: None,
+    });
+    published(&publisher, &garbage).await;
     // One purchase that the schema will refuse, whoever tries. All of them come in one message.
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -285,7 +273,7 @@ async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
     })
     .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
-    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
+    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
     system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 5).await;
@@ -331,7 +319,7 @@ async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
         sales.push(sale);
     }
     let ledger = &system.stores.ledger;
-    ledger.fulfil(&first).await.unwrap();
+    settle_ones(ledger, &first).await.unwrap();
     for sale in &sales {
         system.let_deadlines_pass(sale).await;
     }
@@ -347,10 +335,11 @@ async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
     let repeats = &AtomicUsize::new(0);
     let settled = batches.into_iter().map(|(expires, batch)| async move {
         if expires {
+            let batch = ones(&batch);
             unlocked(repeats, || ledger.expire(&batch)).await;
             0
         } else {
-            unlocked(repeats, || ledger.fulfil(&batch)).await.accepted
+            unlocked(repeats, || settle_ones(ledger, &batch)).await
         }
     });
     let made: Vec<usize> = stream::iter(settled).buffer_unordered(4).collect().await;
@@ -377,7 +366,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     let sale = system.create_sale(terms(5)).await;
     let order: OrderId = OrderId(system.buy(&sale, "ann").send().await.order_id().parse().unwrap());
     let ledger = &system.stores.ledger;
-    ledger.fulfil(&[order]).await.unwrap();
+    settle_ones(ledger, &[order]).await.unwrap();
     let execute = |sql: &'static str| sqlx::query(sql).bind(order.0);
     let overdue = "UPDATE orders SET expires_at = now() - interval '1 second' WHERE id = $1";
     execute(overdue).execute(&system.sql).await.unwrap();
@@ -385,7 +374,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     let prolong = "UPDATE orders SET wait_until = now() + interval '1 hour' WHERE id = $1";
     execute(prolong).execute(&mut *payment).await.unwrap();
     // It waits for the row for two seconds at most, and is then tried again, as its message would be.
-    let (expiring, repeats) = ([order], AtomicUsize::new(0));
+    let (expiring, repeats) = (ones(&[order]), AtomicUsize::new(0));
     let expiry = unlocked(&repeats, || ledger.expire(&expiring));
     // The cancellation waits for the order's row, and then finds the order prolonged.
     let prolonged = async {
@@ -407,7 +396,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
         "{outcome:?}"
     );
     let unsettled =
-        "SELECT count(*) FROM outbox WHERE order_id = $1 AND kind = 'order_expire' AND status <> 'processed'";
+        "SELECT count(*) FROM outbox WHERE order_id = $1 AND kind = 'group_expire' AND status <> 'processed'";
     let unsettled: i64 = sqlx::query_scalar(unsettled).bind(order.0).fetch_one(&system.sql).await.unwrap();
     assert_eq!(unsettled, 1);
     system.finish().await;

@@ -1,12 +1,11 @@
 //! The orders of a group expire by one message, and their holds are released by one row (protocol, rules 8 and 9).
 
 use seckill::domain::sale::NewSale;
-use seckill::ledger::orders::groups::Settling;
 
 use seckill_harness::{Sale, System, eventually, terms};
 
 use crate::payments_and_callbacks::{Callback, pay, status};
-use crate::purchase_groups::{buy_together, buyers, group_of};
+use crate::purchase_groups::{buy_together, buyers};
 
 const CANCELLED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
 
@@ -44,7 +43,7 @@ async fn a_group_expires_and_is_released_as_one() {
     let early = "SELECT count(*) FROM orders WHERE sale_id = $1 AND updated_at < expires_at";
     assert_eq!(system.count(early, &sale).await, 0, "nobody is cancelled before his time");
     system.settled(&sale).await;
-    for (kind, expected) in [("group_expire", 1), ("group_release", 1), ("order_expire", 0), ("hold_release", 0)] {
+    for (kind, expected) in [("group_expire", 1), ("hold_release", 1)] {
         assert_eq!(rows(&system, &sale, kind).await, expected, "{kind}");
     }
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
@@ -70,7 +69,7 @@ async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
     assert_eq!(status(&system, order, "u1").await, "pending_payment");
     assert_eq!(Callback::of("payment.failed", payment, ("order_id", order), 100).send(&system).await, 200);
     cancelled(&system, &sale, 3).await;
-    assert_eq!(rows(&system, &sale, "order_expire").await, 1);
+    assert_eq!(rows(&system, &sale, "group_expire").await, 2);
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (10, Some(10)));
     system.finish().await;
@@ -104,31 +103,10 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     })
     .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
-    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("order_expire", "u2", 2));
+    assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
     system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 10).await;
     system.settled(&sale).await;
-    system.finish().await;
-}
-
-/// When groups are switched off, their expiries become those of their unpaid orders, which an older version reads; each is cancelled once.
-#[tokio::test(flavor = "multi_thread")]
-async fn expiries_of_groups_are_split_for_an_older_version() {
-    let (mut system, sale) = unswept(&[]).await;
-    let ledger = system.stores.ledger.clone();
-    let purchases = buy_together(&system, &sale, &buyers(3)).await;
-    assert_eq!(ledger.settle_groups(&[group_of(&purchases)]).await.unwrap(), Settling::Settled { orders: 3 });
-    assert!(ledger.cancel_by_buyer(purchases[0].order, "u0").await.unwrap());
-    ledger.groups_off("test").await.unwrap();
-    assert_eq!(ledger.groups_left().await.unwrap(), 1, "its expiry");
-    assert_eq!(ledger.split_some_expiries(100).await.unwrap(), 1);
-    assert_eq!((ledger.groups_left().await.unwrap(), rows(&system, &sale, "order_expire").await), (0, 2));
-    assert_eq!(ledger.split_some_expiries(100).await.unwrap(), 0);
-    system.serve(true).await;
-    system.let_deadlines_pass(&sale).await;
-    system.left(&sale, 10).await;
-    system.settled(&sale).await;
-    assert_eq!((system.count(CANCELLED, &sale).await, rows(&system, &sale, "group_release").await), (3, 0));
     system.finish().await;
 }

@@ -80,6 +80,6 @@ mod thresholds_and_alarms;
 mod tls_purchase;
 mod tls_servers;
 mod traces;
-mod two_records;
+mod two_groups;
 mod unread_answers;
 mod wrong_clocks;

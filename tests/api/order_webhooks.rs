@@ -10,6 +10,7 @@ use seckill_webhook::{Secret, verify};
 use serde_json::json;
 
 use crate::payments_and_callbacks::bought;
+use crate::purchase_groups::settle_ones;
 use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, System, eventually, terms};
@@ -181,7 +182,7 @@ async fn what_a_dead_worker_took_comes_back() {
     for (user, listens) in [("ann", false), ("bob", true)] {
         ledger.set_shop_listens(listens).await.unwrap();
         let order = OrderId(bought(&system, &sale, user).await);
-        ledger.fulfil(&[order]).await.unwrap();
+        settle_ones(ledger, &[order]).await.unwrap();
         orders.push(order);
     }
     assert!(ledger.cancel_by_buyer(orders[1], "bob").await.unwrap());

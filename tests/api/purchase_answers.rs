@@ -260,7 +260,7 @@ async fn a_buyer_of_many_orders_sees_all_of_them_by_pages() {
     let some: Vec<uuid::Uuid> = bought.iter().take(120).map(|id| id.parse().unwrap()).collect();
     for some in some.chunks(40) {
         let some: Vec<_> = some.iter().map(|id| seckill::domain::ids::OrderId(*id)).collect();
-        system.stores.ledger.fulfil(&some).await.unwrap();
+        crate::purchase_groups::settle_ones(&system.stores.ledger, &some).await.unwrap();
     }
     let (mut page, mut seen, mut sizes) = (Some(format!("/api/v1/orders?sale_id={}", sale.id)), Vec::new(), Vec::new());
     while let Some(path) = page {

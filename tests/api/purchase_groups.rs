@@ -1,5 +1,6 @@
 //! Winners of one call are one row, one message and one transaction (protocol, rules 3, 7, 8 and 11), and what is unusual leaves that way.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use futures_util::future::join_all;
@@ -13,8 +14,9 @@ use seckill::domain::sale::NewSale;
 use seckill::gate::reserve::batcher::ReserveBatcher;
 use seckill::gate::thread_gate::CommitGroup;
 use seckill::ledger::orders::groups::Settling;
+use seckill::ledger::orders::one::SettledOne;
 use seckill::ledger::orders::purchase::{Committed, Purchase};
-use seckill::ledger::purchase_form::GroupsOn;
+use seckill::ledger::{Ledger, LedgerError};
 use seckill::queue::{Broker, Destination, Outgoing, Publisher};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
@@ -29,9 +31,9 @@ use crate::shards::answered;
 /// The Idempotency-Key of these purchases.
 pub const KEY: &str = "k";
 
-const GROUPS: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1";
+const GROUPS: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND members > 1";
 const SPLIT: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND was_split AND settled_at IS NOT NULL";
-const ROWS: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'order_placed'";
+const ONES: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND members = 1";
 const WAITING: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
 
 /// Takes a unit for each of these buyers in one call to Redis. Nothing is committed: returned is what a server would commit as one group.
@@ -76,7 +78,7 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
         units: 1,
         address: Some(member.address.to_string()),
         hold,
-        group: Some(id),
+        group: id,
         trace: None,
     };
     group.members.into_iter().map(purchase).collect()
@@ -92,7 +94,7 @@ pub fn orders(purchases: &[Purchase]) -> Vec<OrderId> {
 }
 
 pub fn group_of(purchases: &[Purchase]) -> GroupId {
-    purchases[0].group.unwrap()
+    purchases[0].group
 }
 
 /// Commits purchases, and takes them off the unconfirmed list, as a server does.
@@ -109,21 +111,44 @@ pub async fn buy_together(system: &System, sale: &Sale, users: &[String]) -> Vec
     purchases
 }
 
-/// The same purchases with records of their own, as a buyer's repeat writes them.
+/// The same purchases as groups of one, as the buyers' repeats commit them.
 pub async fn commit_alone(system: &System, purchases: &[Purchase]) {
-    let alone: Vec<Purchase> = purchases.iter().map(|one| Purchase { group: None, ..one.clone() }).collect();
+    let alone: Vec<Purchase> =
+        purchases.iter().map(|one| Purchase { group: GroupId::of_one(one.order), ..one.clone() }).collect();
     let committed = system.stores.ledger.commit_purchases(&alone).await.unwrap();
     assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
 }
 
-fn placed(groups: &[GroupId]) -> Outgoing {
+/// Lets PostgreSQL refuse groups of several, so that all winners are committed as groups of one.
+pub async fn only_ones(system: &System) {
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                    IF NEW.members > 1 THEN RAISE EXCEPTION 'only ones'; END IF; RETURN NEW; END $$;
+                  CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()";
+    sqlx::raw_sql(refuse).execute(&system.sql).await.unwrap();
+}
+
+/// Settles the groups of one of these orders, as a worker does. Returns how many orders that made.
+pub async fn settle_ones(ledger: &Ledger, orders: &[OrderId]) -> Result<usize, LedgerError> {
+    let (ones, no_traces): (Vec<GroupId>, _) =
+        (orders.iter().map(|order| GroupId::of_one(*order)).collect(), HashMap::new());
+    if let Settling::Settled { orders } = ledger.settle_groups(&ones, &no_traces).await? {
+        return Ok(orders);
+    }
+    let mut made = 0;
+    for one in ones {
+        made += usize::from(ledger.settle_one(one, &no_traces).await? == SettledOne::Accepted);
+    }
+    Ok(made)
+}
+
+pub fn placed(groups: &[GroupId]) -> Outgoing {
     let body = serde_json::to_vec(&GroupsPlacedV1 { version: Version, groups: groups.to_vec() }).unwrap();
     let id = OutboxKind::GroupPlaced.message_id_of_many(groups);
     Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
-/// Rule 3: a rush at one instance is committed as group rows, one for each call that had company, and one outbox row with each; those
-/// who were alone have purchase rows. Each buyer who got a 202 has an order.
+/// Rule 3: a rush at one instance is committed as groups, one for each call, and one outbox row with each. A winner alone is a group of one.
+/// Each buyer who got a 202 has an order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_is_committed_as_groups() {
     let mut system = System::prepare(&[]).await;
@@ -140,10 +165,9 @@ async fn a_rush_is_committed_as_groups() {
     let members = "SELECT coalesce(sum(members), 0)::bigint FROM purchase_groups WHERE sale_id = $1";
     let announced = "SELECT count(*) FROM outbox o JOIN purchase_groups g ON g.id = o.order_id AND g.units = o.quantity
                      WHERE o.sale_id = $1 AND o.kind = 'group_placed'";
-    let least = "SELECT min(members)::bigint FROM purchase_groups WHERE sale_id = $1";
-    assert_eq!(system.count(members, &sale).await + system.count(ROWS, &sale).await, buyers);
-    assert_eq!(system.count(announced, &sale).await, system.count(GROUPS, &sale).await);
-    assert!(system.count(least, &sale).await >= 2, "one alone has a purchase row");
+    assert_eq!(system.count(members, &sale).await, buyers);
+    let groups = system.count(GROUPS, &sale).await + system.count(ONES, &sale).await;
+    assert_eq!(system.count(announced, &sale).await, groups);
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (buyers, 10_000 - buyers));
@@ -158,7 +182,7 @@ async fn a_group_is_settled_whole_and_found_before_that() {
     system.serve(false).await;
     let sale = system.create_sale(terms(30)).await;
     let purchases = buy_together(&system, &sale, &buyers(20)).await;
-    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (1, 0));
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (1, 0));
 
     let order = purchases[7].order;
     let path = format!("/api/v1/orders/{order}");
@@ -173,7 +197,7 @@ async fn a_group_is_settled_whole_and_found_before_that() {
     assert!(system.stores.ledger.order(OrderId(Uuid::now_v7())).await.unwrap().is_none());
     let again = system.buy(&sale, "u7").idempotent(KEY).send().await;
     assert_eq!((again.status, again.order_id(), &again.body["status"]), (202, order.to_string(), &"accepted".into()));
-    assert_eq!(system.count(ROWS, &sale).await, 0, "a confirmed hold needs no second record");
+    assert_eq!(system.count(ONES, &sale).await, 0, "a confirmed hold needs no second group");
     let figures = system.stores.ledger.live_figures(sale.id).await.unwrap().unwrap();
     assert_eq!(figures.units(seckill::domain::order::OrderStatus::Accepted), 20);
 
@@ -181,7 +205,7 @@ async fn a_group_is_settled_whole_and_found_before_that() {
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
     for (what, sql) in [
-        ("an order with its group", "SELECT count(*) FROM orders WHERE sale_id = $1 AND group_id IS NOT NULL"),
+        ("an order with its group", "SELECT count(*) FROM orders WHERE sale_id = $1 AND group_id <> id"),
         ("a step", "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1"),
         ("a counter", "SELECT count(*) FROM sale_buyers WHERE sale_id = $1 AND units = 1"),
     ] {
@@ -283,7 +307,7 @@ async fn one_poison_member_parks_alone() {
     })
     .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
-    assert_eq!((parked.order_id, parked.attempts, parked.kind.as_str()), (poison.0, 8, "order_placed"));
+    assert_eq!((parked.order_id, parked.attempts, parked.kind.as_str()), (poison.0, 8, "group_placed"));
     assert_eq!(system.count(SPLIT, &sale).await, 1, "the other three groups are whole");
     assert_eq!(system.get(&format!("/api/v1/orders/{poison}"), Some("u7")).await.1["status"], "accepted");
     sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
@@ -368,9 +392,9 @@ async fn a_paid_order_in_a_group_that_expires_stays_paid() {
     system.finish().await;
 }
 
-/// Rule 4: a group whose row PostgreSQL refuses is committed as purchase rows, at once and by the same call; other groups as groups.
+/// Rule 4: a group whose row PostgreSQL refuses is committed as groups of one, at once and by the same call; other groups whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_row_that_is_refused_becomes_purchase_rows() {
+async fn a_group_that_is_refused_becomes_groups_of_one() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
     let (sale, other) = (system.create_sale(terms(10)).await, system.create_sale(terms(10)).await);
@@ -378,7 +402,7 @@ async fn a_group_row_that_is_refused_becomes_purchase_rows() {
     purchases.extend(take_together(&system, &other, &buyers(3)).await);
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF NEW.sale_id = {} THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+           IF NEW.sale_id = {} AND NEW.members > 1 THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
          CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()",
         sale.id
     )))
@@ -387,12 +411,12 @@ async fn a_group_row_that_is_refused_becomes_purchase_rows() {
     .unwrap();
     let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     assert_eq!(committed, vec![Committed::Durable; 7]);
-    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (0, 4));
-    assert_eq!((system.count(GROUPS, &other).await, system.count(ROWS, &other).await), (1, 0));
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 4));
+    assert_eq!((system.count(GROUPS, &other).await, system.count(ONES, &other).await), (1, 0));
     // Once more, as a statement that is repeated: nothing is written twice.
     let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     assert_eq!(committed, vec![Committed::Durable; 7]);
-    assert_eq!((system.count(ROWS, &sale).await, system.count(GROUPS, &other).await), (4, 1));
+    assert_eq!((system.count(ONES, &sale).await, system.count(GROUPS, &other).await), (4, 1));
     system.serve(true).await;
     for (sale, orders) in [(&sale, 4), (&other, 3)] {
         system.settled(sale).await;
@@ -413,7 +437,7 @@ async fn a_group_of_an_older_epoch_is_refused() {
     let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     let (stale, durable) = (Committed::StaleEpoch, Committed::Durable);
     assert_eq!(committed, [stale, stale, durable, durable]);
-    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (0, 0));
+    assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 0));
     system.serve(true).await;
     system.settled(&sale).await;
     system.settled(&other).await;
@@ -432,7 +456,7 @@ async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
     let purchases = take_together(&system, &after, &buyers(3)).await;
     system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     system.serve(true).await;
-    for (sale, rows, groups) in [(&before, 3, 0), (&after, 0, 1)] {
+    for (sale, ones, groups) in [(&before, 3, 0), (&after, 0, 1)] {
         eventually(|| async {
             let unconfirmed =
                 system.stores.gate.sale_view(system.shards(sale).await).await.unwrap().unwrap().unconfirmed;
@@ -441,7 +465,7 @@ async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
         .await;
         system.settled(sale).await;
         assert_eq!((system.orders(sale).await, system.stock(sale).await), (3, 2));
-        assert_eq!((system.count(ROWS, sale).await, system.count(GROUPS, sale).await), (rows, groups));
+        assert_eq!((system.count(ONES, sale).await, system.count(GROUPS, sale).await), (ones, groups));
     }
     system.finish().await;
 }
@@ -467,61 +491,6 @@ async fn a_lost_message_about_groups_is_sent_again() {
     .await;
     drop(relay);
     delete(&system, "groups-placed").await;
-    system.serve(true).await;
-    system.settled(&sale).await;
-    assert_eq!(system.orders(&sale).await, 6);
-    system.finish().await;
-}
-
-/// Rule 11: while groups are on, or one is not settled, a version that does not know them can raise no epoch, and so refills nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_version_without_groups_refills_nothing_while_they_are_on() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
-    let sale = system.create_sale(terms(5)).await;
-    let group = group_of(&buy_together(&system, &sale, &buyers(3)).await);
-    let raise = || sqlx::query("UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL").execute(&system.sql);
-    let refused = |error: sqlx::Error| {
-        assert_eq!(error.as_database_error().unwrap().constraint(), Some("sale_epochs_knows_groups"), "{error}");
-    };
-    refused(raise().await.unwrap_err());
-    system.stores.ledger.groups_off("test").await.unwrap();
-    refused(raise().await.unwrap_err());
-    assert_eq!(system.stores.ledger.groups_left().await.unwrap(), 2, "the group row and its outbox row");
-    let settled = system.stores.ledger.settle_groups(&[group]).await.unwrap();
-    assert_eq!(settled, Settling::Settled { orders: 3 });
-    raise().await.unwrap();
-    system.serve(true).await;
-    system.settled(&sale).await;
-    assert_eq!(system.available(&sale).await, Some(2));
-    system.finish().await;
-}
-
-/// Groups are switched on only when no process of an older version was seen lately. While they are off, what a server would commit as a
-/// group becomes purchase rows, decided by the statement that commits.
-#[tokio::test(flavor = "multi_thread")]
-async fn groups_are_switched_on_when_all_know_them_and_off_at_once() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
-    let (sale, ledger) = (system.create_sale(terms(20)).await, system.stores.ledger.clone());
-    ledger.groups_off("test").await.unwrap();
-    buy_together(&system, &sale, &buyers(3)).await;
-    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (0, 3));
-    assert_eq!(ledger.groups_left().await.unwrap(), 0);
-
-    let older = Uuid::new_v4();
-    let seen = "INSERT INTO instances (id, catalog_version) VALUES ($1, 0)";
-    sqlx::query(seen).bind(older).execute(&system.sql).await.unwrap();
-    assert_eq!(ledger.groups_on("test").await.unwrap(), GroupsOn::OlderProcesses(vec![older]));
-    sqlx::query("UPDATE instances SET seen_at = now() - interval '2 minutes' WHERE id = $1")
-        .bind(older)
-        .execute(&system.sql)
-        .await
-        .unwrap();
-    assert_eq!(ledger.groups_on("test").await.unwrap(), GroupsOn::On);
-    let names: Vec<String> = (3..6).map(|n| format!("u{n}")).collect();
-    buy_together(&system, &sale, &names).await;
-    assert_eq!((system.count(GROUPS, &sale).await, system.count(ROWS, &sale).await), (1, 3));
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 6);

@@ -77,13 +77,13 @@ async fn a_message_of_many_frames_arrives_whole() {
     let system = System::prepare(&[]).await;
     let publisher = Publisher::new(Broker::new(&system.config));
     let body: Vec<u8> = (0..1_500_000_u32).map(|n| (n % 251) as u8).collect();
-    let sent = Outgoing { body: body.clone(), ..message(Destination::OrdersPlaced) };
+    let sent = Outgoing { body: body.clone(), ..message(Destination::GroupsPlaced) };
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
     published(&publisher, &[sent]).await;
     let url = format!("{}?frame_max=16384", system.config.amqp.url);
     let connection = lapin::Connection::connect(&url, Default::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
-    let queue = format!("{}orders-placed", system.config.amqp.prefix);
+    let queue = format!("{}groups-placed", system.config.amqp.prefix);
     let options = lapin::options::BasicGetOptions { no_ack: true };
     let found = channel.basic_get(queue.into(), options).await.unwrap().expect("the message");
     assert!(found.delivery.data == body, "{} bytes", found.delivery.data.len());
@@ -146,12 +146,12 @@ async fn a_lost_message_about_many_purchases_is_sent_again() {
     let relay = work(&system, &[Worker::Relay]);
     eventually(|| async {
         let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
-        let depth = depth(&system, "orders-placed").await;
+        let depth = depth(&system, "groups-placed").await;
         (sent == 5 && depth >= 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
     })
     .await;
     drop(relay);
-    delete(&system, "orders-placed").await;
+    delete(&system, "groups-placed").await;
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 5);
@@ -205,11 +205,9 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
             .await
         }
     };
-    let before = all_sent("order_placed").await;
-    // Marks go through both queues of a kind, whichever has the messages.
-    held_up("order-placed").await;
-    held_up("orders-placed").await;
-    assert_eq!(sent("order_placed").await, before);
+    let before = all_sent("group_placed").await;
+    held_up("groups-placed").await;
+    assert_eq!(sent("group_placed").await, before);
 
     let fulfilled = work(&system, &[Worker::Fulfil]);
     eventually(|| async {
@@ -220,10 +218,9 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     for sale in &sales {
         system.let_deadlines_pass(sale).await;
     }
-    let before = all_sent("order_expire").await;
-    held_up("order-expire").await;
-    held_up("orders-expire").await;
-    assert_eq!(sent("order_expire").await, before);
+    let before = all_sent("group_expire").await;
+    held_up("groups-expire").await;
+    assert_eq!(sent("group_expire").await, before);
     drop((away, fulfilled));
     system.serve(true).await;
     for sale in &sales {
@@ -254,6 +251,10 @@ fn message(to: Destination) -> Outgoing {
     Outgoing { to, id: uuid::Uuid::now_v7(), body: b"x".to_vec(), trace: None }
 }
 
+fn to_bank() -> Destination {
+    Destination::PaymentRequested { channel: "sandbox".to_owned() }
+}
+
 /// Two queues say nothing, and those beside them do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_does_not_answer_holds_up_no_other() {
@@ -262,9 +263,9 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let prefix = &environment["SECKILL_AMQP__PREFIX"];
     let broker = Broker::new(&Config::read(&environment).unwrap());
     let all = [
-        message(Destination::OrderExpire { remaining_ms: 900_000 }),
-        message(Destination::OrderPlaced),
-        message(Destination::OrdersPlaced),
+        message(Destination::GroupsExpire { remaining_ms: 900_000 }),
+        message(to_bank()),
+        message(Destination::GroupsPlaced),
     ];
     let publisher = Publisher::new(broker.clone());
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
@@ -272,7 +273,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     published(&publisher, &all).await;
 
     let two_silent = [Receipt::Unanswered, Receipt::Unanswered, Receipt::Confirmed];
-    for queue in ["delay-800000", "order-placed"] {
+    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
         own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);
     }
     assert_eq!(publisher.publish(&all).await.unwrap(), two_silent);
@@ -281,7 +282,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     eventually(|| async { other.connect().await.map_err(|error| error.to_string()) }).await;
     assert_eq!(other.publish(&all).await.unwrap(), two_silent, "over a new link, which declares the queues");
 
-    for queue in ["delay-800000", "order-placed"] {
+    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
         own.control(&["eval", &format!("ok = sys:resume('%2F_{prefix}{queue}').")]);
     }
     eventually(|| async {
@@ -307,7 +308,7 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     // A queue that has just been declared may refuse the first ones although it is empty.
     let has_taken = std::cell::Cell::new(false);
     eventually(|| async {
-        let receipts = first.publish(&[message(Destination::OrdersPlaced)]).await.map_err(|error| error.to_string())?;
+        let receipts = first.publish(&[message(Destination::GroupsPlaced)]).await.map_err(|error| error.to_string())?;
         has_taken.set(has_taken.get() || receipts == [Receipt::Confirmed]);
         let is_full = has_taken.get() && receipts == [Receipt::NoRoom];
         is_full.then_some(()).ok_or_else(|| format!("{receipts:?}"))
@@ -317,11 +318,11 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
         "{{ok, Q}} = rabbit_amqqueue:lookup({0}), {{Name, _}} = amqqueue:get_pid(Q),
          rabbit_misc:execute_mnesia_transaction(fun() -> rabbit_amqqueue:update({0}, fun(Old) ->
              amqqueue:set_pid(Old, {{Name, 'dead@localhost'}}) end) end), ok.",
-        resource("order-placed")
+        resource("payment-requested.sandbox")
     );
     own.control(&["eval", &dead_leader]);
 
-    let all = [Destination::OrdersPlaced, Destination::OrderPlaced, Destination::GroupsPlaced].map(message);
+    let all = [Destination::GroupsPlaced, to_bank()].map(message);
     let publisher = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
     let refused = std::cell::Cell::new(false);
     eventually(|| async {
@@ -334,7 +335,7 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     assert!(refused.get(), "the broker knows the leader");
     let full = format!(
         "{{ok, Q}} = rabbit_amqqueue:lookup({}), {{ok, N, _}} = rabbit_amqqueue:stat(Q), true = N >= 10.",
-        resource("orders-placed")
+        resource("groups-placed")
     );
     own.control(&["eval", &full]);
 }
@@ -349,13 +350,13 @@ async fn a_queue_that_never_answers_is_declared_anew() {
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
     let all = [
         message(Destination::GroupsExpire { remaining_ms: 900_000 }),
-        message(Destination::OrderPlaced),
-        message(Destination::OrdersPlaced),
+        message(to_bank()),
+        message(Destination::GroupsPlaced),
     ];
     let confirmed = [const { Receipt::Confirmed }; 3];
     published(&publisher, &all).await;
 
-    for queue in ["delay-groups-800000", "order-placed"] {
+    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
         own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);
     }
     eventually(|| async {
@@ -364,7 +365,7 @@ async fn a_queue_that_never_answers_is_declared_anew() {
     })
     .await;
     // One that always answered is the same as before: what was sent to it first is still there.
-    let resource = format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}orders-placed">>)"#);
+    let resource = format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}groups-placed">>)"#);
     let kept = format!(
         "{{ok, Q}} = rabbit_amqqueue:lookup({resource}), {{ok, N, _}} = rabbit_amqqueue:stat(Q), true = N >= 3."
     );

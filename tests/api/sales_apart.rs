@@ -142,65 +142,60 @@ async fn lock(system: &System, table: &str, sale: &Sale) -> sqlx::Transaction<'s
 /// although their messages come together; and afterwards the one catches up, with nothing split or parked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_whose_row_is_locked_delays_no_other() {
-    for grouped in [true, false] {
-        let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")]).await;
-        if !grouped {
-            system.stores.ledger.groups_off("test").await.unwrap();
-        }
-        let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
-        let (sick, well) = sales.split_first().unwrap();
-        // Under an Idempotency-Key, so that whoever is refused for a moment buys once.
-        let buys = async |sale: &Sale, user: &str| {
-            eventually(|| async {
-                let answer = system.buy(sale, user).idempotent("k").send().await.code();
-                (answer == "202").then_some(()).ok_or(answer)
-            })
-            .await;
-        };
-        let all_buy = async |user: &str| {
-            join_all(sales.iter().map(|sale| buys(sale, user))).await;
-        };
-        for user in ["ann", "ben", "cat"] {
-            all_buy(user).await;
-        }
-        for sale in &sales {
-            system.settled(sale).await;
-        }
-        let blocker = lock(&system, "sales", sick).await;
-        for user in ["dan", "eve", "fay"] {
-            all_buy(user).await;
-        }
-        for sale in &sales {
-            // The row itself is locked: no wave can be added there now.
-            if sale.id != sick.id {
-                let sql = "WITH more AS (UPDATE sales SET total_stock = total_stock + 7 WHERE id = $1)
-                           INSERT INTO sale_waves (sale_id, units, due_at) VALUES ($1, 7, now())";
-                sqlx::query(sql).bind(sale.id.get()).execute(&system.sql).await.unwrap();
-                system.left(sale, 51).await;
-            }
-            system.let_deadlines_pass(sale).await;
-        }
-        for sale in well {
-            system.left(sale, 57).await;
-            system.settled(sale).await;
-        }
-        let unsettled = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
-        let unpaid = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
-        assert_eq!((system.count(unsettled, sick).await, system.count(unpaid, sick).await), (3, 3));
-        blocker.rollback().await.unwrap();
-        system.left(sick, 47).await;
-        system.settled(sick).await;
-        assert_eq!(system.count(unpaid, sick).await, 3);
-        // What the broker has returned is an attempt, too.
-        let suffered = "SELECT count(*) FROM outbox WHERE status = 'parked'
-                          OR attempts > 0 AND last_error IS DISTINCT FROM 'no queue accepts it'";
-        let split = "SELECT count(*) FROM purchase_groups WHERE was_split";
-        for sql in [suffered, split] {
-            let count: i64 = sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap();
-            assert_eq!(count, 0, "{sql}");
-        }
-        system.finish().await;
+    let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")]).await;
+    let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
+    let (sick, well) = sales.split_first().unwrap();
+    // Under an Idempotency-Key, so that whoever is refused for a moment buys once.
+    let buys = async |sale: &Sale, user: &str| {
+        eventually(|| async {
+            let answer = system.buy(sale, user).idempotent("k").send().await.code();
+            (answer == "202").then_some(()).ok_or(answer)
+        })
+        .await;
+    };
+    let all_buy = async |user: &str| {
+        join_all(sales.iter().map(|sale| buys(sale, user))).await;
+    };
+    for user in ["ann", "ben", "cat"] {
+        all_buy(user).await;
     }
+    for sale in &sales {
+        system.settled(sale).await;
+    }
+    let blocker = lock(&system, "sales", sick).await;
+    for user in ["dan", "eve", "fay"] {
+        all_buy(user).await;
+    }
+    for sale in &sales {
+        // The row itself is locked: no wave can be added there now.
+        if sale.id != sick.id {
+            let sql = "WITH more AS (UPDATE sales SET total_stock = total_stock + 7 WHERE id = $1)
+                       INSERT INTO sale_waves (sale_id, units, due_at) VALUES ($1, 7, now())";
+            sqlx::query(sql).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+            system.left(sale, 51).await;
+        }
+        system.let_deadlines_pass(sale).await;
+    }
+    for sale in well {
+        system.left(sale, 57).await;
+        system.settled(sale).await;
+    }
+    let unsettled = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
+    let unpaid = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
+    assert_eq!((system.count(unsettled, sick).await, system.count(unpaid, sick).await), (3, 3));
+    blocker.rollback().await.unwrap();
+    system.left(sick, 47).await;
+    system.settled(sick).await;
+    assert_eq!(system.count(unpaid, sick).await, 3);
+    // What the broker has returned is an attempt, too.
+    let suffered = "SELECT count(*) FROM outbox WHERE status = 'parked'
+                      OR attempts > 0 AND last_error IS DISTINCT FROM 'no queue accepts it'";
+    let split = "SELECT count(*) FROM purchase_groups WHERE was_split";
+    for sql in [suffered, split] {
+        let count: i64 = sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap();
+        assert_eq!(count, 0, "{sql}");
+    }
+    system.finish().await;
 }
 
 /// F37: while a transaction keeps the epoch of one sale that sells, its purchases cannot be committed. Those of the others are, although they
@@ -279,7 +274,6 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
         ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
     ])
     .await;
-    system.stores.ledger.groups_off("test").await.unwrap();
     system.serve(false).await;
     let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
     // In the order of their ids, a sale is tried before the locked one, and others after it.

@@ -124,7 +124,7 @@ async fn alarms_are_raised_once_and_cleared() {
     let sale = system.create_sale(terms(1)).await;
     answered(system.buy(&sale, "ann").idempotent("k")).await;
     system.settled(&sale).await;
-    sqlx::query("UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'")
+    sqlx::query("UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'group_placed'")
         .execute(&system.sql)
         .await
         .unwrap();
@@ -136,7 +136,7 @@ async fn alarms_are_raised_once_and_cleared() {
         .await;
     }
     wire.mend();
-    sqlx::query("UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'")
+    sqlx::query("UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'group_placed'")
         .execute(&system.sql)
         .await
         .unwrap();
@@ -169,14 +169,14 @@ async fn a_webhook_receives_signed_alarms() {
     answered(system.buy(&sale, "ann").idempotent("k")).await;
     system.settled(&sale).await;
     let mut seen: Vec<String> = Vec::new();
-    let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'order_placed'";
-    let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'order_placed'";
+    let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'group_placed'";
+    let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'group_placed'";
     for (sql, expected) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
         sqlx::query(sql).execute(&system.sql).await.unwrap();
         // A message whose answer came too late is sent again, under the same id.
         let message = loop {
             let message = String::from_utf8(received.recv().await.unwrap()).unwrap();
-            if message.contains("order_placed") && !seen.iter().any(|id| message.contains(id.as_str())) {
+            if message.contains("group_placed") && !seen.iter().any(|id| message.contains(id.as_str())) {
                 break message;
             }
         };

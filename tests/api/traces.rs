@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use reqwest::Client;
 use reqwest::header::HeaderValue;
-use seckill::domain::message::OrderPlacedV1;
+use seckill::domain::message::GroupsPlacedV1;
 use seckill::domain::trace_context::TraceContext;
 use seckill::queue::{Broker, Consumer, QueueError, Received, Source};
 use serde_json::{Value, json};
@@ -124,12 +124,12 @@ fn child<'a>(spans: &'a [Exported], name: &str, parent: &str) -> &'a Exported {
 
 /// The trace in the headers of the message that waits for fulfilment. The message stays in its queue.
 async fn message_trace(system: &System) -> TraceContext {
-    let mut consumer = Consumer::<OrderPlacedV1>::new(Broker::new(&system.config), Source::OrderPlaced, 10);
+    let mut consumer = Consumer::<GroupsPlacedV1>::new(Broker::new(&system.config), Source::GroupsPlaced, 10);
     let (stop, seen) = (CancellationToken::new(), Mutex::new(None));
     // A batch that is not settled goes back to the queue with the consumer.
-    let look = |received: Received<OrderPlacedV1>| {
+    let look = |received: Received<GroupsPlacedV1>| {
         *seen.lock().unwrap() = received.traces.first().map(|(_, trace)| trace.clone());
-        std::future::ready(Err::<Vec<usize>, QueueError>(QueueError::Closed))
+        std::future::ready(Err::<(), QueueError>(QueueError::Closed))
     };
     // A step waits ten seconds for a message, and fails where a busy broker is slow to connect.
     let deadline = Instant::now() + PATIENCE;
@@ -333,7 +333,7 @@ async fn a_malformed_traceparent_is_ignored() {
         let mut headers = vec![("traceparent", parent.as_bytes())];
         headers.extend(state.map(|state| ("tracestate", state.as_bytes())));
         let order = order_of(buy(&system, address, &sale, &format!("good{n}"), &headers).await);
-        let row = sqlx::query_scalar("SELECT trace FROM outbox WHERE order_id = $1 AND kind = 'order_placed'");
+        let row = sqlx::query_scalar("SELECT trace FROM outbox WHERE order_id = $1 AND kind = 'group_placed'");
         let row: Option<String> = row.bind(order).fetch_one(&system.sql).await.unwrap();
         assert_eq!(row, Some(kept), "{parent} {state:?}");
     }

@@ -24,7 +24,7 @@ INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, reason
 SELECT pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 'u' || i, 1, 100,
        CASE WHEN i % 20 < 2 AND i % 400 >= 200 THEN 'pending_payment' WHEN i % 20 < 16 THEN 'paid' WHEN i % 20 < 18 THEN 'cancelled' ELSE 'refunded' END,
        CASE WHEN i % 20 IN (16, 17) THEN 'expired' END,
-       now() - interval '1 ms' * i, now() + interval '1 hour', CASE WHEN i % 4 = 0 THEN pg_temp.id('group', i / 40) END
+       now() - interval '1 ms' * i, now() + interval '1 hour', CASE WHEN i % 4 = 0 THEN pg_temp.id('group', i / 40) ELSE pg_temp.id('order', i) END
 FROM generate_series(1, pg_temp.many(2000000)) i;
 INSERT INTO sale_buyers (sale_id, user_id, units, per_user) SELECT sale_id, user_id, 1, 5 FROM orders;
 INSERT INTO order_steps (order_id, to_status, at) SELECT id, 'pending_payment', created_at FROM orders ORDER BY created_at;
@@ -34,32 +34,36 @@ INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
 SELECT id, sale_id, user_id, '10.0.0.1', 1 FROM orders WHERE reason = 'expired';
 
 -- A million rows of the outbox, and 300,000 releases besides. `pending` are 15 of 100; a fifth waits in the queues.
-INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at, status, next_attempt_at, sent_at, processed_at)
-SELECT kind, pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 'u' || i, 1, 1, 0,
-       CASE kind WHEN 'order_expire' THEN now() + interval '1 hour' END,
+INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, next_attempt_at, sent_at, processed_at)
+SELECT kind, pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 1, 0,
+       CASE kind WHEN 'group_expire' THEN now() + interval '1 hour' END,
        CASE WHEN i % 100 < 15 THEN 'pending' WHEN i % 100 < 35 THEN 'sent' ELSE 'processed' END, now() - interval '1 ms' * i, now(), now()
-FROM generate_series(1, pg_temp.many(500000)) i, unnest(ARRAY['order_placed', 'order_expire']) kind;
-INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, status, next_attempt_at, processed_at)
-SELECT 'hold_release', pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 'u' || i, 1, 1, 0, true,
+FROM generate_series(1, pg_temp.many(500000)) i, unnest(ARRAY['group_placed', 'group_expire']) kind;
+INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members, status, next_attempt_at, processed_at)
+SELECT 'hold_release', pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 1, 0, true, ARRAY[pg_temp.id('order', i)],
        CASE WHEN i % 100 < 15 THEN 'pending' ELSE 'processed' END, now() - interval '1 ms' * i, now()
 FROM generate_series(1, pg_temp.many(300000)) i;
-INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, status, attempts, last_error)
-SELECT 'order_placed', pg_temp.id('parked', i), 201, 'p' || i, 1, 1, 0, 'parked', 10, 'why' FROM generate_series(1, pg_temp.many(20000)) i;
+INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, status, attempts, last_error)
+SELECT 'group_placed', pg_temp.id('parked', i), 201, 1, 0, 'parked', 10, 'why' FROM generate_series(1, pg_temp.many(20000)) i;
 
--- 30,000 groups of ten.
+-- Half a million groups of one, and 30,000 of ten.
+INSERT INTO purchase_groups (id, sale_id, epoch, shard, members, units, order_ids, user_ids, quantities, addresses, settled_at)
+SELECT pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 1, 0, 1, 1, ARRAY[pg_temp.id('order', i)], ARRAY['u' || i],
+       ARRAY[1], ARRAY['10.0.0.1'], CASE WHEN i % 100 >= 15 THEN now() END
+FROM generate_series(1, pg_temp.many(500000)) i WHERE i % 4 > 0;
 INSERT INTO purchase_groups (id, sale_id, epoch, shard, members, units, order_ids, user_ids, quantities, addresses, settled_at)
 SELECT pg_temp.id('group', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 1, 0, 10, 10,
        ARRAY(SELECT pg_temp.id('order', i * 40 + n * 4) FROM generate_series(0, 9) n), ARRAY(SELECT 'u' || i * 40 + n * 4 FROM generate_series(0, 9) n),
        array_fill(1, ARRAY[10]), array_fill('10.0.0.1'::text, ARRAY[10]), CASE WHEN i % 100 >= 15 OR i % 400 < 200 THEN now() END
 FROM generate_series(1, pg_temp.many(30000)) i;
-INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at, status, next_attempt_at, sent_at)
-SELECT kind, g.id, g.sale_id, '', 10, 1, 0, CASE kind WHEN 'group_expire' THEN now() + interval '1 hour' END,
+INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, next_attempt_at, sent_at)
+SELECT kind, g.id, g.sale_id, 10, 0, CASE kind WHEN 'group_expire' THEN now() + interval '1 hour' END,
        CASE WHEN g.place % 100 < 15 THEN 'pending' WHEN g.place % 100 < 35 THEN 'sent' ELSE 'processed' END, now() - interval '1 ms' * g.place, now()
-FROM purchase_groups g, unnest(ARRAY['group_placed', 'group_expire']) kind;
-INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, members, status, next_attempt_at)
-SELECT 'group_release', pg_temp.id('release', g.place), g.sale_id, '', 10, 1, 0, true, g.order_ids,
+FROM purchase_groups g, unnest(ARRAY['group_placed', 'group_expire']) kind WHERE g.members > 1;
+INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members, status, next_attempt_at)
+SELECT 'hold_release', pg_temp.id('release', g.place), g.sale_id, 10, 0, true, g.order_ids,
        CASE WHEN g.place % 100 < 15 THEN 'pending' ELSE 'processed' END, now() - interval '1 ms' * g.place
-FROM purchase_groups g;
+FROM purchase_groups g WHERE g.members > 1;
 INSERT INTO processed_messages (message_id, consumer, processed_at)
 SELECT pg_temp.id('message', i), 'fulfil', now() - interval '1 minute' * (i % 20000) FROM generate_series(1, pg_temp.many(1000000)) i;
 
@@ -69,8 +73,8 @@ SELECT pg_temp.id('payment', i), pg_temp.id('order', i), 'sandbox', 100, 'CNY',
        CASE WHEN i % 20 = 0 THEN 'created' WHEN i % 20 = 1 THEN 'waiting' WHEN i % 20 = 2 THEN 'failed' ELSE 'succeeded' END, i % 20 > 2,
        CASE WHEN i % 20 = 1 THEN now() + interval '1 hour' END, CASE WHEN i % 20 > 1 THEN now() END, now() - interval '1 ms' * i
 FROM generate_series(1, pg_temp.many(500000)) i;
-INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, status, sent_at, processed_at)
-SELECT 'payment_requested', id, 201, 'u', 1, 1, 0, CASE status WHEN 'created' THEN 'pending' WHEN 'waiting' THEN 'sent' ELSE 'processed' END, now(), now()
+INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, status, sent_at, processed_at)
+SELECT 'payment_requested', id, 201, 1, 0, CASE status WHEN 'created' THEN 'pending' WHEN 'waiting' THEN 'sent' ELSE 'processed' END, now(), now()
 FROM payments;
 INSERT INTO refunds (id, payment_id, order_id, channel, amount_cents, currency, cause, asked_by, reason, status, key, queued, ended_at)
 SELECT pg_temp.id('refund', i), pg_temp.id('payment', i), pg_temp.id('order', i), 'sandbox', 100, 'CNY', 'asked', 'u', '',

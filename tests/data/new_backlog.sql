@@ -2,7 +2,7 @@
 SET session_replication_role = replica;
 SET synchronous_commit = off;
 UPDATE outbox SET status = CASE WHEN id % 4 = 0 THEN 'pending' ELSE 'sent' END, next_attempt_at = now(), sent_at = now() - interval '1 hour'
-WHERE status = 'processed' AND id % 4 < 3 AND kind NOT IN ('hold_release', 'wave_release', 'group_release');
+WHERE status = 'processed' AND id % 4 < 3 AND kind NOT IN ('hold_release', 'wave_release');
 UPDATE outbox SET status = 'pending', next_attempt_at = now() WHERE status = 'processed' AND id % 2 = 0;
 UPDATE orders SET status = 'pending_payment' WHERE status = 'paid' AND left(id::text, 1) < '4';
 UPDATE purchase_groups SET settled_at = NULL WHERE left(id::text, 1) < '4';

@@ -7,8 +7,8 @@ use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
 use rand::seq::SliceRandom;
-use seckill::domain::ids::{GroupId, OrderId};
-use seckill::domain::message::{OrderPlacedV1, OutboxKind, Version};
+use seckill::domain::ids::GroupId;
+use seckill::domain::message::OutboxKind;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
 use serde_json::json;
 use tokio::time::sleep;
@@ -32,43 +32,23 @@ pub async fn ten_deliveries(options: Options) -> anyhow::Result<RunSummary> {
     while !run.rush.is_over() {
         sleep(Duration::from_millis(20)).await;
     }
-    let orders: Vec<Uuid> = sqlx::query_scalar("SELECT order_id FROM purchase_records WHERE sale_id = $1")
+    let orders = world.count("SELECT count(*) FROM purchase_records WHERE sale_id = $1").await?;
+    ensure!(orders == 300, "{orders} of 300 units were sold");
+    let groups: Vec<GroupId> = sqlx::query_scalar("SELECT id FROM purchase_groups WHERE sale_id = $1")
         .bind(world.sale.id)
         .fetch_all(&world.sql)
-        .await?;
-    ensure!(orders.len() == 300, "{} of 300 units were sold", orders.len());
-    let id = world.sale_id();
-    let placed = |order: &Uuid| {
-        let message = OrderPlacedV1 { version: Version, order_id: OrderId(*order), sale_id: id };
-        let body = serde_json::to_vec(&message).unwrap();
-        let (to, id) = (Destination::OrderPlaced, OutboxKind::OrderPlaced.message_id(OrderId(*order)));
-        Outgoing { to, id, body, trace: None }
-    };
-    let expire = |order: &Uuid| {
-        let body = json!({ "version": 1, "order_id": order, "due_at_ms": 0 }).to_string().into_bytes();
-        let to = Destination::OrderExpire { remaining_ms: 0 };
-        Outgoing { to, id: OutboxKind::OrderExpire.message_id(OrderId(*order)), body, trace: None }
-    };
-    let many = |to: Destination, kind: OutboxKind, orders: &[Uuid]| {
-        let orders: Vec<OrderId> = orders.iter().copied().map(OrderId).collect();
-        let body = json!({ "version": 1, "orders": orders }).to_string().into_bytes();
-        vec![Outgoing { to, id: kind.message_id_of_many(&orders), body, trace: None }; 10]
-    };
-    let mut messages: Vec<Outgoing> =
-        orders.iter().flat_map(|o| [vec![placed(o); 10], vec![expire(o); 10]].concat()).collect();
-    for orders in orders.chunks(40) {
-        messages.extend(many(Destination::OrdersPlaced, OutboxKind::OrderPlaced, orders));
-        messages.extend(many(Destination::OrdersExpire { remaining_ms: 0 }, OutboxKind::OrderExpire, orders));
-    }
-    let groups: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM purchase_groups WHERE sale_id = $1")
-        .bind(world.sale.id)
-        .fetch_all(&world.sql)
-        .await?;
-    for groups in groups.chunks(3) {
-        let groups: Vec<GroupId> = groups.iter().copied().map(GroupId).collect();
+        .await?
+        .into_iter()
+        .map(GroupId)
+        .collect();
+    let message = |to: Destination, kind: OutboxKind, groups: &[GroupId]| {
         let body = json!({ "version": 1, "groups": groups }).to_string().into_bytes();
-        let id = OutboxKind::GroupPlaced.message_id_of_many(&groups);
-        messages.extend(vec![Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }; 10]);
+        vec![Outgoing { to, id: kind.message_id_of_many(groups), body, trace: None }; 10]
+    };
+    let mut messages = Vec::new();
+    for groups in groups.chunks(1).chain(groups.chunks(3)).chain(groups.chunks(40)) {
+        messages.extend(message(Destination::GroupsPlaced, OutboxKind::GroupPlaced, groups));
+        messages.extend(message(Destination::GroupsExpire { remaining_ms: 0 }, OutboxKind::GroupExpire, groups));
     }
     messages.shuffle(&mut world.rng);
     let publisher = publisher_with_patience(&world);
@@ -119,7 +99,7 @@ async fn publish(publisher: &Publisher, messages: &[Outgoing]) -> anyhow::Result
 fn poison_messages_to_publish() -> Vec<Outgoing> {
     let bodies = ["", "{", "{\"version\":2}", "\u{0}", "[]"];
     let poison_messages = |body: &str| {
-        let (to, id) = (Destination::OrderPlaced, Uuid::new_v4());
+        let (to, id) = (Destination::GroupsPlaced, Uuid::new_v4());
         Outgoing { to, id, body: body.into(), trace: None }
     };
     bodies.map(poison_messages).into()
@@ -206,7 +186,7 @@ async fn read_poison(world: &World) -> anyhow::Result<Poison> {
         let numbers: Vec<usize> = words.filter_map(|word| word.trim().parse().ok()).collect();
         match (name, &numbers[..]) {
             (Some("dead"), [messages, ..]) => poison_messages.dead = *messages,
-            (Some("order-placed"), [all, ready_messages, unacked]) => {
+            (Some("groups-placed"), [all, ready_messages, unacked]) => {
                 poison_messages.kept = all.saturating_sub(ready_messages + unacked);
             }
             _ => {}

@@ -67,17 +67,21 @@ struct Approach {
     plan: Plan,
 }
 
-/// Winners are committed one by one.
-const WITHOUT_GROUPS: &str = "UPDATE purchase_form SET grouped = false";
-/// No group row can be written.
+/// No row can be written for a group of several.
 const NO_GROUP_ROWS: &str = "
-    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no groups'; END $$;
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF NEW.members > 1 THEN RAISE EXCEPTION 'no groups'; END IF; RETURN NEW; END $$;
     CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()";
 /// No group can be settled as a whole.
 const NO_WHOLE_GROUPS: &str = "
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-      IF NEW.group_id IS NOT NULL THEN RAISE EXCEPTION 'no whole groups'; END IF; RETURN NEW; END $$;
+      IF NEW.group_id <> NEW.id THEN RAISE EXCEPTION 'no whole groups'; END IF; RETURN NEW; END $$;
     CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()";
+/// Each order has to be made by itself.
+const NO_COMPANY: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF (SELECT count(*) FROM made) > 1 THEN RAISE EXCEPTION 'no company'; END IF; RETURN NULL; END $$;
+    CREATE TRIGGER refuse AFTER INSERT ON orders REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION refuse()";
 
 impl Approach {
     fn to(place: &str) -> Self {
@@ -123,16 +127,15 @@ impl Approach {
                 Self { settings: small_batches(), slow: "relay.sending=sleep(700);", ..approach(Role::Work, 1) }
             }
             "relay" => Self { settings: small_batches(), ..approach(Role::Work, 3) },
-            "fulfil" => Self { settings: small_batches(), sql: WITHOUT_GROUPS, ..approach(Role::Work, 20) },
+            "fulfil" => Self { settings: small_batches(), sql: NO_COMPANY, ..approach(Role::Work, 20) },
             "group" => {
                 let sql = if place.starts_with("group.split") { NO_WHOLE_GROUPS } else { "" };
                 Self { settings: small_batches(), sql, plan: crowd, ..approach(Role::Work, 3) }
             }
             // The message waits for 20 s on the ladder, comes five seconds early, and goes round again.
-            "expire_group" if place == "expire_group.round_again" => {
+            "expire" if place == "expire.round_again" => {
                 Self { pay_within_s: 25, plan: crowd, ..approach(Role::Work, 0) }
             }
-            "expire_group" => Self { pay_within_s: 1, plan: crowd, ..approach(Role::Work, 3) },
             // Orders must end during the rush.
             "expire" | "release" => Self { pay_within_s: 1, ..approach(Role::Work, 3) },
             "reconcile" => hurried(approach(Role::Work, 2)),

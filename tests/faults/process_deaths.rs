@@ -66,15 +66,10 @@ const KILLS_MAX: u64 = 5;
 
 /// F2: the messages are delivered again, and take effect once.
 pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
-    // Whichever comes first: purchases are settled alone and as groups.
-    let places = ["fulfil.after_commit", "group.after_commit"];
-    let (mut world, mut run) = worker_dies_at(&options, &places, 1..6).await?;
+    let (mut world, mut run) = worker_dies_at(&options, &["group.after_commit"], 1..6).await?;
     let orders = world.count("SELECT count(*) FROM orders WHERE sale_id = $1").await?;
     sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
-    let mut waiting = 0;
-    for queue in ["order-placed", "orders-placed", "groups-placed"] {
-        waiting += ready_messages(&world, queue).await?;
-    }
+    let waiting = ready_messages(&world, "groups-placed").await?;
     world.work[0].restart().await?;
     run.wait_until_recovered().await?;
     let (mut summary, _) = run.checked(&mut world).await?;

@@ -369,7 +369,7 @@ impl System {
             "UPDATE orders SET expires_at = now() - interval '1 second'
              WHERE sale_id = $1 AND status = 'pending_payment'",
             "UPDATE outbox SET status = 'pending', due_at = now() - interval '1 second', next_attempt_at = now()
-             WHERE sale_id = $1 AND kind IN ('order_expire', 'group_expire') AND status IN ('pending', 'sent')",
+             WHERE sale_id = $1 AND kind = 'group_expire' AND status IN ('pending', 'sent')",
         ];
         let mut tx = self.sql.begin().await.unwrap();
         for sql in moved {

@@ -2,7 +2,7 @@
 
 use super::orders::{ORDERS, Order, Orders};
 use super::state::{
-    INSTANCES, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
+    INSTANCES, OutboxRow, Phase, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
 };
 use super::variants::World;
 
@@ -17,7 +17,7 @@ pub enum Action {
     /// Rules 3 and 4: ledger::orders::commit, ledger::orders::insert. The records of a call are inserted, or the epoch
     /// refuses them.
     Commit(usize),
-    /// Rule 4: the row of a group is refused, and its orders get purchase rows one by one.
+    /// Rule 4: the row of a group is refused, and its orders become groups of one, one by one.
     BeginOneByOne(usize),
     /// Rule 4: the next of these rows is inserted, or the epoch refuses it.
     CommitNext(usize),
@@ -36,14 +36,14 @@ pub enum Action {
     /// Rule 5: sale::confirmer, lua/confirm.lua.
     Confirm(usize),
 
-    // ---- from the purchase row to the order, and the end of the order
+    // ---- from a group of one to its order, and the end of the order
     /// Rule 6: sale_work::relay. The message is published and confirmed, and the row marked `sent`.
     Relay(Order),
     /// Rule 6: the message is published, and the relay dies before it marks the row.
     RelayAndDie(Order),
     /// Rule 6: ledger::outbox. A row that was sent and not processed is pending again.
     Resend(Order),
-    /// Rule 7: sale_work::fulfil, ledger::orders::fulfil.
+    /// Rule 7: sale_work::fulfil, ledger::orders::one.
     Fulfil(Order),
     /// Rule 7: the same, but the acknowledgement is lost. The message is delivered again.
     FulfilUnacked(Order),
@@ -70,7 +70,7 @@ pub enum Action {
     SettleGroupUnacked(usize),
     /// Rule 7: the transaction fails for a reason of its own, such as a member that cannot be written.
     FailGroup(usize),
-    /// Rule 7: ledger::orders::groups. The group is closed, and its orders get purchase rows.
+    /// Rule 7: ledger::orders::groups. The group is closed, and its orders become groups of one.
     SplitGroup(usize),
     /// Rule 7: the second half of a split. Only a broken variant has two.
     InsertSplitRows(usize),
@@ -158,9 +158,9 @@ impl World {
             if s.late_inserts[order] > 0 {
                 out.extend([Action::CommitLateInsert(order), Action::DropLateInsert(order)]);
             }
-            match s.ledger.purchase_rows[order] {
-                PurchaseRow::Pending => out.push(Action::Relay(order)),
-                PurchaseRow::Sent if !s.queue[order] && !self.variant.no_resend => out.push(Action::Resend(order)),
+            match s.ledger.ones[order] {
+                OutboxRow::Pending => out.push(Action::Relay(order)),
+                OutboxRow::Sent if !s.queue[order] && !self.variant.no_resend => out.push(Action::Resend(order)),
                 _ => {}
             }
             if s.queue[order] {
@@ -225,7 +225,7 @@ impl World {
         }
         self.group_faults(s, out);
         for order in 0..ORDERS {
-            if s.budget.deaths > 0 && s.ledger.purchase_rows[order] == PurchaseRow::Pending && !s.queue[order] {
+            if s.budget.deaths > 0 && s.ledger.ones[order] == OutboxRow::Pending && !s.queue[order] {
                 out.push(Action::RelayAndDie(order));
             }
             if s.budget.lost_acks > 0 && s.queue[order] {

@@ -2,7 +2,7 @@
 //! steps, and two may have the same group.
 
 use super::actions::Action;
-use super::state::{GROUPS, GroupStatus, PurchaseRow, Splitter, State};
+use super::state::{GROUPS, GroupStatus, OutboxRow, Splitter, State};
 use super::variants::World;
 
 impl World {
@@ -14,9 +14,9 @@ impl World {
         for group in 0..GROUPS {
             let queued = s.group_queue[group];
             match s.ledger.groups[group].outbox_row {
-                PurchaseRow::Pending => out.push(Action::RelayGroup(group)),
-                PurchaseRow::Sent if !queued && !self.variant.no_resend => out.push(Action::ResendGroup(group)),
-                PurchaseRow::None | PurchaseRow::Sent | PurchaseRow::Processed => {}
+                OutboxRow::Pending => out.push(Action::RelayGroup(group)),
+                OutboxRow::Sent if !queued && !self.variant.no_resend => out.push(Action::ResendGroup(group)),
+                OutboxRow::None | OutboxRow::Sent | OutboxRow::Processed => {}
             }
             if queued {
                 out.push(Action::SettleGroup(group));
@@ -33,10 +33,10 @@ impl World {
     pub fn group_faults(&self, s: &State, out: &mut Vec<Action>) {
         for group in 0..GROUPS {
             let (row, queued) = (s.ledger.groups[group].outbox_row, s.group_queue[group]);
-            if s.budget.deaths > 0 && row == PurchaseRow::Pending && !queued {
+            if s.budget.deaths > 0 && row == OutboxRow::Pending && !queued {
                 out.push(Action::RelayGroupAndDie(group));
             }
-            let unsettled = queued && row != PurchaseRow::Processed;
+            let unsettled = queued && row != OutboxRow::Processed;
             if s.budget.lost_acks > 0 && unsettled && s.ledger.can_settle(self, group) {
                 out.push(Action::SettleGroupUnacked(group));
             }
@@ -58,7 +58,7 @@ impl World {
     /// The message is not acknowledged here: it comes again, and is acknowledged because the group is closed.
     pub fn split_group(&self, s: &mut State, group: usize) {
         s.splitter = Splitter::Idle;
-        let is_closed = s.ledger.groups[group].outbox_row == PurchaseRow::Processed;
+        let is_closed = s.ledger.groups[group].outbox_row == OutboxRow::Processed;
         if self.variant.settle_part && !is_closed {
             s.ledger.settle_part(self, group);
         } else if self.variant.split_in_two_transactions && !is_closed {

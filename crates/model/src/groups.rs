@@ -1,5 +1,6 @@
 //! Purchase groups (rules 3 to 7, 11 and 12): the winners of a call share a row, and are settled together. Repeats, the reconciler and
-//! a group that is refused or split write purchase rows, so an order may have two records, and everything counts it once.
+//! a group that is refused or split write groups of one, whose id is the order's. So an order may have two records, and everything counts
+//! it once. In the model, `ones` are the groups of one.
 //!
 //! The model leaves out what is no step of its own here: several groups in one message or transaction, which are settled one by
 //! one when they cannot be settled together; parking; and groups that expire together. Two transactions about one order are two

@@ -1,7 +1,7 @@
 //! The transactions of src/ledger. Each is one step of the model, because PostgreSQL makes it atomic.
 
 use super::orders::{ORDERS, Order, Orders};
-use super::state::{Epoch, GroupRow, GroupStatus, Ledger, PurchaseRow, Release, Run, Snapshot, Status, Ticket};
+use super::state::{Epoch, GroupRow, GroupStatus, Ledger, OutboxRow, Release, Run, Snapshot, Status, Ticket};
 use super::variants::World;
 
 impl Ledger {
@@ -20,34 +20,33 @@ impl Ledger {
         self.orders[order] != Status::None
     }
 
-    /// The records that are not settled: the purchase row, and places in groups. They may be two although the order is made.
+    /// The records that are not settled: the group of one, and the place in a larger group. They may be two although the order is made.
     pub fn unsettled_records(&self, order: Order) -> u8 {
         let has = |group: &GroupRow| group.status == GroupStatus::Open && group.members.has(order);
         self.unsettled_rows(order) + self.groups.iter().map(|group| u8::from(has(group))).sum::<u8>()
     }
 
-    /// The same without groups.
+    /// The same of groups of one.
     fn unsettled_rows(&self, order: Order) -> u8 {
-        u8::from(matches!(self.purchase_rows[order], PurchaseRow::Pending | PurchaseRow::Sent))
+        u8::from(matches!(self.ones[order], OutboxRow::Pending | OutboxRow::Sent))
     }
 
     /// Whether the order has a purchase record, settled or not. The places in a group that was split are no records any more.
     pub fn has_record(&self, order: Order) -> bool {
         let counts = |group: &GroupRow| matches!(group.status, GroupStatus::Open | GroupStatus::Settled);
-        self.purchase_rows[order] != PurchaseRow::None
-            || self.groups.iter().any(|group| counts(group) && group.members.has(order))
+        self.ones[order] != OutboxRow::None || self.groups.iter().any(|group| counts(group) && group.members.has(order))
     }
 
     pub fn has_ended(&self, order: Order) -> bool {
         matches!(self.orders[order], Status::Cancelled | Status::Rejected)
     }
 
-    /// Rule 3, ledger::orders::commit: inserts the row if the sale still has this epoch. Says whether the row stands.
+    /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Says whether it is there.
     pub fn insert(&mut self, order: Order, epoch: Epoch) -> bool {
-        if self.epoch == epoch && self.purchase_rows[order] == PurchaseRow::None {
-            self.purchase_rows[order] = PurchaseRow::Pending;
+        if self.epoch == epoch && self.ones[order] == OutboxRow::None {
+            self.ones[order] = OutboxRow::Pending;
         }
-        self.purchase_rows[order] != PurchaseRow::None
+        self.ones[order] != OutboxRow::None
     }
 
     /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Says
@@ -56,23 +55,23 @@ impl Ledger {
         let agreed = self.epoch == epoch || world.variant.group_without_epoch;
         let free = |group: &&mut GroupRow| agreed && group.status == GroupStatus::None;
         let Some(place) = self.groups.iter_mut().find(free) else { return false };
-        *place = GroupRow { members, status: GroupStatus::Open, outbox_row: PurchaseRow::Pending };
+        *place = GroupRow { members, status: GroupStatus::Open, outbox_row: OutboxRow::Pending };
         true
     }
 
-    /// Rule 7, ledger::orders::fulfil.
+    /// Rule 7, ledger::orders::one.
     pub fn fulfil(&mut self, world: &World, order: Order) {
         if self.unsettled_rows(order) == 0 {
             return; // processed before: its dedup row exists
         }
         if self.is_made(order) && !world.variant.second_record_makes_again {
-            // The order was made from its group: the row ends without an effect.
+            // The order was made from its larger group: the group of one ends without an effect.
             if !world.variant.second_record_left_open {
-                self.purchase_rows[order] = PurchaseRow::Processed;
+                self.ones[order] = OutboxRow::Processed;
             }
             return;
         }
-        self.purchase_rows[order] = PurchaseRow::Processed;
+        self.ones[order] = OutboxRow::Processed;
         let units = world.units(order);
         if self.counted[world.buyer_number(order)] + units > world.per_user {
             self.orders[order] = Status::Rejected;
@@ -108,7 +107,7 @@ impl Ledger {
 
     /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` when that cannot be, and nothing has changed.
     pub fn settle_group(&mut self, world: &World, group: usize) -> bool {
-        if self.groups[group].outbox_row == PurchaseRow::Processed {
+        if self.groups[group].outbox_row == OutboxRow::Processed {
             return true; // settled or split before
         }
         let all = self.can_settle(world, group);
@@ -126,12 +125,12 @@ impl Ledger {
 
     pub fn close_group(&mut self, group: usize, status: GroupStatus) {
         self.groups[group].status = status;
-        self.groups[group].outbox_row = PurchaseRow::Processed;
+        self.groups[group].outbox_row = OutboxRow::Processed;
     }
 
-    /// Rule 7, ledger::orders::groups: ends a group, and gives a purchase row to each of its orders that is not made.
+    /// Rule 7, ledger::orders::groups: ends a group, and gives a group of one to each of its orders that is not made.
     pub fn split_group(&mut self, world: &World, group: usize) {
-        if self.groups[group].outbox_row == PurchaseRow::Processed && !world.variant.split_unclaimed {
+        if self.groups[group].outbox_row == OutboxRow::Processed && !world.variant.split_unclaimed {
             return; // settled or split meanwhile
         }
         let left_open = world.variant.split_without_closing;
@@ -141,8 +140,8 @@ impl Ledger {
 
     pub fn insert_rows_of(&mut self, group: usize) {
         for order in self.groups[group].members.iter() {
-            if !self.is_made(order) && self.purchase_rows[order] == PurchaseRow::None {
-                self.purchase_rows[order] = PurchaseRow::Pending;
+            if !self.is_made(order) && self.ones[order] == OutboxRow::None {
+                self.ones[order] = OutboxRow::Pending;
             }
         }
     }

@@ -4,7 +4,7 @@ use stateright::{Model, Property};
 
 use super::orders::ORDERS;
 use super::state::{
-    GroupRow, GroupStatus, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status, Ticket,
+    GroupRow, GroupStatus, OutboxRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status, Ticket,
 };
 use super::variants::World;
 
@@ -60,8 +60,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
         Property::always(HAS_ORDER, |_, s: &State| {
             let of_group = |group: &GroupRow, o| group.status == GroupStatus::Settled && group.members.has(o);
             let settled = |o: usize| {
-                s.ledger.purchase_rows[o] == PurchaseRow::Processed
-                    || s.ledger.groups.iter().any(|group| of_group(group, o))
+                s.ledger.ones[o] == OutboxRow::Processed || s.ledger.groups.iter().any(|group| of_group(group, o))
             };
             (0..ORDERS).all(|o| !settled(o) || s.ledger.is_made(o))
         }),
@@ -135,7 +134,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
 }
 
 /// I1 at every moment, as sale_work::audit compares: each unit is for sale or held; each live order has its hold; and each hold
-/// has an order, a purchase row, an unconfirmed entry, or a release that is still to come.
+/// has an order, a group, an unconfirmed entry, or a release that is still to come.
 fn redis_matches_ledger(world: &World, s: &State, master: usize) -> bool {
     let (now, ledger) = (&s.redis[master].now, &s.ledger);
     let held = |o: usize| now.tickets[o] == Ticket::Held;

@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Those who have won in this call become one group; one alone, and who repeats a request, a purchase row.
+    /// Those who have won in this call become one group; a winner alone, and a repeated request, a group of one.
     pub fn commit(&self, s: &mut State, i: usize) {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
         let (mut durable, mut alone) = (Orders::default(), repeated);

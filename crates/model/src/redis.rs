@@ -8,7 +8,7 @@ use super::variants::World;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Reserved,
-    /// A live ticket. Confirmed: its purchase row is known to be committed.
+    /// A live ticket. Confirmed: its group is known to be committed.
     Repeat {
         confirmed: bool,
     },

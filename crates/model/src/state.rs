@@ -2,7 +2,7 @@
 
 use super::orders::{ORDERS, Order, Orders};
 
-/// Rows of purchase_groups. No order stands in two groups, so three orders make one group at most; broken variants make another.
+/// Rows of purchase_groups with several members. No order stands in two groups, so three orders make one group at most; broken variants make another.
 pub const GROUPS: usize = 2;
 pub const INSTANCES: usize = 2;
 /// Redis servers that can think they are the master.
@@ -18,9 +18,9 @@ pub struct State {
     /// The second one is there once a replica has been promoted while the first goes on. Instance 1 uses it from then on.
     pub redis: [Server; MASTERS],
     pub ledger: Ledger,
-    /// order_placed messages in the broker. A message that comes twice is one that was delivered and not acknowledged.
+    /// Messages about groups of one in the broker. A message that comes twice is one that was delivered and not acknowledged.
     pub queue: [bool; ORDERS],
-    /// group_placed messages, likewise.
+    /// Messages about larger groups.
     pub group_queue: [bool; GROUPS],
     /// Inserts whose sender waits no longer, by the epoch that they name.
     pub late_inserts: [Epoch; ORDERS],
@@ -123,15 +123,15 @@ pub struct Ledger {
     pub stock: u8,
     /// The buyers' counters: the units of each buyer.
     pub counted: [u8; ORDERS],
-    pub purchase_rows: [PurchaseRow; ORDERS],
+    pub ones: [OutboxRow; ORDERS],
     pub groups: [GroupRow; GROUPS],
     pub orders: [Status; ORDERS],
     pub releases: [Release; ORDERS],
 }
 
-/// The purchase row, or the outbox row of a group.
+/// The outbox row of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PurchaseRow {
+pub enum OutboxRow {
     #[default]
     None,
     Pending,
@@ -144,7 +144,7 @@ pub enum PurchaseRow {
 pub struct GroupRow {
     pub members: Orders,
     pub status: GroupStatus,
-    pub outbox_row: PurchaseRow,
+    pub outbox_row: OutboxRow,
 }
 
 /// What `settled_at` and `was_split` say of a group.
@@ -156,7 +156,7 @@ pub enum GroupStatus {
     Open,
     /// Its orders were made as a whole.
     Settled,
-    /// Its orders have purchase rows instead.
+    /// Its orders have groups of one instead.
     Split,
 }
 
@@ -188,7 +188,7 @@ pub enum PurchaseStep {
     /// Redis has answered under this epoch, and nothing is written: for those who have won in this call, and for those who
     /// repeat a request whose hold is not confirmed.
     Reserved { won: Orders, repeated: Orders, epoch: Epoch },
-    /// The group's row was refused. Each order gets a purchase row: those that are left, and those that have theirs.
+    /// The group's row was refused. Each order becomes a group of one: those that are left, and those that have theirs.
     OneByOne { left: Orders, done: Orders, epoch: Epoch },
     /// The records are committed. The 202s have not left.
     Committed(Orders),

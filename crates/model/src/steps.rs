@@ -5,7 +5,7 @@ use stateright::{Model, Property};
 use super::actions::Action;
 use super::orders::{ORDERS, Orders};
 use super::state::{
-    Budget, GROUPS, INSTANCES, Ledger, Phase, PurchaseRow, PurchaseStep, Reconciler, RefillStep, Release, SaleKeys,
+    Budget, GROUPS, INSTANCES, Ledger, OutboxRow, Phase, PurchaseStep, Reconciler, RefillStep, Release, SaleKeys,
     Server, Splitter, Stamp, State, Violations,
 };
 use super::variants::World;
@@ -27,7 +27,7 @@ impl Model for World {
                 run: 1,
                 stock: self.total,
                 counted: [0; ORDERS],
-                purchase_rows: Default::default(),
+                ones: Default::default(),
                 groups: Default::default(),
                 orders: Default::default(),
                 releases: Default::default(),
@@ -94,13 +94,13 @@ impl World {
 
             Action::Relay(order) => {
                 s.queue[order] = true;
-                s.ledger.purchase_rows[order] = PurchaseRow::Sent;
+                s.ledger.ones[order] = OutboxRow::Sent;
             }
             Action::RelayAndDie(order) => {
                 s.budget.deaths -= 1;
                 s.queue[order] = true;
             }
-            Action::Resend(order) => s.ledger.purchase_rows[order] = PurchaseRow::Pending,
+            Action::Resend(order) => s.ledger.ones[order] = OutboxRow::Pending,
             Action::Fulfil(order) => {
                 s.queue[order] = false;
                 s.ledger.fulfil(self, order);
@@ -131,13 +131,13 @@ impl World {
 
             Action::RelayGroup(group) => {
                 s.group_queue[group] = true;
-                s.ledger.groups[group].outbox_row = PurchaseRow::Sent;
+                s.ledger.groups[group].outbox_row = OutboxRow::Sent;
             }
             Action::RelayGroupAndDie(group) => {
                 s.budget.deaths -= 1;
                 s.group_queue[group] = true;
             }
-            Action::ResendGroup(group) => s.ledger.groups[group].outbox_row = PurchaseRow::Pending,
+            Action::ResendGroup(group) => s.ledger.groups[group].outbox_row = OutboxRow::Pending,
             Action::SettleGroup(group) => self.settle_group(s, group),
             Action::SettleGroupUnacked(group) => {
                 s.budget.lost_acks -= 1;

@@ -32,7 +32,7 @@ pub struct World {
 pub struct Variant {
     /// Rule 3: the 202 leaves before the row is committed.
     pub answer_before_commit: bool,
-    /// Rule 3: who repeats a request is answered without a record of its own, because the group is being committed.
+    /// Rule 3: a repeated request is answered without a group of one, because the larger group is being committed.
     pub repeat_trusts_the_group: bool,
     /// Rule 3: a group is inserted whatever the sale's epoch is.
     pub group_without_epoch: bool,
@@ -44,11 +44,11 @@ pub struct Variant {
     pub confirm_after_part: bool,
     /// Rule 6: a row that was sent is never sent again.
     pub no_resend: bool,
-    /// Rule 7: the purchase row of an order that was made from its group makes the order again.
+    /// Rule 7: a group of one makes an order again that was made from its larger group.
     pub second_record_makes_again: bool,
     /// Rule 7: such a row stays as it is.
     pub second_record_left_open: bool,
-    /// Rule 7: a group with an order that was made from its purchase row is settled as a whole, and takes its units again.
+    /// Rule 7: a group with an order that was made from a group of one is settled as a whole, and takes its units again.
     pub group_counts_the_made: bool,
     /// Rule 7: a group that cannot be settled as a whole is tried again, and never split.
     pub group_never_split: bool,
@@ -72,7 +72,7 @@ pub struct Variant {
     pub opens_what_was_lost: bool,
     /// Rule 11: the refill does not raise the epoch.
     pub refill_without_epoch: bool,
-    /// Rule 11: the refill reads purchase rows alone.
+    /// Rule 11: the refill reads groups of one alone.
     pub refill_forgets_groups: bool,
     /// Rule 11: the refill counts an order once for each of its records.
     pub refill_counts_twice: bool,

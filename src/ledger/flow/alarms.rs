@@ -3,8 +3,10 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
+use strum::VariantArray;
 
 use crate::domain::alarm::{AlarmKind, Trouble};
+use crate::domain::message::OutboxKind;
 use crate::ledger::{Ledger, LedgerError};
 
 /// A receiver that is away for no longer raises no alarm: it may be starting anew.
@@ -59,9 +61,10 @@ pub struct Backlog {
     pub more: bool,
 }
 
-/// Counts what is to be done, at most `most` rows of each index, in its order. Four partial indexes of the outbox and two of a small
-/// table have them all, so that the query reads no row that is done.
+/// Counts the backlog: at most `most` pending rows of each kind, and as many parked ones. Partial indexes have them all, so that the query
+/// reads no row that is done.
 async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Backlog>, LedgerError> {
+    let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();
     // One row more shows that there are more. Of order events, the first index has the parked ones, too, at its end.
     let rows = sqlx::query!(
         r#"SELECT part AS "part!", kind AS "kind!", count(*) AS "rows!",
@@ -69,19 +72,14 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
                   count(*) FILTER (WHERE status = 'parked') AS "parked!",
                   coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE status = 'pending')), 0)::bigint
                       AS "oldest_s!"
-           FROM ((SELECT 1 AS part, kind, status,
-                         -- The message of a payment that is sent again ages from the moment at which it may leave.
-                         CASE kind WHEN 'payment_requested' THEN greatest(created_at, next_attempt_at)
-                                   ELSE created_at END AS created_at
-                  FROM outbox
-                  WHERE status = 'pending' AND kind IN ('order_placed', 'order_expire', 'payment_requested')
-                  ORDER BY next_attempt_at, id LIMIT $1::bigint + 1)
-                 UNION ALL (SELECT 2, kind, status, created_at FROM outbox
-                  WHERE status = 'pending' AND kind IN ('hold_release', 'wave_release')
-                  ORDER BY next_attempt_at, id LIMIT $1::bigint + 1)
-                 UNION ALL (SELECT 6, kind, status, created_at FROM outbox
-                  WHERE status = 'pending' AND kind IN ('group_placed', 'group_expire', 'group_release')
-                  ORDER BY kind, next_attempt_at, id LIMIT $1::bigint + 1)
+           FROM (SELECT 1 AS part, wanted.kind, due.status, due.created_at
+                 FROM unnest($2::text[]) AS wanted (kind)
+                 CROSS JOIN LATERAL (
+                   -- The message of a payment that is sent again ages from the moment at which it may leave.
+                   SELECT o.status, CASE o.kind WHEN 'payment_requested' THEN greatest(o.created_at, o.next_attempt_at)
+                                                ELSE o.created_at END AS created_at
+                   FROM outbox o WHERE o.status = 'pending' AND o.kind = wanted.kind
+                   ORDER BY o.next_attempt_at, o.id LIMIT $1::bigint + 1) AS due
                  UNION ALL (SELECT 3, kind, status, created_at FROM outbox WHERE status = 'parked'
                   ORDER BY id LIMIT $1::bigint + 1)
                  UNION ALL (SELECT 4, 'order_event', nullif(status, 'parked'), created_at FROM order_events
@@ -89,11 +87,15 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
                  UNION ALL (SELECT 5, 'order_event', status, created_at FROM order_events WHERE status = 'parked'
                   ORDER BY id LIMIT $1::bigint + 1)) AS to_do
            GROUP BY part, kind"#,
-        most
+        most,
+        &kinds
     )
     .fetch_all(connection)
     .await?;
-    let in_part = |part: i32| rows.iter().filter(|row| row.part == part).map(|row| row.rows).sum::<i64>();
+    // Pending rows are limited by kind, parked ones all together.
+    let limited_with = |part: i32, kind: &str| -> i64 {
+        rows.iter().filter(|row| row.part == part && (part != 1 || row.kind == kind)).map(|row| row.rows).sum()
+    };
     let mut kinds: Vec<Backlog> = Vec::new();
     for row in &rows {
         let counted = Backlog {
@@ -101,7 +103,7 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
             pending: row.pending,
             parked: row.parked,
             oldest_s: row.oldest_s,
-            more: in_part(row.part) > most,
+            more: limited_with(row.part, &row.kind) > most,
         };
         match kinds.iter_mut().find(|known| known.kind == counted.kind) {
             Some(known) => known.add(&counted, most),
@@ -252,13 +254,11 @@ impl Ledger {
         backlog_on(&mut *self.begin_reading().await?, BACKLOG_MAX).await
     }
 
-    /// How many purchases have no order yet, up to `WATCHED_MAX` of each kind of record. One that has two records counts twice until both are
-    /// settled.
+    /// How many purchases have no order yet, of up to `WATCHED_MAX` groups. One that is in two groups counts twice until both are settled.
     pub async fn accepted_purchases(&self) -> Result<i64, LedgerError> {
         let accepted = sqlx::query_scalar!(
-            r#"SELECT (SELECT count(*) FROM (SELECT FROM outbox WHERE kind = 'order_placed' AND status <> 'processed' LIMIT $1) AS part)
-                    + (SELECT coalesce(sum(members), 0) FROM (SELECT members FROM purchase_groups WHERE settled_at IS NULL LIMIT $1) AS part)
-                 AS "accepted!""#,
+            r#"SELECT coalesce(sum(members), 0)::bigint AS "accepted!"
+               FROM (SELECT members FROM purchase_groups WHERE settled_at IS NULL LIMIT $1) AS part"#,
             WATCHED_MAX
         );
         Ok(accepted.fetch_one(&self.pool).await?)

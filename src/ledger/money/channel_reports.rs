@@ -96,7 +96,7 @@ impl Ledger {
              ), settled AS (
                UPDATE outbox SET status = 'processed', processed_at = now()
                WHERE id IN (SELECT b.id FROM paid JOIN outbox b ON b.order_id = paid.order_id
-                            WHERE b.kind = 'order_expire' AND b.status || '' <> 'processed' FOR UPDATE OF b SKIP LOCKED)
+                            WHERE b.kind = 'group_expire' AND b.status || '' <> 'processed' FOR UPDATE OF b SKIP LOCKED)
              )
              SELECT id FROM paid",
             &keys,
@@ -230,17 +230,17 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     // The expiry's message circles while the order waits for the payment: it is due again now.
     sqlx::query!(
         "UPDATE outbox SET status = 'pending', next_attempt_at = now()
-         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status || '' = 'sent'
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = $1 AND status || '' = 'sent'
                         AND due_at <= now() FOR UPDATE SKIP LOCKED)",
         row.order
     )
     .execute(&mut *tx)
     .await?;
-    // An order of a group has no message of its own, and that of the group comes when the payment's time is up.
+    // An order of a larger group has no message of its own, and that of the group comes when the payment's time is up.
     sqlx::query!(
-        "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at)
-         SELECT 'order_expire', id, sale_id, user_id, quantity, 0, shard, expires_at FROM orders
-         WHERE id = $1 AND group_id IS NOT NULL AND status || '' = 'pending_payment' AND wait_until IS NULL AND expires_at <= now()
+        "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
+         SELECT 'group_expire', id, sale_id, quantity, shard, expires_at FROM orders
+         WHERE id = $1 AND group_id <> id AND status || '' = 'pending_payment' AND wait_until IS NULL AND expires_at <= now()
          ON CONFLICT (kind, order_id) DO NOTHING",
         row.order
     )
@@ -256,7 +256,7 @@ async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError
     // Nothing is left to expire. Where the relay holds the row, the message comes and finds the order paid.
     sqlx::query!(
         "UPDATE outbox SET status = 'processed', processed_at = now()
-         WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = $1 AND status || '' <> 'processed'
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = $1 AND status || '' <> 'processed'
                       FOR UPDATE SKIP LOCKED)",
         order
     )

@@ -150,9 +150,8 @@ impl Ledger {
                INSERT INTO payments (id, order_id, channel, amount_cents, currency)
                SELECT o.payment, o.id, o.channel, o.amount_cents, $4 FROM o
              )
-             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, trace)
-             SELECT 'payment_requested', o.payment, o.sale_id, o.user_id, o.quantity, 0, o.shard,
-                    coalesce(o.request_trace, o.trace) FROM o",
+             INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, trace)
+             SELECT 'payment_requested', o.payment, o.sale_id, o.quantity, o.shard, coalesce(o.request_trace, o.trace) FROM o",
             &ids,
             &paid,
             &channels,

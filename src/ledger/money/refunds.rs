@@ -301,11 +301,10 @@ async fn finish_refund(tx: &mut PgConnection, refund: RefundId) -> Result<(), Le
     .fetch_one(&mut *tx)
     .await?;
     sqlx::query!(
-        "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
-         VALUES ('hold_release', $1, $2, $3, $4, 0, $5, $6)",
+        "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members)
+         VALUES ('hold_release', $1, $2, $3, $4, $5, ARRAY[$1::uuid])",
         order.id,
         order.sale_id,
-        order.user_id,
         order.quantity,
         order.shard,
         order.refund_returns_stock

@@ -11,50 +11,7 @@ use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::CancelReason;
 use crate::ledger::{Ledger, LedgerError};
 
-/// What became of an order's expiry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpiryOutcome {
-    /// The order has ended or is paid, now or since before.
-    Settled,
-    /// The order has this long left.
-    Early { remaining_ms: i64 },
-}
-
 impl Ledger {
-    /// Cancels those of the orders that are unpaid and overdue. Returns the outcome of each, in order.
-    pub async fn expire(&self, orders: &[OrderId]) -> Result<Vec<(OrderId, ExpiryOutcome)>, LedgerError> {
-        let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
-        let mut tx = self.begin().await?;
-        let overdue = lock_overdue(&mut tx, &ids).await?;
-        cancel(&mut tx, overdue, CancelReason::Expired, Releases::Each).await?;
-        // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
-        let early = sqlx::query!(
-            r#"SELECT id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
-               FROM orders
-               WHERE id = ANY($1) AND status || '' = 'pending_payment'"#,
-            &ids
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let early: BTreeMap<Uuid, i64> = early.into_iter().map(|row| (row.id, row.remaining_ms)).collect();
-        let ended: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
-        // Rows that the relay has locked are skipped, because it waits for the broker, and this transaction has locked
-        // the sale's row. Their messages find the order ended, and settle the rows.
-        sqlx::query!(
-            "UPDATE outbox SET status = 'processed', processed_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE kind = 'order_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
-                          FOR UPDATE SKIP LOCKED)",
-            &ended
-        )
-        .execute(&mut *tx)
-        .await?;
-        die_at!("expire.before_commit");
-        tx.commit().await?;
-        die_at!("expire.after_commit");
-        let expiry = |id| early.get(id).map_or(ExpiryOutcome::Settled, |ms| ExpiryOutcome::Early { remaining_ms: *ms });
-        Ok(ids.iter().map(|id| (OrderId(*id), expiry(id))).collect())
-    }
-
     /// The sales of these orders, each with its orders.
     pub async fn orders_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
@@ -71,7 +28,7 @@ impl Ledger {
         let mut tx = self.begin().await?;
         sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", order.0).execute(&mut *tx).await?;
         let locked = lock_of_buyers(&mut tx, &[(order, user)]).await?;
-        let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer, Releases::Each).await?;
+        let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer).await?;
         tx.commit().await?;
         Ok(!cancelled.is_empty())
     }
@@ -86,42 +43,12 @@ impl Ledger {
         // Less than a buyer waits: what is locked is cancelled apart.
         (&mut *tx).execute("SET LOCAL lock_timeout = '500ms'").await?;
         let locked = lock_of_buyers(&mut tx, orders).await?;
-        let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer, Releases::Each).await?;
+        let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer).await?;
         die_at!("cancel.before_commit");
         tx.commit().await?;
         die_at!("cancel.after_commit");
         Ok(cancelled.into_iter().map(OrderId).collect())
     }
-
-    /// Orders that are overdue by more than `grace_ms`, because their message was lost. Orders whose expiry is parked are
-    /// left to people, and those of the sales in `without` are left out.
-    pub async fn overdue(&self, grace_ms: u64, limit: i64, without: &[SaleId]) -> Result<Vec<OrderId>, LedgerError> {
-        let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
-        let ids = sqlx::query_scalar!(
-            "SELECT id FROM orders o
-             WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
-               AND coalesce(wait_until, expires_at) < now() - $1::bigint * interval '1 ms'
-               AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_expire' AND p.order_id = o.id
-                               AND (p.status = 'parked' OR p.attempts > 0 AND p.next_attempt_at > now()))
-               AND sale_id <> ALL($3)
-             ORDER BY expires_at LIMIT $2",
-            grace_ms.cast_signed(),
-            limit,
-            &without
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(ids.into_iter().map(OrderId).collect())
-    }
-}
-
-/// Which rows ask for the release of the holds of cancelled orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Releases {
-    /// One for each order, which every version reads.
-    Each,
-    /// One for all of a sale.
-    Together,
 }
 
 /// An order that waits for payment, and is locked.
@@ -158,47 +85,28 @@ async fn lock_of_buyers(tx: &mut PgConnection, orders: &[(OrderId, &str)]) -> Re
     Ok(orders.fetch_all(&mut *tx).await?)
 }
 
-/// Cancels orders. Returns their ids.
+/// Cancels orders, and adds a row for the release of their holds, one for each sale and shard. Returns their ids.
 pub(super) async fn cancel(
     tx: &mut PgConnection,
     orders: Vec<Unpaid>,
     reason: CancelReason,
-    releases: Releases,
 ) -> Result<Vec<Uuid>, LedgerError> {
     if orders.is_empty() {
         return Ok(Vec::new());
     }
     let ids: Vec<Uuid> = orders.iter().map(|order| order.id).collect();
-    let reason_text = <&str>::from(reason);
-    match releases {
-        Releases::Each => {
-            sqlx::query!(
-                "WITH ended AS (
-                   UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
-                   RETURNING id, sale_id, user_id, quantity, shard)
-                 INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units)
-                 SELECT 'hold_release', id, sale_id, user_id, quantity, 0, shard, true FROM ended",
-                &ids,
-                reason_text
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
-        Releases::Together => {
-            sqlx::query!(
-                "WITH ended AS (
-                   UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
-                   RETURNING id, sale_id, quantity, shard)
-                 INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, returns_units, members)
-                 SELECT 'group_release', gen_random_uuid(), sale_id, '', sum(quantity)::integer, 0, shard, true, array_agg(id)
-                 FROM ended GROUP BY sale_id, shard",
-                &ids,
-                reason_text
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
-    }
+    sqlx::query!(
+        "WITH ended AS (
+           UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
+           RETURNING id, sale_id, quantity, shard)
+         INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members)
+         SELECT 'hold_release', gen_random_uuid(), sale_id, sum(quantity)::integer, shard, true, array_agg(id)
+         FROM ended GROUP BY sale_id, shard",
+        &ids,
+        <&str>::from(reason)
+    )
+    .execute(&mut *tx)
+    .await?;
     write_lapsed_holds(tx, &ids, reason).await?;
     // Payments that were not sent end here. The others go on, and their money is refunded.
     abandon(tx, &ids).await?;
@@ -207,16 +115,13 @@ pub(super) async fn cancel(
     Ok(ids)
 }
 
-/// Writes down which holds of these cancelled orders have lapsed (protocol, rule 17), with the address that each was taken from: its
-/// purchase row has it, or the row of its group.
+/// Writes down which holds of these cancelled orders have lapsed (protocol, rule 17), with the address that each was taken from.
 async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid], reason: CancelReason) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
-         SELECT o.id, o.sale_id, o.user_id, coalesce(m.address, p.address), o.quantity
-         FROM orders o LEFT JOIN outbox p ON p.kind = 'order_placed' AND p.order_id = o.id
-         LEFT JOIN (SELECT m.order_id, m.address
-                    FROM purchase_groups g
-                    CROSS JOIN LATERAL unnest(g.order_ids, g.addresses) AS m (order_id, address)
+         SELECT o.id, o.sale_id, o.user_id, m.address, o.quantity
+         FROM orders o LEFT JOIN (SELECT m.order_id, m.address
+                    FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids, g.addresses) AS m (order_id, address)
                     WHERE g.id IN (SELECT group_id FROM orders WHERE id = ANY($1))) AS m ON m.order_id = o.id
          WHERE o.id = ANY($1)
            AND ($2 OR now() >= o.created_at + (o.expires_at - o.created_at) / 2

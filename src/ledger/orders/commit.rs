@@ -5,10 +5,10 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::die_at;
-use crate::domain::ids::SaleId;
+use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::locked_sales::LockedSales;
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::orders::insert::{Inserted, insert_nothing_on, insert_on, unlocked_epochs};
+use crate::ledger::orders::insert::{insert_on, unlocked_epochs};
 use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::ledger::{Ledger, LedgerError};
 
@@ -22,12 +22,12 @@ impl Ledger {
     /// Only an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let locked = LockedSales::new(LOCKED_FOR);
-        Ok(commit_on(&mut *self.pool.acquire().await?, purchases, &locked).await?.outcomes)
+        commit_on(&mut *self.pool.acquire().await?, purchases, &locked).await
     }
 
     /// Checks that purchases can be written, without writing one: a server that is read-only, or lacks a table, cannot.
     pub async fn can_commit(&self) -> Result<(), LedgerError> {
-        insert_nothing_on(&mut *self.reserved.acquire().await?).await
+        insert_on(&mut *self.reserved.acquire().await?, &[]).await.map(drop)
     }
 }
 
@@ -39,21 +39,18 @@ pub(super) async fn commit_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
     locked: &LockedSales,
-) -> Result<Inserted, LedgerError> {
+) -> Result<Vec<Committed>, LedgerError> {
     if !locked.is_any() {
         match commit_free(connection, purchases).await {
             Err(LedgerError::Locked) => _ = note_locked(connection, purchases, locked).await?,
             done => return done,
         }
     }
-    let mut all = Inserted { outcomes: vec![Committed::Unknown; purchases.len()], ungrouped: false };
+    let mut all = vec![Committed::Unknown; purchases.len()];
     let places: Vec<usize> = (0..purchases.len()).filter(|place| !locked.contains(purchases[*place].sale)).collect();
     let rest: Vec<Purchase> = places.iter().map(|place| purchases[*place].clone()).collect();
     match commit_free(connection, &rest).await {
-        Ok(inserted) => {
-            places.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
-            all.ungrouped = inserted.ungrouped;
-        }
+        Ok(outcomes) => places.iter().zip(outcomes).for_each(|(place, outcome)| all[*place] = outcome),
         // Another one was locked meanwhile. If none was, it is something that all sales need.
         Err(LedgerError::Locked) if note_locked(connection, &rest, locked).await? => {}
         Err(error) => return Err(error),
@@ -78,30 +75,27 @@ async fn note_locked(
     Ok(free.len() < sales.len())
 }
 
-/// Commits purchases together. Where that fails, each group alone, then the purchases of a group that fails alone as purchase rows, one
-/// by one: a bad row fails nobody else.
-async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Inserted, LedgerError> {
+/// Commits purchases together. Where that fails, each group alone, then the members of a group that fails alone as groups of one: a bad row
+/// fails nobody else.
+async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     match insert_on(connection, purchases).await {
-        Ok(inserted) => return Ok(inserted),
+        Ok(outcomes) => return Ok(outcomes),
         // What was too slow together takes no less time apart, and others wait behind it.
         Err(error) if error.is_temporary() => return Err(error),
         Err(error) => {
             tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
         }
     }
-    let mut all = Inserted { outcomes: vec![Committed::Unknown; purchases.len()], ungrouped: false };
+    let mut all = vec![Committed::Unknown; purchases.len()];
     // The members of a group stay together, wherever they stand: its row has all of them, or is not written.
     let mut places: Vec<usize> = (0..purchases.len()).collect();
     places.sort_by_key(|place| purchases[*place].group);
-    for part in
-        places.chunk_by(|one, next| purchases[*one].group.is_some() && purchases[*one].group == purchases[*next].group)
-    {
+    for part in places.chunk_by(|one, next| purchases[*one].group == purchases[*next].group) {
         let group: Vec<Purchase> = part.iter().map(|place| purchases[*place].clone()).collect();
         if group.len() > 1 && group.len() < purchases.len() {
             match insert_on(connection, &group).await {
-                Ok(inserted) => {
-                    part.iter().zip(inserted.outcomes).for_each(|(place, outcome)| all.outcomes[*place] = outcome);
-                    all.ungrouped |= inserted.ungrouped;
+                Ok(outcomes) => {
+                    part.iter().zip(outcomes).for_each(|(place, outcome)| all[*place] = outcome);
                     continue;
                 }
                 Err(error) if error.is_temporary() => return Err(error),
@@ -111,21 +105,22 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
             }
         }
         for (place, purchase) in part.iter().zip(group) {
-            all.outcomes[*place] = commit_alone(connection, Purchase { group: None, ..purchase }).await?;
+            all[*place] = commit_alone(connection, purchase).await?;
             die_at!("commit.fallback");
         }
     }
     Ok(all)
 }
 
-/// Commits one purchase row, and nothing with it.
+/// Commits one purchase as a group of one, and nothing with it.
 async fn commit_alone(connection: &mut PgConnection, purchase: Purchase) -> Result<Committed, LedgerError> {
+    let purchase = Purchase { group: GroupId::of_one(purchase.order), ..purchase };
     match insert_on(connection, std::slice::from_ref(&purchase)).await {
-        Ok(inserted) => Ok(inserted.outcomes.first().copied().unwrap_or(Committed::Unknown)),
+        Ok(outcomes) => Ok(outcomes.first().copied().unwrap_or(Committed::Unknown)),
         Err(error) if error.is_temporary() => Err(error),
         Err(error) => {
             let trace_id = purchase.trace().map(TraceContext::trace_id);
-            tracing::error!(%error, order = %purchase.order, trace_id, "purchase row failed");
+            tracing::error!(%error, order = %purchase.order, trace_id, "purchase not committed");
             Ok(Committed::Unknown)
         }
     }

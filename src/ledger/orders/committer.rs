@@ -14,7 +14,6 @@ use crate::domain::ids::SaleId;
 use crate::domain::locked_sales::LockedSales;
 use crate::ledger::notices::Notifier;
 use crate::ledger::orders::commit::{LOCKED_FOR, commit_on};
-use crate::ledger::orders::insert::Inserted;
 use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::ledger::{Ledger, LedgerError};
 use crate::telemetry::spans::Span;
@@ -54,8 +53,6 @@ struct Pulse {
     began: Vec<AtomicU64>,
     /// The purchases in the queue.
     queued: AtomicUsize,
-    /// Whether winners of one call are committed as a group row.
-    grouped: AtomicBool,
     /// Sales whose epoch was locked.
     locked: LockedSales,
     /// How long the oldest group of the last commit had waited, in microseconds, and when that was measured.
@@ -115,8 +112,6 @@ impl Committer {
             started: Instant::now(),
             began,
             queued: AtomicUsize::new(0),
-            // Until the first heartbeat tells. A purchase row is right in any case.
-            grouped: AtomicBool::new(false),
             locked: LockedSales::new(LOCKED_FOR),
             wait_us: AtomicU64::new(0),
             measured_ms: AtomicU64::new(0),
@@ -150,11 +145,6 @@ impl Committer {
     /// Records whether PostgreSQL has answered.
     pub fn set_healthy(&self, healthy: bool) {
         self.pulse.healthy.store(healthy, Ordering::Relaxed);
-    }
-
-    /// Records whether winners of one call are to be committed as a group row. The statement that does so asks PostgreSQL again.
-    pub fn set_grouped(&self, grouped: bool) {
-        self.pulse.grouped.store(grouped, Ordering::Relaxed);
     }
 
     /// Notifies that another use case has added rows to the outbox.
@@ -222,9 +212,6 @@ impl Lane {
                 replies.push((group.purchases.len(), group.reply));
                 rows.extend(group.purchases);
             }
-            if !self.pulse.grouped.load(Ordering::Relaxed) {
-                rows.iter_mut().for_each(|purchase: &mut Purchase| purchase.group = None);
-            }
             self.pulse.queued.fetch_sub(rows.len(), Ordering::Relaxed);
             metrics::histogram!("seckill_commit_batch_size").record(rows.len() as f64);
             let mut outcomes = self.write(&rows).await.into_iter();
@@ -277,10 +264,6 @@ impl Lane {
             Ok(_) => self.connection = Some(LaneConnection { connection, used: Instant::now(), changes }),
             Err(_) => _ = connection.detach(),
         }
-        let Inserted { outcomes, ungrouped } = written?;
-        if ungrouped {
-            self.pulse.grouped.store(false, Ordering::Relaxed);
-        }
-        Ok(outcomes)
+        written
     }
 }

@@ -62,15 +62,14 @@ impl Ledger {
         let payments = payments_on(&mut tx, &of_order).await?;
         let refunds = refunds_on(&mut tx, &of_order).await?;
         let group = sqlx::query_scalar!(
-            r#"SELECT group_id AS "group?" FROM orders WHERE id = $1 AND group_id IS NOT NULL
+            r#"SELECT group_id AS "group!" FROM orders WHERE id = $1
                UNION ALL
                SELECT id FROM purchase_groups WHERE settled_at IS NULL AND order_ids @> ARRAY[$1]
                  AND NOT EXISTS (SELECT FROM orders WHERE id = $1) LIMIT 1"#,
             id.0
         )
         .fetch_optional(&mut *tx)
-        .await?
-        .flatten();
+        .await?;
         // The messages of a payment and of a group name these. All kinds are named, because the index `outbox_once` begins with the kind.
         let of_others = payments.iter().map(|payment| payment.id).chain(group);
         let about: Vec<Uuid> = std::iter::once(id.0).chain(of_others).collect();

@@ -1,9 +1,10 @@
-//! Turns the purchases of group rows into orders (protocol, rule 7): whole groups, by statements over all of their orders. Whatever is
-//! unusual leaves this way: the group is split into purchase rows, which `fulfil` settles one by one.
+//! Turns the purchases of groups into orders (protocol, rule 7): whole groups, by statements over all of their orders. A group that cannot
+//! be settled whole is split into groups of one, which `one` settles.
 //!
-//! Locks are taken in the order of `fulfil`.
+//! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales, whose rows are contended
+//! most. New orders are locked by nobody before the commit, so they may come after the buyers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -11,12 +12,14 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::message::OutboxKind;
-use crate::ledger::orders::claim::write_dedup_rows;
-use crate::ledger::orders::fulfil::take_units;
+use crate::domain::trace_context::TraceContext;
 use crate::ledger::outbox::one_line;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A group, and how much work it is.
+/// The consumer in the dedup rows.
+const CONSUMER: &str = "fulfil";
+
+/// A group, and how many orders it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
     pub group: GroupId,
@@ -24,33 +27,33 @@ pub struct GroupSize {
     pub members: usize,
 }
 
-/// What came of settling groups in one transaction.
+/// The outcome of settling groups in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settling {
-    /// Each of them is settled, now or since before. So many orders were made.
+    /// All of them are settled, now or since before. So many orders were made.
     Settled { orders: usize },
-    /// Something does not go as for all others, and nothing was changed.
+    /// One of them cannot be settled whole, and nothing was changed.
     Unusual(String),
 }
 
 /// A group that is not settled yet, and whose outbox row is locked.
-struct Claimed {
+pub(super) struct Claimed {
     /// The outbox row.
-    id: i64,
-    group: Uuid,
-    sale: i64,
-    members: i32,
-    units: i32,
-    unlimited: bool,
+    pub(super) id: i64,
+    pub(super) group: Uuid,
+    pub(super) sale: i64,
+    pub(super) members: i32,
+    pub(super) units: i32,
+    pub(super) unlimited: bool,
+    pub(super) trace: Option<String>,
 }
 
 impl Ledger {
     /// Those of the groups that are not settled.
     pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
-        let ids: Vec<Uuid> = groups.iter().map(|group| group.0).collect();
         let rows = sqlx::query!(
             "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND num_nulls(settled_at) = 1 ORDER BY place",
-            &ids
+            &uuids(groups)
         )
         .fetch_all(&self.pool)
         .await?;
@@ -60,41 +63,50 @@ impl Ledger {
         Ok(rows.into_iter().map(|row| group(row.id, row.sale_id, row.members)).collect())
     }
 
-    /// Turns the purchases of these groups into orders, each once however often it is given, all in one transaction.
+    /// Turns the purchases of these groups into orders, each once however often it is given, all in one transaction. The later steps of the
+    /// orders belong to the trace that is given for a group, or else to that of its outbox row.
     ///
     /// # Errors
     /// Only an outage of PostgreSQL, or a lock on one of the sales.
-    pub async fn settle_groups(&self, groups: &[GroupId]) -> Result<Settling, LedgerError> {
-        match self.try_to_settle(groups).await {
+    pub async fn settle_groups(
+        &self,
+        groups: &[GroupId],
+        traces: &HashMap<GroupId, TraceContext>,
+    ) -> Result<Settling, LedgerError> {
+        match self.try_to_settle(groups, traces).await {
             Err(error) if !error.is_outage() => Ok(Settling::Unusual(error.to_string())),
             settled => settled,
         }
     }
 
-    async fn try_to_settle(&self, groups: &[GroupId]) -> Result<Settling, LedgerError> {
+    async fn try_to_settle(
+        &self,
+        groups: &[GroupId],
+        traces: &HashMap<GroupId, TraceContext>,
+    ) -> Result<Settling, LedgerError> {
         let mut tx = self.begin().await?;
         let claimed = claim(&mut tx, groups).await?;
         if claimed.is_empty() {
             return Ok(Settling::Settled { orders: 0 });
         }
         let (rows, ids): (Vec<i64>, Vec<Uuid>) = claimed.iter().map(|row| (row.id, row.group)).unzip();
-        let messages: Vec<Uuid> =
-            claimed.iter().map(|row| OutboxKind::GroupPlaced.message_id(GroupId(row.group))).collect();
-        if write_dedup_rows(&mut tx, &messages).await?.len() < messages.len() {
+        if !write_dedup_rows(&mut tx, &ids).await? {
             return Ok(Settling::Unusual("a group's message was processed before".to_owned()));
         }
         if !count_buyers(&mut tx, &ids).await? {
             return Ok(Settling::Unusual("a buyer is over the limit".to_owned()));
         }
-        make_orders(&mut tx, &ids).await?;
+        make_orders(&mut tx, &ids, &traces_of(&claimed, traces)).await?;
         close(&mut tx, &rows, &ids).await?;
         let mut needed = BTreeMap::<i64, i64>::new();
         for row in claimed.iter().filter(|row| !row.unlimited) {
             *needed.entry(row.sale).or_default() += i64::from(row.units);
         }
         // Last, so that the sale's row is locked for a commit, and not for a batch.
-        if !take_units(&mut tx, &needed).await?.is_empty() {
-            return Ok(Settling::Unusual("too little stock is left".to_owned()));
+        for (sale, units) in needed {
+            if !take_units(&mut tx, sale, units).await? {
+                return Ok(Settling::Unusual("too little stock is left".to_owned()));
+            }
         }
         die_at!("group.before_commit");
         tx.commit().await?;
@@ -102,8 +114,8 @@ impl Ledger {
         Ok(Settling::Settled { orders: claimed.iter().map(|row| row.members.unsigned_abs() as usize).sum() })
     }
 
-    /// Puts purchase rows in the place of a group row, for those of its purchases that have no order, and closes the group: all in one
-    /// transaction. Returns how many rows there are; `None` when the group was settled or split before.
+    /// Splits a group into groups of one, of those of its purchases that have no order, and closes it: all in one transaction. Returns how
+    /// many there are; `None` when the group was settled or split before.
     pub async fn split_group(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
         let closed = sqlx::query!(
@@ -117,17 +129,21 @@ impl Ledger {
         if closed.rows_affected() == 0 {
             return Ok(None);
         }
-        // The order by id is that of all who insert purchase rows. A buyer's repeat may have inserted one before.
-        let rows = sqlx::query!(
+        // The order by id is that of all who insert groups. A buyer's repeat may have inserted one of them before.
+        let ones = sqlx::query!(
             "WITH whole AS (
-               UPDATE purchase_groups SET settled_at = now(), was_split = true WHERE id = $1 AND num_nulls(settled_at) = 1 RETURNING *)
-             INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, address)
-             SELECT 'order_placed', m.order_id, w.sale_id, m.user_id, m.quantity, w.epoch, w.shard, m.address
-             FROM whole w
-             CROSS JOIN LATERAL unnest(w.order_ids, w.user_ids, w.quantities, w.addresses)
-                                AS m (order_id, user_id, quantity, address)
-             WHERE NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
-             ORDER BY m.order_id ON CONFLICT (kind, order_id) DO NOTHING",
+               UPDATE purchase_groups SET settled_at = now(), was_split = true WHERE id = $1 AND num_nulls(settled_at) = 1 RETURNING *),
+             made AS (
+               INSERT INTO purchase_groups (id, sale_id, epoch, shard, members, units, order_ids, user_ids, quantities, addresses)
+               SELECT m.order_id, w.sale_id, w.epoch, w.shard, 1, m.quantity, ARRAY[m.order_id], ARRAY[m.user_id], ARRAY[m.quantity],
+                      ARRAY[m.address]
+               FROM whole w
+               CROSS JOIN LATERAL unnest(w.order_ids, w.user_ids, w.quantities, w.addresses)
+                                  AS m (order_id, user_id, quantity, address)
+               WHERE NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
+               ORDER BY m.order_id ON CONFLICT (id) DO NOTHING RETURNING id, sale_id, units, shard)
+             INSERT INTO outbox (kind, order_id, sale_id, quantity, shard)
+             SELECT 'group_placed', id, sale_id, units, shard FROM made",
             group.0
         )
         .execute(&mut *tx)
@@ -135,27 +151,52 @@ impl Ledger {
         die_at!("group.split_before");
         tx.commit().await?;
         die_at!("group.split_after");
-        Ok(Some(rows.rows_affected()))
+        Ok(Some(ones.rows_affected()))
     }
 }
 
+pub(super) fn uuids(groups: &[GroupId]) -> Vec<Uuid> {
+    groups.iter().map(|group| group.0).collect()
+}
+
+/// The groups that are traced, with their traces.
+pub(super) fn traces_of(claimed: &[Claimed], traces: &HashMap<GroupId, TraceContext>) -> Vec<(Uuid, String)> {
+    let trace = |row: &Claimed| {
+        let given = traces.get(&GroupId(row.group)).map(TraceContext::to_text);
+        Some((row.group, given.or_else(|| row.trace.clone())?))
+    };
+    claimed.iter().filter_map(trace).collect()
+}
+
 /// Locks the groups that are not settled yet. One that another worker settles is waited for, and is then left out.
-async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<Vec<Claimed>, LedgerError> {
-    let ids: Vec<Uuid> = groups.iter().map(|group| group.0).collect();
+pub(super) async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<Vec<Claimed>, LedgerError> {
     let claimed = sqlx::query_as!(
         Claimed,
-        r#"SELECT o.id, g.id AS "group", g.sale_id AS sale, g.members, g.units, s.total_stock = -1 AS "unlimited!"
+        r#"SELECT o.id, g.id AS "group", g.sale_id AS sale, g.members, g.units, s.total_stock = -1 AS "unlimited!", o.trace
            FROM outbox o JOIN purchase_groups g ON g.id = o.order_id JOIN sales s ON s.id = g.sale_id
            WHERE o.kind = 'group_placed' AND o.order_id = ANY($1) AND o.status || '' <> 'processed'
            ORDER BY o.id FOR UPDATE OF o"#,
-        &ids
+        &uuids(groups)
     );
     Ok(claimed.fetch_all(tx).await?)
 }
 
+/// Writes a dedup row for the message about each group; `false` when one of them had one. The status of the outbox row, read under its lock,
+/// says the same: a group is closed in the transaction that makes its orders.
+pub(super) async fn write_dedup_rows(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, LedgerError> {
+    let messages: Vec<Uuid> = groups.iter().map(|group| OutboxKind::GroupPlaced.message_id(*group)).collect();
+    let written = sqlx::query!(
+        "INSERT INTO processed_messages (message_id, consumer) SELECT id, $2 FROM unnest($1::uuid[]) AS m (id)
+         ON CONFLICT DO NOTHING",
+        &messages,
+        CONSUMER
+    );
+    Ok(written.execute(tx).await?.rows_affected() == groups.len() as u64)
+}
+
 /// Adds the units of all members to their buyers' counters; `false` when one would exceed the limit. It comes before the orders: of two
-/// records of an order that are settled at once, the second waits here, and then finds that it cannot make the order again.
-async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, LedgerError> {
+/// groups with one order that are settled at once, the second waits here, and then finds that it cannot make the order again.
+pub(super) async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, LedgerError> {
     let row = sqlx::query!(
         r#"WITH wanted AS MATERIALIZED (
              SELECT g.sale_id, m.user_id, sum(m.quantity)::integer AS units, s.per_user
@@ -164,7 +205,7 @@ async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, Le
              WHERE g.id = ANY($1) GROUP BY g.sale_id, m.user_id, s.per_user),
            counted AS (
              INSERT INTO sale_buyers (sale_id, user_id, units, per_user)
-             SELECT sale_id, user_id, units, per_user FROM wanted ORDER BY sale_id, user_id COLLATE "C"
+             SELECT sale_id, user_id, units, per_user FROM wanted WHERE units <= per_user ORDER BY sale_id, user_id COLLATE "C"
              ON CONFLICT (sale_id, user_id) DO UPDATE SET units = sale_buyers.units + excluded.units
                WHERE sale_buyers.units + excluded.units <= sale_buyers.per_user
              RETURNING 1)
@@ -177,21 +218,30 @@ async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, Le
 }
 
 /// Makes the orders of all members, and a row for the delayed cancellation of each group.
-async fn make_orders(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), LedgerError> {
+async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, String)]) -> Result<(), LedgerError> {
+    let (traced, traces): (Vec<Uuid>, Vec<String>) = traces.iter().cloned().unzip();
     sqlx::query!(
-        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, expires_at, group_id)
+        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, expires_at, group_id, trace)
          SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, g.shard, 'pending_payment',
-                now() + s.pay_within_ms * interval '1 ms', g.id
+                now() + s.pay_within_ms * interval '1 ms', g.id, t.trace
          FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
          CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
+         LEFT JOIN unnest($2::uuid[], $3::text[]) AS t (group_id, trace) ON t.group_id = g.id
          WHERE g.id = ANY($1) ORDER BY m.order_id",
-        groups
+        groups,
+        &traced,
+        &traces
     )
     .execute(&mut *tx)
     .await?;
+    write_expiries(tx, groups).await
+}
+
+/// Adds a row for the delayed cancellation of each group.
+pub(super) async fn write_expiries(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
-        "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard, due_at)
-         SELECT 'group_expire', g.id, g.sale_id, '', g.units, g.epoch, g.shard, now() + s.pay_within_ms * interval '1 ms'
+        "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
+         SELECT 'group_expire', g.id, g.sale_id, g.units, g.shard, now() + s.pay_within_ms * interval '1 ms'
          FROM purchase_groups g JOIN sales s ON s.id = g.sale_id WHERE g.id = ANY($1)",
         groups
     )
@@ -201,7 +251,7 @@ async fn make_orders(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), Ledge
 }
 
 /// Marks groups and their outbox rows as settled.
-async fn close(tx: &mut PgConnection, rows: &[i64], groups: &[Uuid]) -> Result<(), LedgerError> {
+pub(super) async fn close(tx: &mut PgConnection, rows: &[i64], groups: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "WITH closed AS (
            UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()) WHERE id = ANY($1))
@@ -212,4 +262,10 @@ async fn close(tx: &mut PgConnection, rows: &[i64], groups: &[Uuid]) -> Result<(
     .execute(tx)
     .await?;
     Ok(())
+}
+
+/// Takes so many units from the stock of a sale; `false` when it has too few.
+pub(super) async fn take_units(tx: &mut PgConnection, sale: i64, units: i64) -> Result<bool, LedgerError> {
+    let taken = sqlx::query!("UPDATE sales SET stock = stock - $2 WHERE id = $1 AND stock >= $2", sale, units);
+    Ok(taken.execute(tx).await?.rows_affected() == 1)
 }

@@ -14,10 +14,9 @@ pub struct Purchase {
     /// Where it came from, as the limits see it, if that is still known.
     pub address: Option<String>,
     pub hold: Hold,
-    /// The group whose row it is written into, with all others that name it; none where it gets a purchase row of its own. One that is
-    /// traced has none, because its trace goes on from its row.
-    pub group: Option<GroupId>,
-    /// The step that writes it, if it is traced.
+    /// The group whose row it is written into, with all others that name it.
+    pub group: GroupId,
+    /// The step that writes it, if it is traced. Then it is a group of one, because a message carries one trace.
     pub trace: Option<Box<TraceContext>>,
 }
 
@@ -30,7 +29,7 @@ impl Purchase {
 /// What became of a purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
-    /// Its row, or that of its group, is committed, now or since an earlier try.
+    /// The row of its group is committed, now or since an earlier try.
     Durable,
     /// The sale has another epoch: the hold may no longer exist.
     StaleEpoch,

@@ -1,5 +1,4 @@
-//! Reading orders. A purchase without an order is read as an order that is `accepted`, once, whether it has a purchase row, a place in a
-//! group row, or both.
+//! Reading orders. A purchase without an order is read as an order that is `accepted`, once, though it may be in two groups.
 
 use std::collections::HashMap;
 
@@ -97,28 +96,21 @@ impl Ledger {
             OrderRow,
             r#"WITH made AS MATERIALIZED (
                  SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
-                 FROM orders WHERE id = ANY($1)),
-               alone AS MATERIALIZED (
-                 SELECT order_id, sale_id, user_id, quantity, price_cents * quantity AS amount_cents,
-                        o.created_at + pay_within_ms * interval '1 ms' AS expires_at, o.created_at
-                 FROM outbox o JOIN sales s ON s.id = sale_id
-                 WHERE kind = 'order_placed' AND order_id = ANY($1) AND o.status || '' <> 'processed'
-                   AND order_id NOT IN (SELECT id FROM made))
+                 FROM orders WHERE id = ANY($1))
                SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
                       amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
                       created_at AS "created_at!"
                FROM made
                UNION ALL
-               SELECT order_id, sale_id, user_id, quantity, amount_cents, 'accepted', NULL, expires_at, created_at FROM alone
-               UNION ALL
-               SELECT a.order_id, g.sale_id, a.user_id, g.quantities[m.place], s.price_cents * g.quantities[m.place],
-                      'accepted', NULL, g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
+               (SELECT DISTINCT ON (a.order_id) a.order_id, g.sale_id, a.user_id, g.quantities[m.place],
+                      s.price_cents * g.quantities[m.place], 'accepted', NULL, g.created_at + s.pay_within_ms * interval '1 ms',
+                      g.created_at
                FROM unnest($1::uuid[], $2::text[]) AS a (order_id, user_id)
                JOIN purchase_groups g ON g.settled_at IS NULL AND g.user_ids @> ARRAY[a.user_id] COLLATE "C"
                CROSS JOIN LATERAL (SELECT array_position(g.order_ids, a.order_id) AS place) AS m
                JOIN sales s ON s.id = g.sale_id
                WHERE g.user_ids[m.place] = a.user_id AND a.order_id NOT IN (SELECT id FROM made)
-                 AND a.order_id NOT IN (SELECT order_id FROM alone)"#,
+               ORDER BY a.order_id, g.id <> a.order_id)"#,
             &ids,
             &users as &[&str]
         )
@@ -143,29 +135,21 @@ impl Ledger {
                FROM (
                  SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
                  UNION ALL
-                 SELECT order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
-                        o.created_at + pay_within_ms * interval '1 ms', o.created_at
-                 FROM outbox o JOIN sales s ON s.id = sale_id
-                 WHERE kind = 'order_placed' AND o.status <> 'processed'
-                   AND NOT EXISTS (SELECT FROM orders m WHERE m.id = o.order_id)
-                 UNION ALL
                  SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, 'accepted', NULL,
                         g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
                  FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
                  WHERE g.settled_at IS NULL AND ($3::text IS NULL OR g.user_ids @> ARRAY[$3::text] COLLATE "C")
                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
-                   AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = m.order_id)) AS every
+                   AND (g.id = m.order_id OR NOT EXISTS (SELECT FROM purchase_groups one
+                                                         WHERE one.id = m.order_id AND one.settled_at IS NULL))) AS every
                WHERE ($1::bigint IS NULL OR sale_id = $1) AND ($2::text IS NULL OR status = $2)
                  AND ($3::text IS NULL OR user_id = $3)
                  AND ($5::uuid IS NULL OR (created_at, id) < (
                    SELECT created_at, id FROM (
                      SELECT 1 AS rank, created_at, id FROM orders WHERE id = $5
                      UNION ALL
-                     SELECT 2, created_at, order_id FROM outbox
-                     WHERE kind = 'order_placed' AND order_id = $5 AND status || '' <> 'processed'
-                     UNION ALL
-                     SELECT 3, created_at, $5 FROM purchase_groups
+                     SELECT CASE id WHEN $5 THEN 2 ELSE 3 END, created_at, $5 FROM purchase_groups
                      WHERE settled_at IS NULL AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
                    ) AS last ORDER BY rank LIMIT 1))
                ORDER BY created_at DESC, id DESC LIMIT $4"#,
@@ -235,30 +219,30 @@ impl Ledger {
 
 /// As `Ledger::order`, on the caller's connection.
 pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-    // One snapshot, as above. The group rows that are not settled are read only where nothing else is found: ten thousand, when a million
-    // orders wait.
+    // One snapshot, as above. A group of one is found by its key. The other groups that are not settled are read only where nothing else is
+    // found: ten thousand, in a backlog of a million orders.
     let row = sqlx::query_as!(
         OrderRow,
-        r#"WITH found AS MATERIALIZED (
-             SELECT 1 AS rank, id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
-             FROM orders WHERE id = $1
+        r#"WITH made AS MATERIALIZED (
+             SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
+             FROM orders WHERE id = $1),
+           one AS MATERIALIZED (
+             SELECT * FROM purchase_groups WHERE id = $1 AND num_nulls(settled_at) = 1 AND NOT EXISTS (SELECT FROM made)),
+           accepted AS (
+             SELECT * FROM one
              UNION ALL
-             SELECT 2, order_id, sale_id, user_id, quantity, price_cents * quantity, 'accepted', NULL,
-                    o.created_at + pay_within_ms * interval '1 ms', o.created_at
-             FROM outbox o JOIN sales s ON s.id = sale_id
-             WHERE kind = 'order_placed' AND order_id = $1 AND o.status || '' <> 'processed')
+             (SELECT * FROM purchase_groups g
+              WHERE g.settled_at IS NULL AND g.order_ids @> ARRAY[$1]
+                AND NOT EXISTS (SELECT FROM made) AND NOT EXISTS (SELECT FROM one) LIMIT 1))
            SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
                   amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
                   created_at AS "created_at!"
-           FROM (SELECT * FROM found
-                 UNION ALL
-                 SELECT 3, $1, g.sale_id, g.user_ids[m.place], g.quantities[m.place],
-                        s.price_cents * g.quantities[m.place], 'accepted', NULL,
-                        g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
-                 FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
-                 CROSS JOIN LATERAL (SELECT array_position(g.order_ids, $1) AS place) AS m
-                 WHERE g.settled_at IS NULL AND m.place IS NOT NULL AND NOT EXISTS (SELECT FROM found)) AS every
-           ORDER BY rank LIMIT 1"#,
+           FROM made
+           UNION ALL
+           SELECT $1, g.sale_id, g.user_ids[m.place], g.quantities[m.place], s.price_cents * g.quantities[m.place], 'accepted', NULL,
+                  g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
+           FROM accepted g JOIN sales s ON s.id = g.sale_id
+           CROSS JOIN LATERAL (SELECT array_position(g.order_ids, $1) AS place) AS m"#,
         order.0
     )
     .fetch_optional(connection)

@@ -119,7 +119,7 @@ impl OrderExport {
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Start,
-    /// Behind the purchase row or group row of this number, and behind this member of a group.
+    /// Behind this member of the group with this number.
     Purchase {
         place: i64,
         member: i64,
@@ -133,20 +133,20 @@ impl Place {
         let Some(before) = before else { return Ok(Some(Self::Start)) };
         match list {
             List::Accepted => {
-                // A purchase that has become an order meanwhile had its place, too. Group rows that are not settled are all looked
-                // through, where neither the purchase row nor the order is there.
+                // A purchase that has become an order meanwhile had its place, too. All groups that are not settled are read if neither a group
+                // of one nor the order is found.
                 let row = sqlx::query!(
-                    r#"WITH alone AS MATERIALIZED (
-                         SELECT id AS place, 0::integer AS member FROM outbox WHERE kind = 'order_placed' AND order_id = $1),
-                       made AS MATERIALIZED (
-                         SELECT g.place, array_position(g.order_ids, o.id) AS member
+                    r#"WITH known AS MATERIALIZED (
+                         SELECT place, 1 AS member FROM purchase_groups WHERE id = $1
+                         UNION ALL
+                         SELECT g.place, array_position(g.order_ids, o.id)
                          FROM orders o JOIN purchase_groups g ON g.id = o.group_id WHERE o.id = $1)
                        SELECT place AS "place!", coalesce(member, 0)::bigint AS "member!"
-                       FROM (SELECT * FROM alone UNION ALL SELECT * FROM made
+                       FROM (SELECT * FROM known
                              UNION ALL
                              SELECT g.place, array_position(g.order_ids, $1) FROM purchase_groups g
-                             WHERE g.settled_at IS NULL AND g.order_ids @> ARRAY[$1]
-                               AND NOT EXISTS (SELECT FROM alone) AND NOT EXISTS (SELECT FROM made)) AS known LIMIT 1"#,
+                             WHERE g.settled_at IS NULL AND g.order_ids @> ARRAY[$1] AND NOT EXISTS (SELECT FROM known)) AS places
+                       LIMIT 1"#,
                     before.0
                 );
                 let row = row.fetch_optional(tx).await?;
@@ -236,9 +236,8 @@ impl From<AcceptedRow> for OrderRow {
     }
 }
 
-/// Purchases without an order: purchase rows, from the partial indexes `outbox_purchases_of_user` and `outbox_purchases_of_sale`, and
-/// members of group rows, from `purchase_groups_buyers` and `purchase_groups_unsettled`. One that has both records stands where its
-/// purchase row does. `id + 0` keeps PostgreSQL from walking along the primary key instead, past all purchases that are done.
+/// Purchases without an order: members of groups, from `purchase_groups_buyers` and `purchase_groups_unsettled`. One that is in two groups
+/// stands where its group of one does.
 async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> Result<Vec<AcceptedRow>, LedgerError> {
     let (place, member) = match from {
         Place::Purchase { place, member } => (Some(*place), *member),
@@ -249,22 +248,17 @@ async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> 
         r#"SELECT p.place AS "place!", p.member AS "member!", p.order_id AS "order_id!", p.sale_id AS "sale_id!",
                   p.user_id AS "user_id!", p.quantity AS "quantity!", s.price_cents * p.quantity AS "amount_cents!",
                   p.created_at + s.pay_within_ms * interval '1 ms' AS "expires_at!", p.created_at AS "created_at!"
-           FROM ((SELECT id AS place, 0::bigint AS member, order_id, sale_id, user_id, quantity, created_at FROM outbox
-                  WHERE kind = 'order_placed' AND status <> 'processed' AND ($1::bigint IS NULL OR sale_id = $1)
-                    AND ($2::text IS NULL OR user_id = $2) AND ($3::bigint IS NULL OR id + 0 < $3)
-                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = outbox.order_id)
-                  ORDER BY id + 0 DESC LIMIT $5)
-                 UNION ALL
-                 (SELECT g.place, m.member, m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at
-                  FROM purchase_groups g
-                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
-                                     WITH ORDINALITY AS m (order_id, user_id, quantity, member)
-                  WHERE g.settled_at IS NULL AND ($1::bigint IS NULL OR g.sale_id = $1)
-                    AND ($2::text IS NULL OR g.user_ids @> ARRAY[$2::text] COLLATE "C" AND m.user_id = $2)
-                    AND ($3::bigint IS NULL OR g.place < $3 OR g.place = $3 AND m.member < $4)
-                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
-                    AND NOT EXISTS (SELECT FROM outbox b WHERE b.kind = 'order_placed' AND b.order_id = m.order_id)
-                  ORDER BY g.place DESC, m.member DESC LIMIT $5)) AS p
+           FROM (SELECT g.place, m.member, m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at
+                 FROM purchase_groups g
+                 CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
+                                    WITH ORDINALITY AS m (order_id, user_id, quantity, member)
+                 WHERE g.settled_at IS NULL AND ($1::bigint IS NULL OR g.sale_id = $1)
+                   AND ($2::text IS NULL OR g.user_ids @> ARRAY[$2::text] COLLATE "C" AND m.user_id = $2)
+                   AND ($3::bigint IS NULL OR g.place < $3 OR g.place = $3 AND m.member < $4)
+                   AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
+                   AND (g.id = m.order_id OR NOT EXISTS (SELECT FROM purchase_groups one
+                                                         WHERE one.id = m.order_id AND one.settled_at IS NULL))
+                 ORDER BY g.place DESC, m.member DESC LIMIT $5) AS p
            JOIN sales s ON s.id = p.sale_id ORDER BY p.place DESC, p.member DESC LIMIT $5"#,
         search.sale.map(SaleId::get),
         search.user.as_ref().map(UserId::as_str),

@@ -17,6 +17,7 @@ pub struct ParkedRow {
     pub kind: String,
     pub order_id: Uuid,
     pub sale_id: i64,
+    /// The buyer, if the message is about one order; else empty.
     pub user_id: String,
     pub attempts: i32,
     pub last_error: Option<String>,
@@ -48,9 +49,14 @@ impl Ledger {
             ParkedRow,
             r#"SELECT id AS "id!", kind AS "kind!", order_id AS "order_id!", sale_id AS "sale_id!", user_id AS "user_id!",
                       attempts AS "attempts!", last_error, created_at AS "created_at!", payload AS "payload!"
-               FROM ((SELECT id, kind, order_id, sale_id, user_id, attempts, last_error, created_at,
-                             jsonb_strip_nulls(jsonb_build_object('quantity', quantity, 'epoch', epoch, 'shard', shard,
-                                                                  'due_at', due_at, 'returns_units', returns_units)) AS payload
+               FROM ((SELECT id, kind, order_id, sale_id,
+                             coalesce((SELECT o.user_id FROM orders o WHERE o.id = coalesce(
+                                         (SELECT p.order_id FROM payments p WHERE p.id = outbox.order_id), outbox.order_id)),
+                                      (SELECT g.user_ids[1] FROM purchase_groups g WHERE g.id = outbox.order_id AND g.members = 1),
+                                      '') AS user_id,
+                             attempts, last_error, created_at,
+                             jsonb_strip_nulls(jsonb_build_object('quantity', quantity, 'shard', shard, 'due_at', due_at,
+                                 'returns_units', returns_units, 'orders', members[1:10])) AS payload
                       FROM outbox
                       WHERE status = 'parked' AND ($1::text IS NULL OR kind = $1) AND ($2::bigint IS NULL OR id < $2)
                       ORDER BY id DESC LIMIT $3)

@@ -3,23 +3,18 @@
 use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
-    /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. A row
-    /// about an order does not say whether its message was about one or about many, so both queues of its kind are named. Of payments the kind is
-    /// named, and not the channels.
+    /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. Of payments
+    /// the kind is named, and not the channels.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT queue AS "queue!"
-               FROM (VALUES (ARRAY['order-placed', 'orders-placed'],
-                             (SELECT sent_at FROM outbox WHERE status = 'sent' AND kind = 'order_placed' ORDER BY sent_at LIMIT 1)),
-                            (ARRAY['order-expire', 'orders-expire'],
-                             (SELECT due_at FROM outbox WHERE status = 'sent' AND kind = 'order_expire' ORDER BY due_at LIMIT 1)),
-                            (ARRAY['groups-placed'],
+               FROM (VALUES ('groups-placed',
                              (SELECT sent_at FROM outbox WHERE status = 'sent' AND kind = 'group_placed' ORDER BY sent_at LIMIT 1)),
-                            (ARRAY['groups-expire'],
-                             (SELECT min(due_at) FROM outbox WHERE status = 'sent' AND kind = 'group_expire')),
-                            (ARRAY['payment-requested'],
+                            ('groups-expire',
+                             (SELECT due_at FROM outbox WHERE status = 'sent' AND kind = 'group_expire' ORDER BY due_at LIMIT 1)),
+                            ('payment-requested',
                              (SELECT sent_at FROM outbox WHERE status = 'sent' AND kind = 'payment_requested'
-                              ORDER BY sent_at LIMIT 1))) AS first (queues, at), unnest(queues) AS queue
+                              ORDER BY sent_at LIMIT 1))) AS first (queue, at)
                WHERE at < now() - $1::bigint * interval '1 ms'"#,
             after_ms.cast_signed()
         )
@@ -47,40 +42,9 @@ impl Ledger {
     }
 
     /// Makes messages pending again, at most `limit` of each kind: those that were sent before a mark which came out of their
-    /// queue `after_ms` ago, and are not processed. Of a kind with two queues, a mark has to have come out of both. An expiry is in
-    /// its queue when its deadline is over. Returns the number of the kind with most.
+    /// queue `after_ms` ago, and are not processed. An expiry is in its queue when its deadline is over. Returns the number of the kind with most.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
-        let purchases = sqlx::query!(
-            "UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_placed'
-                            AND sent_at < (SELECT min(mark) FROM (
-                                             SELECT max(published_at) AS mark FROM queue_marks
-                                             WHERE queue IN ('order-placed', 'orders-placed')
-                                               AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
-                                           HAVING count(*) = 2)
-                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
-            after_ms,
-            limit
-        )
-        .execute(&self.pool)
-        .await?;
-        let expiries = sqlx::query!(
-            "WITH mark AS (SELECT min(mark) AS at FROM (
-                             SELECT max(published_at) AS mark FROM queue_marks
-                             WHERE queue IN ('order-expire', 'orders-expire')
-                               AND passed_at < now() - $1::bigint * interval '1 ms' GROUP BY queue) AS of_queue
-                           HAVING count(*) = 2)
-             UPDATE outbox SET status = 'pending', next_attempt_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'order_expire'
-                            AND due_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
-                            AND sent_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
-                          ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
-            after_ms,
-            limit
-        )
-        .execute(&self.pool)
-        .await?;
         let groups = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'group_placed'
@@ -93,14 +57,14 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        let expiries_of_groups = sqlx::query!(
+        let expiries = sqlx::query!(
             "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks
                            WHERE queue = 'groups-expire' AND passed_at < now() - $1::bigint * interval '1 ms')
              UPDATE outbox SET status = 'pending', next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE status = 'sent' AND kind = 'group_expire'
                             AND due_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
                             AND sent_at < (SELECT at FROM mark) - $1::bigint * interval '1 ms'
-                          ORDER BY sent_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+                          ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
             after_ms,
             limit
         )
@@ -132,8 +96,7 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        let rows =
-            [purchases, expiries, groups, expiries_of_groups, payments, forgotten].map(|done| done.rows_affected());
+        let rows = [groups, expiries, payments, forgotten].map(|done| done.rows_affected());
         Ok(rows.into_iter().max().unwrap_or(0))
     }
 }

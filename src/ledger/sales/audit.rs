@@ -90,7 +90,7 @@ impl Ledger {
                  + (SELECT count(*) FROM refunds r JOIN orders o ON o.id = r.order_id
                     WHERE o.sale_id = s.id AND r.status = 'requested') AS "money!",
                  (SELECT count(*) FROM outbox WHERE sale_id = s.id AND status IN ('pending', 'sent')
-                    AND kind <> 'payment_requested' AND NOT (kind IN ('order_expire', 'group_expire') AND status = 'sent')) AS "moving!"
+                    AND kind <> 'payment_requested' AND NOT (kind = 'group_expire' AND status = 'sent')) AS "moving!"
                FROM sales s JOIN sale_epochs e ON e.sale_id = s.id WHERE s.id = $1"#,
             sale.get(),
             retire_after_ms.cast_signed()
@@ -99,12 +99,9 @@ impl Ledger {
         .await?;
         let Some(row) = row else { return Ok(None) };
         let unreleased = sqlx::query!(
-            r#"SELECT order_id AS "order_id!", quantity AS "quantity!" FROM outbox
-               WHERE sale_id = $1 AND kind = 'hold_release' AND status <> 'processed'
-               UNION ALL
-               SELECT o.id, o.quantity FROM outbox r CROSS JOIN LATERAL unnest(r.members) AS m (order_id)
-               JOIN orders o ON o.id = m.order_id
-               WHERE r.sale_id = $1 AND r.kind = 'group_release' AND r.status <> 'processed'"#,
+            r#"SELECT o.id AS "order_id!", o.quantity AS "quantity!"
+               FROM outbox r CROSS JOIN LATERAL unnest(r.members) AS m (order_id) JOIN orders o ON o.id = m.order_id
+               WHERE r.sale_id = $1 AND r.kind = 'hold_release' AND r.status <> 'processed'"#,
             sale.get()
         )
         .fetch_all(&mut *tx)
@@ -164,8 +161,8 @@ impl Ledger {
         }))
     }
 
-    /// Returns those of the orders of a sale that are durable: they have a purchase row, an order, or a place in a group row, all of which
-    /// are looked through that are not settled.
+    /// Those of the orders of a sale that are durable: they are an order, or a member of a group that is not settled. All of these groups are
+    /// read.
     pub async fn known_orders(&self, sale: SaleId, orders: &[OrderId]) -> Result<HashSet<OrderId>, LedgerError> {
         if orders.is_empty() {
             return Ok(HashSet::new());
@@ -183,11 +180,7 @@ impl Ledger {
             known.extend(members.into_iter().filter(|order| asked.contains(order)).map(OrderId));
         }
         drop(groups);
-        let rows = sqlx::query_scalar!(
-            r#"SELECT order_id AS "order_id!" FROM outbox WHERE kind = 'order_placed' AND order_id = ANY($1)
-               UNION SELECT id FROM orders WHERE id = ANY($1)"#,
-            &ids
-        );
+        let rows = sqlx::query_scalar!("SELECT id FROM orders WHERE id = ANY($1)", &ids);
         known.extend(rows.fetch_all(&self.pool).await?.into_iter().map(OrderId));
         Ok(known)
     }

@@ -50,24 +50,17 @@ pub(super) const CHECKS: [Check; 17] = [
         invariant: "I3",
         needs: Needs::Messages,
         problem: "a processed purchase has no order",
-        rows: "SELECT format('purchase %s of user %s', p.order_id, p.user_id)
-               FROM (SELECT order_id, user_id FROM outbox
-                     WHERE sale_id = $1 AND kind = 'order_placed' AND status = 'processed'
-                     UNION ALL
-                     SELECT m.order_id, m.user_id FROM purchase_groups g
-                     CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids) AS m (order_id, user_id)
-                     WHERE g.sale_id = $1 AND g.settled_at IS NOT NULL AND NOT g.was_split) AS p
-               WHERE $2::bigint IS NOT NULL AND NOT EXISTS (SELECT FROM orders o WHERE o.id = p.order_id) LIMIT $3",
+        rows: "SELECT format('purchase %s of user %s', m.order_id, m.user_id) FROM purchase_groups g
+               CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids) AS m (order_id, user_id)
+               WHERE g.sale_id = $1 AND g.settled_at IS NOT NULL AND NOT g.was_split AND $2::bigint IS NOT NULL
+                 AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id) LIMIT $3",
     },
     Check {
         invariant: "I3",
         needs: Needs::Messages,
-        problem: "an order has no record of its purchase, or one of another sale, buyer or quantity",
+        problem: "an order is no member of its group, or the group is of another sale, buyer or quantity",
         rows: "SELECT format('order %s of user %s', o.id, o.user_id) FROM orders o
                WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL
-                 AND NOT EXISTS (
-                   SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = o.id AND p.status = 'processed'
-                     AND p.sale_id = o.sale_id AND p.user_id = o.user_id AND p.quantity = o.quantity AND o.group_id IS NULL)
                  AND NOT EXISTS (
                    SELECT FROM (SELECT g.id, m.order_id, m.user_id, m.quantity FROM purchase_groups g
                                 CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
@@ -79,19 +72,19 @@ pub(super) const CHECKS: [Check; 17] = [
     Check {
         invariant: "I3",
         needs: Needs::Messages,
-        problem: "a purchase stands twice in group rows",
+        problem: "a purchase stands twice in groups of several",
         rows: "SELECT format('order %s, %s times', m.order_id, count(*)) FROM purchase_groups g
                CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
-               WHERE g.sale_id = $1 AND $2::bigint IS NOT NULL GROUP BY m.order_id HAVING count(*) > 1 LIMIT $3",
+               WHERE g.sale_id = $1 AND g.members > 1 AND $2::bigint IS NOT NULL GROUP BY m.order_id HAVING count(*) > 1 LIMIT $3",
     },
     Check {
         invariant: "I3",
         needs: Needs::Messages,
-        problem: "a purchase of a group that was split has neither a purchase row nor an order",
+        problem: "a purchase of a group that was split has neither a group of its own nor an order",
         rows: "SELECT format('purchase %s of user %s', m.order_id, m.user_id) FROM purchase_groups g
                CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids) AS m (order_id, user_id)
                WHERE g.sale_id = $1 AND g.was_split AND $2::bigint IS NOT NULL
-                 AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'order_placed' AND p.order_id = m.order_id)
+                 AND NOT EXISTS (SELECT FROM purchase_groups one WHERE one.id = m.order_id)
                  AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id) LIMIT $3",
     },
     Check {
@@ -118,10 +111,8 @@ pub(super) const CHECKS: [Check; 17] = [
         problem: "an order has ended without a release of its hold, or a hold is released whose order has not ended",
         rows: "SELECT format('order %s, %s', coalesce(o.id, r.order_id), coalesce(o.status, 'unknown'))
                FROM (SELECT id, status FROM orders WHERE sale_id = $1 AND status IN ('cancelled', 'rejected', 'refunded')) o
-               FULL JOIN (SELECT order_id FROM outbox WHERE sale_id = $1 AND kind = 'hold_release'
-                          UNION ALL
-                          SELECT m.order_id FROM outbox b CROSS JOIN LATERAL unnest(b.members) AS m (order_id)
-                          WHERE b.sale_id = $1 AND b.kind = 'group_release') r ON r.order_id = o.id
+               FULL JOIN (SELECT m.order_id FROM outbox b CROSS JOIN LATERAL unnest(b.members) AS m (order_id)
+                          WHERE b.sale_id = $1 AND b.kind = 'hold_release') r ON r.order_id = o.id
                WHERE (o.id IS NULL OR r.order_id IS NULL) AND $2::bigint IS NOT NULL LIMIT $3",
     },
     Check {

@@ -41,8 +41,6 @@ pub struct Heartbeat {
     pub now_ms: i64,
     /// The newest version of the catalogue.
     pub catalog_version: i64,
-    /// Whether winners of one call are committed as a group row.
-    pub grouped: bool,
 }
 
 /// Changes that are read in one step.
@@ -129,21 +127,19 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
-    /// Records that an instance is alive, has loaded the catalogue up to `version`, and knows purchase groups.
+    /// Records that an instance is alive and has loaded the catalogue up to `version`.
     pub async fn send_heartbeat(&self, instance: Uuid, version: i64) -> Result<Heartbeat, LedgerError> {
         let row = sqlx::query!(
             r#"WITH beat AS (
-                 INSERT INTO instances (id, catalog_version, seen_at, knows_groups) VALUES ($1, $2, now(), true)
-                 ON CONFLICT (id) DO UPDATE
-                   SET catalog_version = excluded.catalog_version, seen_at = now(), knows_groups = true)
-               SELECT clock_timestamp() AS "now!", (SELECT version FROM catalog_version) AS "version!",
-                      coalesce((SELECT grouped FROM purchase_form), false) AS "grouped!""#,
+                 INSERT INTO instances (id, catalog_version, seen_at) VALUES ($1, $2, now())
+                 ON CONFLICT (id) DO UPDATE SET catalog_version = excluded.catalog_version, seen_at = now())
+               SELECT clock_timestamp() AS "now!", (SELECT version FROM catalog_version) AS "version!""#,
             instance,
             version
         )
         .fetch_one(&self.reserved)
         .await?;
-        Ok(Heartbeat { now_ms: row.now.timestamp_millis(), catalog_version: row.version, grouped: row.grouped })
+        Ok(Heartbeat { now_ms: row.now.timestamp_millis(), catalog_version: row.version })
     }
 
     /// Removes an instance from the list, and with it those whose last heartbeat is a day old.

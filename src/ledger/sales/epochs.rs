@@ -179,8 +179,6 @@ impl Ledger {
     /// `Locked` when a transaction keeps the row.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let mut tx = self.lock_epoch(sale).await?;
-        // Triggers ask whether this program counts the purchases of group rows, and fills all shards.
-        (&mut *tx).execute("SET LOCAL seckill.groups = 'on'; SET LOCAL seckill.shards = 'on'").await?;
         let epoch = sqlx::query_scalar!(
             "UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL, in_redis = true WHERE sale_id = $1 RETURNING epoch",
             sale.get()
@@ -221,13 +219,9 @@ impl Ledger {
             r#"SELECT s.id, s.shards, s.captcha <> 'none' AS "asks_pass!", e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
              WHERE s.id = ANY($2)
                AND s.ends_at > now() - $1::bigint * interval '1 ms' AND s.total_stock <> -1 AND e.run_id IS NOT NULL
-               AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status <> 'processed'
-                               AND o.kind = 'order_placed')
                AND NOT EXISTS (SELECT FROM purchase_groups g WHERE g.sale_id = s.id AND g.settled_at IS NULL)
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
-                               AND o.kind IN ('hold_release', 'wave_release'))
-               AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
-                               AND o.kind = 'group_release')"#,
+                               AND o.kind IN ('hold_release', 'wave_release'))"#,
             retire_after_ms.cast_signed(),
             &sales
         )

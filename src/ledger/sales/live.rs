@@ -18,10 +18,9 @@ impl Ledger {
     /// A sale's figures; `None` when there is no such sale.
     ///
     /// The sale's row and its waves come by key (`sale_waves_of_sale`), the alarm by `alarms_open`, and each number of the outbox from at
-    /// most 10000 entries of the partial index that its workers read (`outbox_to_send`, `outbox_to_release`, `outbox_unsettled_purchases`,
-    /// `outbox_parked`, `outbox_groups_to_do`, `outbox_groups_sent`). The orders of the sale are counted (`orders_of_sale`,
-    /// `outbox_purchases_of_sale`, `purchase_groups_unsettled`), which is why the caller rests the longer, the longer this takes. A purchase
-    /// that has two records counts twice as long as one of them is not settled: telling them apart would cost a look for each.
+    /// most 10000 entries of the partial index that its workers read (`outbox_due`, `outbox_sent`, `outbox_parked`). The orders of the sale
+    /// are counted (`orders_of_sale`, `purchase_groups_unsettled`), so the caller rests longer, the longer this takes. A purchase in two
+    /// groups counts twice until one of them is settled: telling them apart would cost a look for each.
     pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -31,16 +30,10 @@ impl Ledger {
                  (SELECT coalesce(sum(units), 0)::bigint FROM sale_waves
                   WHERE sale_id = s.id AND released_at IS NULL) AS "held_back!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
-                    AND kind IN ('order_placed', 'order_expire', 'payment_requested') LIMIT $3) AS part)
-                 + (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
-                    AND kind IN ('group_placed', 'group_expire') LIMIT $3) AS part) AS "pending!",
+                    AND kind IN ('group_placed', 'group_expire', 'payment_requested') LIMIT $3) AS part) AS "pending!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
-                    AND kind IN ('hold_release', 'wave_release') LIMIT $3) AS part)
-                 + (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
-                    AND kind = 'group_release' LIMIT $3) AS part) AS "releasing!",
+                    AND kind IN ('hold_release', 'wave_release') LIMIT $3) AS part) AS "releasing!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'sent'
-                    AND kind = 'order_placed' LIMIT $3) AS part)
-                 + (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'sent'
                     AND kind = 'group_placed' LIMIT $3) AS part) AS "sent!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'parked' LIMIT $3) AS part) AS "parked!",
                  EXISTS (SELECT FROM alarms WHERE kind = $2 AND subject = 'sale ' || s.id AND cleared_at IS NULL) AS "drift_alarm!"
@@ -57,12 +50,8 @@ impl Ledger {
                       coalesce(sum(quantity) FILTER (WHERE units_kept), 0)::bigint AS "kept!"
                FROM orders WHERE sale_id = $1 GROUP BY status
                UNION ALL
-               SELECT 'accepted', sum(orders)::bigint, sum(units)::bigint, 0
-               FROM (SELECT count(*) AS orders, coalesce(sum(quantity), 0) AS units
-                     FROM outbox WHERE kind = 'order_placed' AND sale_id = $1 AND status <> 'processed'
-                     UNION ALL
-                     SELECT coalesce(sum(members), 0), coalesce(sum(units), 0)
-                     FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL) AS records"#,
+               SELECT 'accepted', coalesce(sum(members), 0)::bigint, coalesce(sum(units), 0)::bigint, 0
+               FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL"#,
             sale.get()
         )
         .fetch_all(&mut *tx)

@@ -57,7 +57,7 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears the settled group rows of cleared sales, likewise. The rows of their orders' outbox are cleared by `clear_outbox`.
+    /// Clears the settled group rows of cleared sales, likewise.
     pub async fn clear_groups(&self, from: Uuid) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id, sale_id FROM purchase_groups WHERE id > $1 ORDER BY id LIMIT $2),

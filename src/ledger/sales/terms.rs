@@ -303,7 +303,6 @@ pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) ->
 async fn is_bought_in(connection: &mut PgConnection, sale: SaleId) -> Result<bool, LedgerError> {
     let bought = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT FROM orders WHERE sale_id = $1)
-               OR EXISTS (SELECT FROM outbox WHERE sale_id = $1 AND kind = 'order_placed' AND status <> 'processed')
                OR EXISTS (SELECT FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL) AS "bought!""#,
         sale.get()
     );

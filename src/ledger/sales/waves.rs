@@ -102,8 +102,8 @@ impl Ledger {
         }
         let ids: Vec<Uuid> = due.iter().map(|wave| wave.id).collect();
         sqlx::query!(
-            "INSERT INTO outbox (kind, order_id, sale_id, user_id, quantity, epoch, shard)
-             SELECT 'wave_release', id, sale_id, '', units, 0, 0 FROM sale_waves WHERE id = ANY($1)",
+            "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard)
+             SELECT 'wave_release', id, sale_id, units, 0 FROM sale_waves WHERE id = ANY($1)",
             &ids
         )
         .execute(&mut *tx)

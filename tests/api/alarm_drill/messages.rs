@@ -42,7 +42,7 @@ pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
     let before = unroutable(scene.at).await;
     // Now and then the broker closes the connection that publishes to a queue just deleted, and the next one declares the queue.
     let lose = eventually(|| async {
-        delete_queue(system, &format!("delay-{delay_ms}")).await;
+        delete_queue(system, &format!("delay-groups-{delay_ms}")).await;
         scene.bought(sale, &format!("u{}", Uuid::new_v4().simple())).await;
         system.settled(sale).await;
         scene.counts(UNPUBLISHED, sale, 0).await;
@@ -64,7 +64,7 @@ async fn unroutable(at: SocketAddr) -> String {
 pub async fn a_message_cannot_be_read(scene: Scene<'_>) {
     let (system, alerts) = (scene.system, ["SeckillDeadLetters"]);
     let publish = async {
-        let (to, id) = (Destination::OrderPlaced, Uuid::new_v4());
+        let (to, id) = (Destination::GroupsPlaced, Uuid::new_v4());
         let garbage = Outgoing { to, id, body: b"{".to_vec(), trace: None };
         published(&Publisher::new(Broker::new(&system.config)), &[garbage]).await;
     };

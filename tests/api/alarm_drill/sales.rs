@@ -130,7 +130,7 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
     let sale = system.create_sale(terms(5)).await;
     scene.bought(&sale, "first").await;
     let hold = async {
-        scene.refuse_rows("outbox", &format!("NEW.kind = 'order_placed' AND NEW.sale_id = {}", sale.id)).await;
+        scene.refuse_rows("outbox", &format!("NEW.kind = 'group_placed' AND NEW.sale_id = {}", sale.id)).await;
         eventually(|| async {
             let answer = system.buy_at(scene.at, &sale, "ann").idempotent("k").send().await.code();
             let (held, available) = (answer.starts_with("503"), system.available(&sale).await);

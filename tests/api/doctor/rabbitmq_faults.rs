@@ -79,9 +79,7 @@ async fn a_look_changes_nothing() {
     let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     Look::with(&environment, &[]).await;
-    for name in
-        ["dead", "order-placed", "orders-placed", "groups-placed", "order-expire", "orders-expire", "groups-expire"]
-    {
+    for name in ["dead", "groups-placed", "groups-expire"] {
         let (_connection, channel) = channel(url).await;
         let found = channel.queue_declare(format!("{prefix}{name}").into(), passive, FieldTable::default()).await;
         assert!(found.is_err(), "{name} exists");
@@ -91,7 +89,7 @@ async fn a_look_changes_nothing() {
     let publisher = Publisher::new(broker.clone());
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
     let (connection, channel) = channel(&settings.amqp.url).await;
-    let queue = format!("{prefix}order-placed");
+    let queue = format!("{prefix}groups-placed");
     channel.confirm_select(Default::default()).await.unwrap();
     let terms = BasicPublishOptions::default();
     // A queue that was just declared may refuse the first message.
@@ -215,14 +213,14 @@ async fn policies_are_found(management: &Management, environment: &Environment, 
     let shown = [("SECKILL_AMQP__MANAGEMENT_URL", address.as_str())];
     let name = "rabbitmq.policies";
     shows_in_time(environment, &shown, name, Pass, "no policy makes messages leave our 8 queues").await;
-    let pattern = format!("^{prefix}order-placed$").replace('.', "\\.");
+    let pattern = format!("^{prefix}groups-placed$").replace('.', "\\.");
     let losing = json!({ "message-ttl": 600_000, "expires": 600_000 });
     for (definition, verdict, terms) in
         [(losing, Fail, "message-ttl, expires"), (json!({ "delivery-limit": 600_000 }), Warn, "delivery-limit")]
     {
         let planted = json!({ "pattern": pattern, "definition": definition, "apply-to": "queues" });
         management.put("policies/%2F/planted", planted).await;
-        shows_in_time(environment, &shown, name, verdict, &format!("{prefix}order-placed ({terms})")).await;
+        shows_in_time(environment, &shown, name, verdict, &format!("{prefix}groups-placed ({terms})")).await;
     }
     management.delete("policies/%2F/planted").await;
     shows_in_time(environment, &shown, name, Pass, "").await;

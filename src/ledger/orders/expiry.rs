@@ -1,0 +1,149 @@
+//! Cancels unpaid orders at their deadline (protocol, rule 8): those of a group together. A single order is named by its own id, as a group of
+//! one is.
+
+use std::collections::{BTreeMap, HashMap};
+
+use uuid::Uuid;
+
+use crate::die_at;
+use crate::domain::ids::{GroupId, SaleId};
+use crate::domain::order::CancelReason;
+use crate::ledger::orders::cancel::{cancel, lock_overdue};
+use crate::ledger::orders::groups::{GroupSize, uuids};
+use crate::ledger::outbox::one_line;
+use crate::ledger::{Ledger, LedgerError};
+
+/// What became of an expiry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpiryOutcome {
+    /// The orders have ended or are paid, now or since before.
+    Settled,
+    /// An order has this long left: the shortest time of all.
+    Early { remaining_ms: i64 },
+}
+
+impl Ledger {
+    /// The groups with the number of their members, each once. A single order of a larger group counts as one member; what is not known any
+    /// more, too, of no sale.
+    pub async fn group_sizes(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
+        let mut ids = uuids(groups);
+        ids.sort_unstable();
+        ids.dedup();
+        let rows = sqlx::query!(
+            r#"SELECT id AS "id!", sale_id AS "sale_id!", members AS "members!" FROM purchase_groups WHERE id = ANY($1)
+               UNION ALL
+               SELECT id, sale_id, 1 FROM orders WHERE id = ANY($1) AND group_id <> id"#,
+            &ids
+        );
+        let rows = rows.fetch_all(&self.pool).await?;
+        let sizes: HashMap<Uuid, (i64, i32)> =
+            rows.into_iter().map(|row| (row.id, (row.sale_id, row.members))).collect();
+        let size = |id: Uuid| {
+            let (sale, members) = sizes.get(&id).copied().unwrap_or((0, 1));
+            GroupSize {
+                group: GroupId(id),
+                sale: SaleId::from_db(sale),
+                members: usize::try_from(members).unwrap_or(1),
+            }
+        };
+        Ok(ids.into_iter().map(size).collect())
+    }
+
+    /// Cancels the orders of these groups that are unpaid and overdue, in one transaction. Returns the outcome of each group: while one of
+    /// its orders waits for a payment that began in time, the group is early.
+    pub async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
+        let ids = uuids(groups);
+        let mut tx = self.begin().await?;
+        let mut orders = sqlx::query_scalar!(
+            r#"SELECT m.order_id AS "order!" FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
+               WHERE g.id = ANY($1) AND g.members > 1"#,
+            &ids
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        orders.extend(&ids);
+        let overdue = lock_overdue(&mut tx, &orders).await?;
+        cancel(&mut tx, overdue, CancelReason::Expired).await?;
+        // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
+        let unpaid = sqlx::query!(
+            r#"SELECT id, group_id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
+               FROM orders WHERE id = ANY($1) AND status || '' = 'pending_payment'"#,
+            &orders
+        )
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut early = BTreeMap::<Uuid, i64>::new();
+        for row in unpaid {
+            for of in [row.id, row.group_id] {
+                early.entry(of).and_modify(|ms| *ms = row.remaining_ms.min(*ms)).or_insert(row.remaining_ms);
+            }
+        }
+        let ended: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
+        // Rows that the relay has locked are skipped, because it waits for the broker, and this transaction has locked
+        // the sale's row. Their messages find the orders ended, and settle the rows.
+        sqlx::query!(
+            "UPDATE outbox SET status = 'processed', processed_at = now()
+             WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
+                          FOR UPDATE SKIP LOCKED)",
+            &ended
+        )
+        .execute(&mut *tx)
+        .await?;
+        die_at!("expire.before_commit");
+        tx.commit().await?;
+        die_at!("expire.after_commit");
+        let expiry = |id| early.get(id).map_or(ExpiryOutcome::Settled, |ms| ExpiryOutcome::Early { remaining_ms: *ms });
+        Ok(ids.iter().map(|id| (GroupId(*id), expiry(id))).collect())
+    }
+
+    /// Gives each unpaid order of a group an expiry of its own, and closes the group's: all in one transaction. Returns how many there are;
+    /// `None` when the group's expiry was closed before.
+    pub async fn split_expiry(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
+        let mut tx = self.begin().await?;
+        let closed = sqlx::query!(
+            "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
+             WHERE kind = 'group_expire' AND order_id = $1 AND status || '' <> 'processed'",
+            group.0,
+            one_line(why)
+        )
+        .execute(&mut *tx)
+        .await?;
+        if closed.rows_affected() == 0 {
+            return Ok(None);
+        }
+        // One that is paid meanwhile has an expiry without effect.
+        let rows = sqlx::query!(
+            "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
+             SELECT 'group_expire', o.id, o.sale_id, o.quantity, o.shard, o.expires_at
+             FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
+             JOIN orders o ON o.id = m.order_id AND o.status || '' = 'pending_payment'
+             WHERE g.id = $1 ORDER BY o.id ON CONFLICT (kind, order_id) DO NOTHING",
+            group.0
+        )
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Some(rows.rows_affected()))
+    }
+
+    /// Orders that are overdue by more than `grace_ms`, because their message was lost, each named as a group of one. Those whose expiry is
+    /// parked are left to people, and those of the sales in `without` are left out.
+    pub async fn overdue(&self, grace_ms: u64, limit: i64, without: &[SaleId]) -> Result<Vec<GroupId>, LedgerError> {
+        let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM orders o
+             WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
+               AND coalesce(wait_until, expires_at) < now() - $1::bigint * interval '1 ms'
+               AND NOT EXISTS (SELECT FROM outbox p WHERE p.kind = 'group_expire' AND p.order_id IN (o.id, o.group_id)
+                               AND (p.status = 'parked' OR p.attempts > 0 AND p.next_attempt_at > now()))
+               AND sale_id <> ALL($3)
+             ORDER BY expires_at LIMIT $2",
+            grace_ms.cast_signed(),
+            limit,
+            &without
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(ids.into_iter().map(GroupId).collect())
+    }
+}

@@ -1,0 +1,140 @@
+//! Settles a group of one (protocol, rule 7): its purchase becomes an order, or a rejected order, or is left alone because its order exists.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+
+use crate::die_at;
+use crate::domain::ids::GroupId;
+use crate::domain::order::Rejection;
+use crate::domain::trace_context::TraceContext;
+use crate::ledger::orders::groups::{
+    claim, close, count_buyers, take_units, traces_of, write_dedup_rows, write_expiries,
+};
+use crate::ledger::{Ledger, LedgerError};
+
+/// What became of a purchase that was settled alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettledOne {
+    Accepted,
+    Rejected(Rejection),
+    /// It was settled before, here or as a member of another group.
+    Known,
+}
+
+impl Ledger {
+    /// Settles a group of one in one transaction. Whatever the order becomes, the group is closed.
+    ///
+    /// # Errors
+    /// An outage, a locked sale, or what PostgreSQL refuses: then nothing was changed. `orders_pkey` is refused when the order was made
+    /// meanwhile from another group; the next try finds the order.
+    pub async fn settle_one(
+        &self,
+        group: GroupId,
+        traces: &HashMap<GroupId, TraceContext>,
+    ) -> Result<SettledOne, LedgerError> {
+        match self.try_one(group, traces).await {
+            Err(LedgerError::Refused(constraint)) if constraint == "orders_pkey" => self.try_one(group, traces).await,
+            settled => settled,
+        }
+    }
+
+    async fn try_one(
+        &self,
+        group: GroupId,
+        traces: &HashMap<GroupId, TraceContext>,
+    ) -> Result<SettledOne, LedgerError> {
+        let mut tx = self.begin().await?;
+        let claimed = claim(&mut tx, &[group]).await?;
+        let [row] = &claimed[..] else { return Ok(SettledOne::Known) };
+        let id = &[row.group];
+        let settled = if is_made(&mut tx, group).await? {
+            SettledOne::Known
+        } else if !write_dedup_rows(&mut tx, id).await? {
+            // Its message was processed, and there is no order: for people to look at.
+            return Err(LedgerError::Unreadable("processed_messages.message_id"));
+        } else if !count_buyers(&mut tx, id).await? {
+            SettledOne::Rejected(Rejection::OverLimit)
+        } else if !row.unlimited && !take_units(&mut tx, row.sale, row.units.into()).await? {
+            uncount_buyer(&mut tx, group).await?;
+            order_refill(&mut tx, row.sale).await?;
+            SettledOne::Rejected(Rejection::OutOfStock)
+        } else {
+            SettledOne::Accepted
+        };
+        let trace = traces_of(&claimed, traces).pop().map(|(_, trace)| trace);
+        match settled {
+            SettledOne::Accepted => {
+                write_order(&mut tx, group, None, trace).await?;
+                write_expiries(&mut tx, id).await?;
+            }
+            SettledOne::Rejected(why) => {
+                write_order(&mut tx, group, Some(why), trace).await?;
+                release(&mut tx, group, why != Rejection::OutOfStock).await?;
+            }
+            SettledOne::Known => {}
+        }
+        close(&mut tx, &[row.id], id).await?;
+        die_at!("fulfil.before_commit");
+        tx.commit().await?;
+        die_at!("fulfil.after_commit");
+        Ok(settled)
+    }
+}
+
+async fn is_made(tx: &mut PgConnection, group: GroupId) -> Result<bool, LedgerError> {
+    let made = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM orders WHERE id = $1) AS "made!""#, group.0);
+    Ok(made.fetch_one(tx).await?)
+}
+
+/// Takes the units off the buyer's counter again.
+async fn uncount_buyer(tx: &mut PgConnection, group: GroupId) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "UPDATE sale_buyers b SET units = b.units - g.units FROM purchase_groups g
+         WHERE g.id = $1 AND b.sale_id = g.sale_id AND b.user_id = g.user_ids[1]",
+        group.0
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Lets a sale be refilled: Redis has sold more than there is, so its stock is wrong.
+async fn order_refill(tx: &mut PgConnection, sale: i64) -> Result<(), LedgerError> {
+    sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(tx).await?;
+    Ok(())
+}
+
+async fn write_order(
+    tx: &mut PgConnection,
+    group: GroupId,
+    rejection: Option<Rejection>,
+    trace: Option<String>,
+) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at, group_id, trace)
+         SELECT g.order_ids[1], g.sale_id, g.user_ids[1], g.units, s.price_cents * g.units, g.shard,
+                CASE WHEN $2::text IS NULL THEN 'pending_payment' ELSE 'rejected' END, $2,
+                now() + s.pay_within_ms * interval '1 ms', g.id, $3
+         FROM purchase_groups g JOIN sales s ON s.id = g.sale_id WHERE g.id = $1",
+        group.0,
+        rejection.map(|why| <&str>::from(why).to_owned()),
+        trace
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
+
+/// Adds a row for the release of the hold. Units of a promise that exceeded the stock do not return to Redis: they never existed.
+async fn release(tx: &mut PgConnection, group: GroupId, returns_units: bool) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members)
+         SELECT 'hold_release', order_ids[1], sale_id, units, shard, $2, order_ids FROM purchase_groups WHERE id = $1",
+        group.0,
+        returns_units
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
+}
