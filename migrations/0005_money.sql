@@ -173,7 +173,7 @@ CREATE TABLE callbacks_set_aside (
 CREATE INDEX callbacks_set_aside_open ON callbacks_set_aside (at) WHERE settled_at IS NULL;
 
 -- The pace of payments to each channel, for the whole cluster. A dispatch claims a few slots at a time, so a channel can be
--- faster than an outflow, which claims them one by one (docs/outflow.md has the argument for slots).
+-- faster than an outflow, which claims them one by one (docs/delivery.md has the argument for slots).
 CREATE TABLE payment_pace (
     channel   text PRIMARY KEY,
     rate      integer     NOT NULL CONSTRAINT payment_pace_rate_range CHECK (rate BETWEEN 1 AND 10000),

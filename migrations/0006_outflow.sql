@@ -1,5 +1,5 @@
 -- Outflow: a leaky bucket as a queue. A receiver with a limited rate gets its items at a constant rate for the whole cluster
--- (docs/outflow.md has the argument).
+-- (docs/delivery.md has the argument).
 --
 -- The first free worker claims a channel's next slot at dispatch, in one transaction with the item that it sends. Slots are
 -- never given out beforehand, so nothing bursts after a pause.

@@ -1,4 +1,4 @@
--- Accounts: the people who use the admin API and the console, their sessions, and the audit log (docs/accounts.md).
+-- Accounts: the people who use the admin API and the console, their sessions, and the audit log (docs/security.md).
 
 -- An account may do what its role allows. For roles other than admin, policy_grants adds rights by application.
 CREATE TABLE accounts (
@@ -39,7 +39,7 @@ CREATE TRIGGER accounts_end_sessions AFTER UPDATE OF password_hash, disabled_at 
     EXECUTE FUNCTION end_sessions();
 
 -- Addresses that accounts have signed in from. Attempts from them are not limited together with attempts
--- from unknown addresses (docs/accounts.md).
+-- from unknown addresses (docs/security.md).
 CREATE TABLE sign_in_addresses (
     account text        NOT NULL REFERENCES accounts ON DELETE CASCADE,
     address text        NOT NULL CONSTRAINT sign_in_addresses_length CHECK (length(address) BETWEEN 1 AND 64),

@@ -18,7 +18,7 @@ CREATE TABLE worker_processes (
     seen_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Present and past trouble (docs/alarms.md).
+-- Present and past trouble (docs/monitoring.md).
 CREATE TABLE alarms (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind        text        NOT NULL,
