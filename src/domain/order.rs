@@ -1,4 +1,4 @@
-//! An order's states and its legal steps. docs/order-states.md draws them, and triggers of the schema enforce them.
+//! An order's states and its legal steps. docs/protocol.md draws them, and triggers of the schema enforce them.
 
 use serde::Serialize;
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};

@@ -33,7 +33,7 @@ pub struct Order {
     pub created_at_ms: i64,
 }
 
-/// How an order stands. docs/order-states.md draws the steps.
+/// How an order stands. docs/protocol.md draws the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
