@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn an_open_alarm_says_what_to_do_and_a_cleared_one_links_it() {
-        let (open, cleared) = (vec![alarm("parked", "order_placed", false)], vec![alarm("drift", "7", true)]);
+        let (open, cleared) = (vec![alarm("parked", "group_placed", false)], vec![alarm("drift", "7", true)]);
         let page = AlarmsPage { frame: Frame::of_admin("alarms"), open, cleared }.render().unwrap();
-        for shown in ["/admin/runbooks/parked", "/admin/runbooks/drift", "order_placed", "&#34;rows&#34;:3", "<li>"] {
+        for shown in ["/admin/runbooks/parked", "/admin/runbooks/drift", "group_placed", "&#34;rows&#34;:3", "<li>"] {
             assert!(page.contains(shown), "{shown}: {page}");
         }
         assert_eq!(page.matches("What to do").count(), 1, "{page}");

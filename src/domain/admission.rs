@@ -29,7 +29,7 @@ pub struct PurchaseGroup {
     pub hold: Hold,
     /// Those that took units.
     pub members: Vec<ReserveRequest>,
-    /// Those that repeat a purchase which is unconfirmed. Each gets a purchase row of its own, because the purchase may be a member of
+    /// Those that repeat a purchase which is unconfirmed. Each becomes a group of one, because the purchase may be a member of
     /// another group, whose commit may be under way or lost (protocol, rule 3).
     pub repeats: Vec<ReserveRequest>,
 }

@@ -106,7 +106,7 @@ impl DriftWatch {
     }
 }
 
-/// Finds holds without a purchase row.
+/// Finds holds that are not committed.
 pub struct HoldWatch {
     stores: Stores,
     older_than_ms: u64,
@@ -139,7 +139,7 @@ impl HoldWatch {
         }
     }
 
-    /// Confirms such holds that are durable, and commits the purchase rows of the others: forward only (rule 4). Settles loans of dead
+    /// Confirms such holds that are durable, and commits the others: forward only (rule 4). Settles loans of dead
     /// requests (rule 15). It looks at the sales that sell or have just ended, which is where holds are taken, in turn if they are
     /// many, and at the next few of the others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
@@ -254,7 +254,7 @@ impl Stores {
         }
         if !finished.is_empty() {
             let finished: Vec<String> = finished.iter().map(OrderId::to_string).collect();
-            tracing::warn!(%sale, holds = finished.len(), "holds without a purchase row were finished");
+            tracing::warn!(%sale, holds = finished.len(), "holds of dead processes were committed");
             metrics::counter!("seckill_holds_finished_total").increment(finished.len() as u64);
             let details = serde_json::json!({ "orders": finished });
             self.ledger.record("reconciler", "finish holds", &format!("sale {sale}"), details).await?;

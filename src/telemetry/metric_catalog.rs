@@ -105,7 +105,7 @@ pub const METRICS: [Metric; 65] = [
     metric("seckill_live_streams", Gauge, "", "Open streams of the console's live page"),
     metric("seckill_live_samples_total", Counter, "", "Readings of a sale's figures for the live page"),
     metric("seckill_holds_looked_into_total", Counter, "", "Unconfirmed holds that were checked"),
-    metric("seckill_holds_finished_total", Counter, "", "Of these, holds whose purchase row was written"),
+    metric("seckill_holds_finished_total", Counter, "", "Of these, holds that were committed"),
     metric("seckill_loans_taken_back_total", Counter, "", "Loans of dead requests for which the lender held no units"),
     metric("seckill_drift_total", Counter, "", "Times that stock in Redis differed from PostgreSQL"),
     metric("seckill_drift_units_total", Counter, "", "Units by which it differed"),

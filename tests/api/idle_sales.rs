@@ -98,7 +98,7 @@ impl World {
         format!("{}{{{sale}}}:{name}", self.system.config.redis.prefix)
     }
 
-    /// Puts a hold without a purchase row into Redis, of long ago, as a process that died leaves it. Returns its order.
+    /// Puts a hold that is not committed into Redis, of long ago, as a process that died leaves it. Returns its order.
     async fn put_old_hold(&self, sale: SaleId) -> String {
         let (order, key) = (uuid::Uuid::now_v7().to_string(), |name: &str| self.key(sale, name));
         self.redis.ask(&["HSET", &key("tickets"), &order, "h|1|ann"]).await.unwrap();
@@ -336,7 +336,7 @@ async fn a_changed_status_reaches_redis_though_its_manager_died() {
     world.system.finish().await;
 }
 
-/// A hold without a purchase row in a sale that ended an hour ago, and a figure that was written into a planned sale, are found in turn.
+/// A hold that is not committed in a sale that ended an hour ago, and a figure that was written into a planned sale, are found in turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn holds_and_wrong_figures_of_idle_sales_are_found_in_their_turn() {
     let world = World::with(SALES).await;

@@ -58,7 +58,7 @@ pub struct Watch {
 
 impl Watch {
     /// Waits until the system is complete: Redis serves the ledger's epoch of each sale, on the run that it was filled on, and every
-    /// hold from before `moment` has its purchase row. Returns when that was.
+    /// hold from before `moment` is committed. Returns when that was.
     pub async fn complete_after(self, moment: SystemTime) -> Option<SystemTime> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {

@@ -132,7 +132,7 @@ impl Stage<'_> {
         }
         if is_bought {
             let rows = server.purchases(sale.id).await?;
-            ensure!(seen.is_all(rows), "{rows} purchase rows for {} answers of 202", seen.requests);
+            ensure!(seen.is_all(rows), "{rows} purchases for {} answers of 202", seen.requests);
         }
         (round.buyers_a_call, round.winners_a_commit) = (given.asked.mean(), given.committed.mean());
         Ok(round)

@@ -41,7 +41,7 @@ pub struct FoundOrders {
 /// The two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
-    /// Purchases without an order, by the order of their purchase rows and group rows.
+    /// Purchases without an order, by the order of their groups.
     Accepted,
     /// Orders, by the time at which they were made.
     Orders,
