@@ -403,7 +403,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let data = text.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
     assert_eq!(serde_json::from_str::<Value>(data).unwrap(), order);
     assert_eq!((system.count(rows, &present).await, system.count(steps, &present).await), kept);
-    assert_eq!((system.count(lapsed, &present).await, system.count(groups, &present).await), (4, 1));
+    assert_eq!((system.count(lapsed, &present).await, system.count(groups, &present).await), (4, 3));
     assert_eq!(system.orders(&over).await, 4);
     for sale in [&over, &present] {
         let verdict = system.audit(sale).await.unwrap().unwrap();

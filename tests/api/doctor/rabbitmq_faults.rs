@@ -212,7 +212,7 @@ async fn policies_are_found(management: &Management, environment: &Environment, 
     let Management { address, password } = management;
     let shown = [("SECKILL_AMQP__MANAGEMENT_URL", address.as_str())];
     let name = "rabbitmq.policies";
-    shows_in_time(environment, &shown, name, Pass, "no policy makes messages leave our 8 queues").await;
+    shows_in_time(environment, &shown, name, Pass, "no policy makes messages leave our 4 queues").await;
     let pattern = format!("^{prefix}groups-placed$").replace('.', "\\.");
     let losing = json!({ "message-ttl": 600_000, "expires": 600_000 });
     for (definition, verdict, terms) in
