@@ -19,7 +19,8 @@ const SCALE: &str = "0.2";
 const DEAR: &[(&str, &str)] = &[
     ("AS \"retired!\", cleared_at", "the auditor counts all that a sale has, when somebody asks it to"),
     ("AS \"user_id!\", shard AS \"shard!\" FROM orders", "the auditor lists the live orders of a sale"),
-    ("AND kind = 'hold_release' AND status <> 'processed'", "the auditor lists the releases of a sale"),
+    ("AND r.kind = 'hold_release' AND r.status <> 'processed'", "the auditor lists the releases of a sale"),
+    ("SELECT order_ids FROM purchase_groups", "the auditor reads the purchases of a sale that are no orders yet"),
     (
         "AS \"kept!\" FROM orders WHERE sale_id = $1 GROUP BY",
         "the live page counts the orders of a sale, at most 5 % of the time",
@@ -47,15 +48,14 @@ const DEAR: &[(&str, &str)] = &[
     ("INSERT INTO outflow_depths", "counts the items that wait, at most 5 % of the time"),
     ("AS \"created!\"", "a metric counts the money under way, at most 5 % of the time"),
     (
-        "AS part) AS \"accepted!\"",
+        "AS \"accepted!\" FROM (SELECT members",
         "a metric reads an index with what a backlog has left in it, at most 5 % of the time",
     ),
     ("left(payload::text, 2000)", "the console sorts the parked items of all channels, when somebody looks"),
     ("SELECT p.place AS \"place!\"", "the console looks for a buyer among the purchases of a sale, when somebody asks"),
-    ("AS \"group?\" FROM orders", "looks through the groups that are not settled, for a purchase that is no order yet"),
-    ("array_position(g.order_ids, o.id) AS member", "likewise"),
-    ("SELECT 1 AS rank, id, sale_id, user_id", "likewise, where an order is asked for by its id alone"),
-    ("UNION ALL SELECT a.order_id, g.sale_id", "likewise, for the buyers of a batch"),
+    ("AS \"group!\" FROM orders", "looks through the groups that are not settled, for a purchase that is no order yet"),
+    ("WITH known AS MATERIALIZED", "likewise"),
+    ("one AS MATERIALIZED", "likewise, where an order is asked for by its id alone"),
     ("UPDATE payments SET asked = asked + 1", "about 25 pages for each payment of a batch"),
 ];
 

@@ -115,7 +115,7 @@ async fn write_order(
         "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at, group_id, trace)
          SELECT g.order_ids[1], g.sale_id, g.user_ids[1], g.units, s.price_cents * g.units, g.shard,
                 CASE WHEN $2::text IS NULL THEN 'pending_payment' ELSE 'rejected' END, $2,
-                now() + s.pay_within_ms * interval '1 ms', g.id, $3
+                now() + s.pay_within_ms * interval '1 ms', g.id, $3::text
          FROM purchase_groups g JOIN sales s ON s.id = g.sale_id WHERE g.id = $1",
         group.0,
         rejection.map(|why| <&str>::from(why).to_owned()),

@@ -90,8 +90,8 @@ impl Ledger {
         asked: &[(OrderId, &str)],
     ) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
         let (ids, users): (Vec<Uuid>, Vec<&str>) = asked.iter().map(|(order, user)| (order.0, *user)).unzip();
-        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once. Group rows are found by their
-        // buyers (`purchase_groups_buyers`).
+        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once. Groups are found by their
+        // buyers (`purchase_groups_buyers`, whose condition is `num_nulls`).
         let rows = sqlx::query_as!(
             OrderRow,
             r#"WITH made AS MATERIALIZED (
@@ -106,7 +106,7 @@ impl Ledger {
                       s.price_cents * g.quantities[m.place], 'accepted', NULL, g.created_at + s.pay_within_ms * interval '1 ms',
                       g.created_at
                FROM unnest($1::uuid[], $2::text[]) AS a (order_id, user_id)
-               JOIN purchase_groups g ON g.settled_at IS NULL AND g.user_ids @> ARRAY[a.user_id] COLLATE "C"
+               JOIN purchase_groups g ON num_nulls(g.settled_at) = 1 AND g.user_ids @> ARRAY[a.user_id] COLLATE "C"
                CROSS JOIN LATERAL (SELECT array_position(g.order_ids, a.order_id) AS place) AS m
                JOIN sales s ON s.id = g.sale_id
                WHERE g.user_ids[m.place] = a.user_id AND a.order_id NOT IN (SELECT id FROM made)
@@ -139,7 +139,8 @@ impl Ledger {
                         g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
                  FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
-                 WHERE g.settled_at IS NULL AND ($3::text IS NULL OR g.user_ids @> ARRAY[$3::text] COLLATE "C")
+                 WHERE g.settled_at IS NULL AND num_nulls(g.settled_at) = 1
+                   AND ($3::text IS NULL OR g.user_ids @> ARRAY[$3::text] COLLATE "C")
                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
                    AND (g.id = m.order_id OR NOT EXISTS (SELECT FROM purchase_groups one
                                                          WHERE one.id = m.order_id AND one.settled_at IS NULL))) AS every
@@ -150,7 +151,7 @@ impl Ledger {
                      SELECT 1 AS rank, created_at, id FROM orders WHERE id = $5
                      UNION ALL
                      SELECT CASE id WHEN $5 THEN 2 ELSE 3 END, created_at, $5 FROM purchase_groups
-                     WHERE settled_at IS NULL AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
+                     WHERE num_nulls(settled_at) = 1 AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
                    ) AS last ORDER BY rank LIMIT 1))
                ORDER BY created_at DESC, id DESC LIMIT $4"#,
             filter.sale.map(SaleId::get),

@@ -237,7 +237,7 @@ impl From<AcceptedRow> for OrderRow {
 }
 
 /// Purchases without an order: members of groups, from `purchase_groups_buyers` and `purchase_groups_unsettled`. One that is in two groups
-/// stands where its group of one does.
+/// stands where its group of one does. `num_nulls` is the condition of the first index, and `IS NULL` that of the second.
 async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> Result<Vec<AcceptedRow>, LedgerError> {
     let (place, member) = match from {
         Place::Purchase { place, member } => (Some(*place), *member),
@@ -252,7 +252,7 @@ async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> 
                  FROM purchase_groups g
                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
                                     WITH ORDINALITY AS m (order_id, user_id, quantity, member)
-                 WHERE g.settled_at IS NULL AND ($1::bigint IS NULL OR g.sale_id = $1)
+                 WHERE g.settled_at IS NULL AND num_nulls(g.settled_at) = 1 AND ($1::bigint IS NULL OR g.sale_id = $1)
                    AND ($2::text IS NULL OR g.user_ids @> ARRAY[$2::text] COLLATE "C" AND m.user_id = $2)
                    AND ($3::bigint IS NULL OR g.place < $3 OR g.place = $3 AND m.member < $4)
                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
