@@ -12,7 +12,6 @@ missing() { # THING…: prints the packages that provide the missing ones
       nginx) [ -x /usr/sbin/nginx ] || echo nginx ;;
       promtool) command -v promtool >/dev/null || echo prometheus ;;   # the server comes with it
       pgbouncer) [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;
-      protoc) command -v protoc >/dev/null || echo protobuf-compiler ;;
       chromium)                                  # without its recommendations it comes without any font
         [ -x /usr/lib/chromium/chromium-headless-shell ] || echo chromium-headless-shell fonts-liberation
         [ -x /usr/bin/chromedriver ] || echo chromium-driver ;;

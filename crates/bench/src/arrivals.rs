@@ -1,11 +1,9 @@
 //! Purchases that arrive by a schedule, whatever the service does (an open model). wrk cannot do that, and `seckill load`
-//! plays only purchases, and follows each arrival to its end. Here one thread that keeps to one processor sends whatever was
-//! prepared, over connections of the same engine, and reads of each answer the status.
+//! follows each arrival to its end. Here one thread on one processor sends prepared requests, over connections of the same
+//! engine as `seckill load`, and reads the status of each answer.
 //!
-//! A wait counts from the moment at which the request was due, so that a generator that is late measures too much, never too
-//! little.
+//! A wait counts from the moment at which the request was due: a late generator measures too much, never too little.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -13,27 +11,25 @@ use anyhow::ensure;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use seckill_load::{Bounds, Connections};
 
+use crate::series::percentile_ms;
 use crate::service::Sale;
-use crate::wrk::{Buyers, Records};
+use crate::wrk::{RecordFile, Records};
 
-/// Connections, which are open before the first arrival, as those of a crowd that waits at a page. Who arrives while all wait for
-/// answers is lost. More of them in each of several crowds would use up the ports of the one address that they come from.
+/// Connections, open before the first arrival, like those of a crowd with the page open. An arrival that finds all of them
+/// busy is lost. With more, several crowds would use up the ports of the one address that they come from.
 const CONNECTIONS: usize = 8_000;
-/// How long the last answers are waited for.
+/// Wait for the last answers.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Arrivals that are due within this time are sent together.
 const TICK: Duration = Duration::from_millis(1);
-/// A generator that is later than this with one in a hundred requests cannot bring the rate.
-pub const LATE_MAX: Duration = Duration::from_millis(50);
-/// What is answered in this time is kept together.
-pub const SLOT_MS: usize = 100;
-
-/// From when the connections are open at this end until the crowd begins: the server takes them in meanwhile.
+/// A generator with a p99 above this cannot send at the rate.
+pub const LATE_MAX_MS: f64 = 50.0;
+/// From opening the connections until the crowd begins: the server accepts them meanwhile.
 const TAKEN_IN: Duration = Duration::from_millis(500);
 
 /// A crowd of buyers who arrive evenly, each once.
 pub struct Crowd<'a> {
-    pub buyers: &'a Buyers,
+    pub buyers: &'a RecordFile,
     pub count: usize,
     /// Arrivals a second.
     pub rate: f64,
@@ -42,69 +38,46 @@ pub struct Crowd<'a> {
 /// What a crowd got.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Answers by status.
-    pub statuses: BTreeMap<u16, u64>,
+    pub answers: Vec<Answer>,
     /// Arrivals without an answer.
     pub lost: u64,
-    /// From the first arrival to the last answer that was no 503.
+    /// From the first arrival to the last answer other than a 503.
     pub seconds: f64,
-    /// How long those waited who were answered 202, sorted.
-    pub accepted: Vec<Duration>,
-    /// The generator was too slow, so that fewer arrived at a time than should have.
-    pub is_late: bool,
-    /// Ninety-nine in a hundred requests were sent no later than the first, by the schedule, and all no later than the second.
-    pub late: (Duration, Duration),
-    /// The answers over time.
-    pub slots: Vec<Slot>,
+    /// How late requests were sent, in ms: p99 and longest.
+    pub late_p99_ms: f64,
+    pub late_longest_ms: f64,
 }
 
-/// What was answered within `SLOT_MS`.
-#[derive(Debug, Default)]
-pub struct Slot {
-    /// How long those waited who were answered 202, and all others, in microseconds.
-    pub accepted_us: Vec<u32>,
-    pub others_us: Vec<u32>,
-    /// Answers with status 503, which are among the others.
-    pub unavailable: u64,
+#[derive(Debug, Clone, Copy)]
+pub struct Answer {
+    pub status: u16,
+    /// When it came, counted from the first arrival.
+    pub after_ms: u32,
+    /// How long the buyer waited.
+    pub wait_us: u32,
 }
 
 impl Seen {
-    /// Counts an answer that came so long after the first arrival, to a buyer who waited for so long.
-    fn count(&mut self, after: Duration, wait: Duration, status: u16) {
-        *self.statuses.entry(status).or_default() += 1;
-        let slot = after.as_millis() as usize / SLOT_MS;
-        if self.slots.len() <= slot {
-            self.slots.resize_with(slot + 1, Slot::default);
-        }
-        let slot = &mut self.slots[slot];
-        if status == 202 {
-            self.accepted.push(wait);
-            slot.accepted_us.push(micros(wait));
-        } else {
-            slot.others_us.push(micros(wait));
-            slot.unavailable += u64::from(status == 503);
-        }
-    }
-
     pub fn of_status(&self, status: u16) -> u64 {
-        self.statuses.get(&status).copied().unwrap_or_default()
+        self.answers.iter().filter(|answer| answer.status == status).count() as u64
     }
 
-    /// The wait that this part of the accepted did not exceed.
-    pub fn wait_ms(&self, part: f64) -> f64 {
-        let at = (self.accepted.len() as f64 * part) as usize;
-        self.accepted
-            .get(at.min(self.accepted.len().saturating_sub(1)))
-            .map_or(f64::NAN, |wait| wait.as_secs_f64() * 1e3)
+    /// Answers that told a buyer what became of the purchase.
+    pub fn useful(&self) -> u64 {
+        self.of_status(202) + self.of_status(409)
+    }
+
+    /// The generator was too slow, so that fewer arrived at a time than should have.
+    pub fn is_late(&self) -> bool {
+        self.late_p99_ms > LATE_MAX_MS
     }
 }
 
-/// The wait that this part of the accepted did not exceed, of those who were answered from this slot on.
-pub fn wait_ms_from(slots: &[Slot], from: usize, part: f64) -> f64 {
-    let mut waits: Vec<u32> = slots.iter().skip(from).flat_map(|slot| &slot.accepted_us).copied().collect();
+/// How long these buyers waited, in microseconds, sorted.
+pub fn waits<'a>(answers: impl Iterator<Item = &'a Answer>) -> Vec<u32> {
+    let mut waits: Vec<u32> = answers.map(|answer| answer.wait_us).collect();
     waits.sort_unstable();
-    let at = (waits.len() as f64 * part) as usize;
-    waits.get(at.min(waits.len().saturating_sub(1))).map_or(f64::NAN, |us| f64::from(*us) / 1e3)
+    waits
 }
 
 fn micros(time: Duration) -> u32 {
@@ -133,8 +106,7 @@ pub async fn play(processor: usize, to: SocketAddr, sale: &Sale, crowd: &Crowd<'
 }
 
 struct Generator<'a> {
-    /// The request's beginning, the same for all; the buyers' parts, which are read as they are needed; and the body, the same
-    /// for all.
+    /// Beginning and body of the request, the same for all; the buyers' parts stand between them.
     head: &'a [u8],
     records: Records,
     body: &'a [u8],
@@ -149,7 +121,8 @@ impl Generator<'_> {
         let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS, time_out };
         let mut connections = Connections::open(to, bounds)?;
         std::thread::sleep(TAKEN_IN);
-        let (mut seen, mut request) = (Seen::default(), Vec::new());
+        let mut seen = Seen { answers: Vec::with_capacity(self.count), ..Seen::default() };
+        let mut request = Vec::new();
         let mut late_us = Vec::with_capacity(self.count);
         let (begun, rate) = (Instant::now(), self.rate);
         let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / rate);
@@ -173,15 +146,13 @@ impl Generator<'_> {
                 if answer.status != 503 {
                     last_answer = now;
                 }
-                seen.count(now.duration_since(begun), now.duration_since(due_at(n)), answer.status);
+                let (after, wait_us) = (now.duration_since(begun), micros(now.duration_since(due_at(n))));
+                seen.answers.push(Answer { status: answer.status, after_ms: after.as_millis() as u32, wait_us });
             })?;
         }
         late_us.sort_unstable();
-        let late = |us: Option<&u32>| us.map_or(Duration::ZERO, |us| Duration::from_micros(u64::from(*us)));
-        seen.late = (late(late_us.get(late_us.len() * 99 / 100)), late(late_us.last()));
-        seen.is_late = late_us.is_empty() || seen.late.0 > LATE_MAX;
-        seen.accepted.sort_unstable();
-        seen.lost = self.count as u64 - seen.statuses.values().sum::<u64>();
+        (seen.late_p99_ms, seen.late_longest_ms) = (percentile_ms(&late_us, 0.99), percentile_ms(&late_us, 1.0));
+        seen.lost = (self.count - seen.answers.len()) as u64;
         seen.seconds = last_answer.duration_since(begun).as_secs_f64();
         Ok(seen)
     }

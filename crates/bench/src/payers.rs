@@ -17,10 +17,10 @@ use tokio::time::{Instant, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::TOKENS;
 use crate::bank::RATE;
 use crate::cases::Stage;
 use crate::processes;
+use crate::service::Buyer;
 use crate::wrk::CONNECTIONS;
 
 /// Each step must finish within this time.
@@ -56,7 +56,7 @@ impl Payers {
         let mut work = processes::work(log, Some("relay,fulfil"))?;
         let made = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
         payers.wait_for(made, orders, "orders are made").await?;
-        payers.due = payers.with_tokens().await?;
+        payers.due = payers.with_tokens(&stage.buyers).await?;
         let first = payers.take(orders / 2);
         let begun = stream::iter(first).map(|due| begin(payers.client.clone(), payers.service.clone(), due));
         begun.buffer_unordered(IN_PARALLEL).try_collect::<Vec<_>>().await?;
@@ -70,9 +70,8 @@ impl Payers {
         Ok(payers)
     }
 
-    async fn with_tokens(&self) -> anyhow::Result<Vec<Due>> {
-        let tokens = std::fs::read_to_string(TOKENS)?;
-        let tokens: HashMap<&str, &str> = tokens.lines().filter_map(|line| line.split_once(' ')).collect();
+    async fn with_tokens(&self, buyers: &[Buyer]) -> anyhow::Result<Vec<Due>> {
+        let tokens: HashMap<&str, &str> = buyers.iter().map(|buyer| (&*buyer.user, &*buyer.token)).collect();
         let orders = sqlx::query_as("SELECT id, user_id FROM orders WHERE sale_id = $1");
         let orders: Vec<(Uuid, String)> = orders.bind(self.sale).fetch_all(&self.sql).await?;
         let due = orders.into_iter().map(|(order, user)| Some((order, (*tokens.get(user.as_str())?).to_owned())));

@@ -20,7 +20,7 @@ use crate::bank::{Bank, RATE};
 use crate::cases::{self, Case, Stage};
 use crate::payers::Payers;
 use crate::payments_table::{Pair, PaymentRound, Results};
-use crate::processes::{self, Meter};
+use crate::processes::{self, Cpu, Meter};
 use crate::settle;
 use crate::wrk::CONNECTIONS;
 
@@ -175,10 +175,7 @@ impl PaymentBench<'_> {
     }
 
     /// While payments run: measures the cores that they keep busy, by process, then purchases.
-    async fn measure_alone_and_with_purchases(
-        &self,
-        seconds: u64,
-    ) -> anyhow::Result<(Vec<(&'static str, f64)>, cases::Round)> {
+    async fn measure_alone_and_with_purchases(&self, seconds: u64) -> anyhow::Result<(Cpu, cases::Round)> {
         let meter = Meter::start(self.stage.service.process.pid, &self.stage.behind)?;
         let begun = Instant::now();
         sleep(Duration::from_secs(seconds)).await;

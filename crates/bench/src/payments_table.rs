@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bank::RATE;
 use crate::cases::{Case, Round};
+use crate::processes::Cpu;
 use crate::series::{Series, thousands, two_places};
 
 /// The processes whose CPU time is printed.
@@ -24,7 +25,7 @@ pub struct PaymentRound {
     pub bank: f64,
     pub begun: f64,
     /// Cores that payments kept busy without purchases, by process.
-    pub alone: Vec<(&'static str, f64)>,
+    pub alone: Cpu,
 }
 
 pub struct Results {
@@ -44,16 +45,12 @@ impl Pair {
     pub fn log(&self, what: &str) {
         for (title, side) in SIDES {
             let round = side(self);
-            let cpu = PROCESSES.map(|process| format!("{process} {:.1}", round.cpu_us(process))).join(", ");
+            let cpu = round.cpu_us.list();
             let rate = thousands(round.seen.per_second());
             eprintln!("{what}: {}, {title}: {rate} a second; µs of CPU each: {cpu}", Case::Winners.title());
         }
         let PaymentRound { bank, begun, .. } = self.with;
         eprintln!("{what}: the bank took {bank:.0} payments a second, {begun:.0} began");
-    }
-
-    fn alone(&self, process: &str) -> f64 {
-        self.with.alone.iter().filter(|(name, _)| *name == process).map(|(_, cores)| cores).sum()
     }
 }
 
@@ -67,19 +64,19 @@ impl Results {
     }
 
     fn cpu_us(&self, side: Side, process: &str) -> Series {
-        self.of(|pair| side(pair).cpu_us(process))
+        self.of(|pair| side(pair).cpu_us.of(process))
     }
 
     /// Cores that all processes together kept busy.
     fn cores(&self, side: Side) -> Series {
         self.of(|pair| {
-            let us: f64 = PROCESSES.iter().map(|process| side(pair).cpu_us(process)).sum();
+            let us: f64 = PROCESSES.iter().map(|process| side(pair).cpu_us.of(process)).sum();
             us * side(pair).seen.per_second() / 1e6
         })
     }
 
     fn cores_alone(&self) -> Series {
-        self.of(|pair| PROCESSES.iter().map(|process| pair.alone(process)).sum())
+        self.of(|pair| PROCESSES.iter().map(|process| pair.with.alone.of(process)).sum())
     }
 
     pub fn markdown(&self, text: &mut String) {
@@ -104,7 +101,7 @@ impl Results {
         }
         let _ = write!(text, "| payments alone, in cores | | | ");
         for process in PROCESSES {
-            let _ = write!(text, " | {:.2}", self.of(|pair| pair.alone(process)).median());
+            let _ = write!(text, " | {:.2}", self.of(|pair| pair.with.alone.of(process)).median());
         }
         let _ = writeln!(text, " | {:.2} |", self.cores_alone().median());
         let whole = |n: f64| format!("{n:.0}");
@@ -142,7 +139,7 @@ impl Results {
                 "with": by_process(&|process| self.cpu_us(WITH, process)),
             },
             "cores": { "without": self.cores(WITHOUT).json(), "with": self.cores(WITH).json() },
-            "alone_cores": by_process(&|process| self.of(|pair| pair.alone(process))),
+            "alone_cores": by_process(&|process| self.of(|pair| pair.with.alone.of(process))),
         })
     }
 }

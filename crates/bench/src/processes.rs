@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
@@ -41,7 +41,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program on a free port; `command` passes the address on by argument or setting.
+    /// Starts a program on a free port. `command` gives it the address, by argument or setting.
     pub fn start(log: &Path, command: impl FnOnce(SocketAddr) -> anyhow::Result<Command>) -> anyhow::Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         Self::start_at(address, log, &mut command(address)?)
@@ -67,10 +67,6 @@ impl Process {
             sleep(Duration::from_millis(20)).await;
         }
         bail!("a server did not become ready; see .dev/log/bench")
-    }
-
-    pub async fn kill(&mut self) -> anyhow::Result<()> {
-        Ok(self.child.kill().await?)
     }
 }
 
@@ -145,15 +141,22 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
     Ok(processes.iter().map(|(name, pid)| (*name, used(*pid))).collect())
 }
 
-/// The memory that a process has in use, in MB.
-///
-/// # Errors
-/// There is no such process.
-pub fn memory_mb(pid: u32) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kb: f64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kb / 1024.0)
+/// Microseconds of CPU per request, by process.
+pub struct Cpu(pub Vec<(&'static str, f64)>);
+
+impl Cpu {
+    pub fn of(&self, process: &str) -> f64 {
+        self.0.iter().find(|(name, _)| *name == process).map_or(f64::NAN, |(_, us)| *us)
+    }
+
+    /// All processes, such as `server 7.6, redis 0.0`.
+    pub fn list(&self) -> String {
+        self.0.iter().map(|(name, us)| format!("{name} {us:.1}")).collect::<Vec<_>>().join(", ")
+    }
+
+    pub fn json(&self) -> Value {
+        self.0.iter().map(|(name, us)| ((*name).to_owned(), json!(us))).collect::<Map<_, _>>().into()
+    }
 }
 
 /// Measures the CPU time per request, by process. wrk is the only child of the bench that ends meanwhile.
@@ -172,12 +175,11 @@ impl Meter {
         Ok(Self { processes, before, own_before })
     }
 
-    /// Microseconds per request, by process.
-    pub fn read(&self, requests: u64) -> anyhow::Result<Vec<(&'static str, f64)>> {
+    pub fn read(&self, requests: u64) -> anyhow::Result<Cpu> {
         let (after, own) = (cpu_us(&self.processes)?, OwnTime::read()?);
         let own = [("wrk", own.children_us - self.own_before.children_us), ("bench", own.us - self.own_before.us)];
         let used = self.before.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
-        Ok(used.chain(own).map(|(name, us)| (name, us as f64 / requests as f64)).collect())
+        Ok(Cpu(used.chain(own).map(|(name, us)| (name, us as f64 / requests as f64)).collect()))
     }
 }
 

@@ -49,6 +49,12 @@ impl Series {
     }
 }
 
+/// The wait that this share of some waits did not exceed, in ms; not a number without any.
+pub fn percentile_ms(sorted_us: &[u32], share: f64) -> f64 {
+    let at = (sorted_us.len() as f64 * share) as usize;
+    sorted_us.get(at.min(sorted_us.len().saturating_sub(1))).map_or(f64::NAN, |us| f64::from(*us) / 1e3)
+}
+
 /// Rounds to three digits, because the others are noise: `123,000`.
 pub fn thousands(n: f64) -> String {
     let unit = 10f64.powi((n.abs().max(1.0).log10().floor() - 2.0).max(0.0) as i32);

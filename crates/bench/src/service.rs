@@ -1,4 +1,4 @@
-//! `seckill serve` for the bench: its answers by code, its sales, its rows.
+//! `seckill serve` for the bench: its answers by code, its sales, its rows, its buyers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,33 +23,28 @@ pub struct Sale {
     pub body: String,
 }
 
+pub struct Buyer {
+    pub user: String,
+    pub token: String,
+}
+
+/// Issues tokens to this many new buyers.
+pub async fn buyers(count: u64, prefix: &str) -> anyhow::Result<Vec<Buyer>> {
+    // A line each: user, space, token.
+    let file = ".dev/bench/tokens";
+    seckill(&["token", "--count", &count.to_string(), "--prefix", prefix, "--out", file]).await?;
+    let tokens = std::fs::read_to_string(file)?;
+    let buyer = |(user, token): (&str, &str)| Buyer { user: user.to_owned(), token: token.to_owned() };
+    Ok(tokens.lines().filter_map(|line| line.split_once(' ')).map(buyer).collect())
+}
+
 /// The answers to purchases, by the service's own metrics.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// By code; `accepted` for a 202.
     pub by_code: BTreeMap<String, u64>,
-    /// Purchases for which Redis was asked, and the calls in which it was.
-    pub asked: Together,
-    /// Purchases that were committed, and the commits.
-    pub committed: Together,
-}
-
-/// Purchases, and in how many batches they went together.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Together {
-    pub purchases: u64,
-    pub batches: u64,
-}
-
-impl Together {
-    fn since(self, before: Self) -> Self {
-        Self { purchases: self.purchases - before.purchases, batches: self.batches - before.batches }
-    }
-
-    /// Purchases in a batch, on average; 0 without any.
-    pub fn mean(self) -> f64 {
-        self.purchases as f64 / self.batches.max(1) as f64
-    }
+    /// Purchases that Redis was asked about.
+    pub asked: u64,
 }
 
 impl Answers {
@@ -59,8 +54,7 @@ impl Answers {
             *n = n.saturating_sub(before.by_code.get(code).copied().unwrap_or_default());
         }
         self.by_code.retain(|_, n| *n > 0);
-        self.asked = self.asked.since(before.asked);
-        self.committed = self.committed.since(before.committed);
+        self.asked -= before.asked;
         self
     }
 }
@@ -84,10 +78,7 @@ impl Service {
         for (name, n) in metrics.lines().filter_map(|line| line.split_once(' ')) {
             let code = name.strip_prefix("seckill_answers_total{code=\"").and_then(|rest| rest.strip_suffix("\"}"));
             match (name, code) {
-                ("seckill_gate_batch_size_sum", _) => answers.asked.purchases = n.parse::<f64>()? as u64,
-                ("seckill_gate_batch_size_count", _) => answers.asked.batches = n.parse()?,
-                ("seckill_commit_batch_size_sum", _) => answers.committed.purchases = n.parse::<f64>()? as u64,
-                ("seckill_commit_batch_size_count", _) => answers.committed.batches = n.parse()?,
+                ("seckill_gate_batch_size_sum", _) => answers.asked = n.parse::<f64>()? as u64,
                 (_, Some(code)) => drop(answers.by_code.insert(code.to_owned(), n.parse()?)),
                 _ => {}
             }
@@ -97,19 +88,14 @@ impl Service {
 
     /// Creates a sale with this stock. Orders may be paid for a day, so that none expires during the bench.
     pub async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
-        self.sale_with(stock, &[]).await
-    }
-
-    /// The same, with further words for `sale create`.
-    pub async fn sale_with(&self, stock: i64, words: &[&str]) -> anyhow::Result<Sale> {
         let stock = stock.to_string();
         let create =
             ["sale", "create", "--product", "Bench", "--price-cents", "100", "--pay-within", "86400", "--stock"];
-        let created = seckill(&[&create[..], &[&stock], words].concat()).await?;
+        let created = seckill(&[&create[..], &[&stock]].concat()).await?;
         let id = created["sale_id"].as_i64().context("`sale create` printed no sale_id")?;
         let find = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1");
         let key: String = find.bind(id).fetch_one(&self.sql).await?;
-        Ok(Sale::new(id, &key))
+        Ok(Sale { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() })
     }
 
     pub async fn purchases(&self, sale: i64) -> anyhow::Result<u64> {
@@ -120,15 +106,11 @@ impl Service {
 }
 
 impl Sale {
-    pub fn new(id: i64, key: &str) -> Self {
-        Self { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() }
-    }
-
     /// Sells the whole stock to these buyers.
-    pub async fn sell_out(&self, service: &Service, tokens: &[String]) -> anyhow::Result<()> {
-        for token in tokens {
+    pub async fn sell_out(&self, service: &Service, buyers: &[Buyer]) -> anyhow::Result<()> {
+        for buyer in buyers {
             let url = format!("http://{}{}", service.process.address, self.path);
-            let purchase = service.client.post(url).bearer_auth(token);
+            let purchase = service.client.post(url).bearer_auth(&buyer.token);
             let answer = purchase.body(self.body.clone()).send().await?;
             ensure!(answer.status().as_u16() == 202, "a first buyer got {}", answer.text().await?);
         }

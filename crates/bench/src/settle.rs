@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
-use crate::processes::{self, cpu_us, seckill};
+use crate::processes::{self, Cpu, cpu_us, seckill};
 
 /// All purchases must be settled within this time.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -16,13 +16,13 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub struct Settled {
     pub orders: i64,
     pub per_second: f64,
-    /// Microseconds of CPU per order, by process.
-    pub cpu_us: Vec<(&'static str, f64)>,
+    /// Per order, not per request.
+    pub cpu_us: Cpu,
 }
 
 /// Runs the workers until every purchase is an order in `pending_payment`.
 pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
-    let backlog = unsettled(sql).await?;
+    let backlog: i64 = sqlx::query_scalar(UNSETTLED).fetch_one(sql).await?;
     let mut work = processes::work(log, None)?;
     let mut processes = vec![("work", work.id().context("the workers have ended")?)];
     processes.extend(servers);
@@ -42,15 +42,12 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
     }
     let (since, before, cpu_before) = first.context("nothing to settle")?;
     let (seconds, orders) = (since.elapsed().as_secs_f64(), last - before);
-    let used =
-        cpu_before.iter().zip(cpu_us(&processes)?).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
-    let cpu_us = used.map(|(name, us)| (name, us as f64 / orders as f64)).collect();
+    let used = cpu_before.iter().zip(cpu_us(&processes)?);
+    let cpu_us = used.map(|((name, from), (_, to))| (*name, to.saturating_sub(*from) as f64 / orders as f64));
+    let cpu_us = Cpu(cpu_us.collect());
 
     // Purchases whose buyers' connections the load generator had ended were committed after the backlog was counted.
-    while unsettled(sql).await? > 0 {
-        ensure!(begun.elapsed() < TIMEOUT, "purchases are not orders after {TIMEOUT:?}");
-        sleep(Duration::from_millis(20)).await;
-    }
+    settled(sql).await?;
     let pending: i64 =
         sqlx::query_scalar("SELECT count(*) FROM orders WHERE status = 'pending_payment'").fetch_one(sql).await?;
     let sold = units_sold(sql).await?;
@@ -59,9 +56,34 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
     Ok(Settled { orders, per_second: orders as f64 / seconds, cpu_us })
 }
 
-/// Purchases that are not orders yet.
-async fn unsettled(sql: &PgPool) -> anyhow::Result<i64> {
-    Ok(sqlx::query_scalar("SELECT count(*) FROM accepted_purchases").fetch_one(sql).await?)
+/// Counts purchases that are not orders yet.
+const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases";
+
+/// Waits until every purchase is an order.
+pub async fn settled(sql: &PgPool) -> anyhow::Result<()> {
+    none_left(sql, UNSETTLED, TIMEOUT).await
+}
+
+/// Waits until the broker has every message that is due.
+pub async fn relayed(sql: &PgPool) -> anyhow::Result<()> {
+    let due = "SELECT count(*) FROM outbox WHERE status = 'pending' AND next_attempt_at <= now()";
+    none_left(sql, due, TIMEOUT).await
+}
+
+/// Waits until a statement that counts rows counts none.
+///
+/// # Errors
+/// Rows are left after this time.
+pub async fn none_left(sql: &PgPool, count: &'static str, within: Duration) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let left: i64 = sqlx::query_scalar(count).fetch_one(sql).await?;
+        if left == 0 {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < within, "{left} rows are left after {within:?}: {count}");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.
@@ -99,7 +121,6 @@ pub async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
 
 impl Settled {
     pub fn json(&self) -> Value {
-        let cpu: serde_json::Map<_, _> = self.cpu_us.iter().map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
-        json!({ "orders": self.orders, "per_second": self.per_second, "cpu_us": cpu })
+        json!({ "orders": self.orders, "per_second": self.per_second, "cpu_us": self.cpu_us.json() })
     }
 }
