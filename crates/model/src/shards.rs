@@ -1,4 +1,4 @@
-//! Rule 15: a sale with several shards (docs/shards.md). Buyers whose home shard is empty borrow from others, while requests and
+//! Rule 15: a sale with several shards. Buyers whose home shard is empty borrow from others, while requests and
 //! workers die, questions arrive late, shards forget and are refilled, units come back, and "sold out" is remembered.
 //!
 //! One call serves one buyer, every buyer asks for one unit, and a record is an order at once: groups, fulfilment, late inserts, two
@@ -37,38 +37,68 @@ struct World {
     shows: &'static [&'static str],
 }
 
-/// Each breaks one part of the rule. Docs/shards.md has the holes that they open.
+/// Each leaves out one part of the rule. Its comment says which hole that opens, and which part closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
+    /// A buyer sends two keys to two shards, and each finds the limit unused. Rule: one home, by a hash of the buyer.
     AnyShardServes,
+    /// The lender is asked first, the process dies, and the repeat finds units elsewhere. Rule: the loan is written first.
     HoldBeforeLoan,
+    /// A repeat meets an open loan and asks for units while the first request moves on. Rule: a repeat takes nothing.
     RepeatTakes,
+    /// A repeat commits an open loan. Rule: only a hold earns a record.
     RepeatBelievesTheLoan,
+    /// After silence the request asks the next lender, and the first question arrives late. Rule: the request ends.
     GoesOnAfterSilence,
+    /// The reconciler takes back a loan without a hold, and the question arrives later. Rule: it bars the number first.
     TakenBackUnbarred,
+    /// The reconciler takes back a loan that its owner has moved. Rule: only under the number that it barred.
     TakesBackAnyNumber,
+    /// A slow owner moves a loan that was taken back and that a repeat wrote again. Rule: only under its own number.
     MovesAnyNumber,
+    /// A buyer with an open loan buys with another key. Rule: other purchases of this buyer are 503.
     LoanNotCounted,
+    /// Such a buyer hears "already purchased", and the loan is taken back. Rule: units count when the loan is closed.
     LoanCountsAsPurchase,
+    /// An empty home shard says "sold out". Rule: all shards have said 0.
     SoldOutAtHome,
+    /// Each shard said 0, at different moments. Rule: known empty until a set time, and all these times overlap.
     ZerosOfDifferentMoments,
+    /// A shard that is known to be empty sells a returned unit. Rule: returned units stay aside until that time.
     KnownEmptyAndSells,
+    /// A lender that is being refilled counts as empty. Rule: only an answer of 0 counts.
     AwayCountsAsEmpty,
+    /// A 0 of the old epoch and one of the new are combined. Rule: an epoch's knowledge ends with it.
     ZerosOfTwoEpochs,
+    /// The lender answers under a newer epoch, whose snapshot sells the unit again. Rule: `lend.lua` refuses another epoch.
     LendsAtAnyEpoch,
+    /// A buyer with a lent hold hears "sold out" from memory. Rule: buyers with open loans are listed with the holders.
     MemoryWithoutLoans,
+    /// The home shard lists its holders before a lender lends its last unit. Rule: the home shard is asked last.
     HomeRemembersFirst,
+    /// An order ends while its loan is open, and its buyer is no holder. Rule: its release adds the holder, as closing does.
     ReleaseForgetsTheHolder,
+    /// The record names the home shard, and the release finds no hold there. Rule: it names the shard that holds.
     RecordNamesHome,
+    /// The loan stays, and the buyer stays at the limit. Rule: a release ends both.
     ReleasedAtLenderAlone,
+    /// The hold stays, and the unit is lost. Rule: a release ends both.
     ReleasedAtHomeAlone,
+    /// A lender's old master answers the release. Rule: the lowest epoch of both answers must be the current one.
     ReleasedAtAnyEpoch,
+    /// One shard is refilled from a total that the others go on selling. Rule: all shards, under one epoch.
     RefillsOneShard,
+    /// The refill gives each shard all units that are left. Rule: they are dealt out.
     WholeStockToEach,
+    /// Tickets are written only where the units are, and the home shard sells again. Rule: at the home shard too.
     RefillForgetsHomes,
+    /// Tickets are written only at home, and the release finds no lent hold. Rule: at the lender too.
     RefillForgetsLentHolds,
+    /// The sale opens while a thread remembers "sold out" of the old epoch. Rule: the refill waits (rule 13).
     OpensWhileRemembered,
+    /// Open loans of dead processes stay, and their buyers hear 503 to the end. Rule: the reconciler ends them.
     NoLoanReconciler,
+    /// The process that would close the loan of a durable purchase dies. Rule: the reconciler closes it, by the record.
     LoansLeftOpen,
 }
 

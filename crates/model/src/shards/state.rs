@@ -63,7 +63,7 @@ pub enum Phase {
     Open,
 }
 
-/// Docs/shards.md has the letters.
+/// A ticket of a buyer at one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ticket {
     #[default]
