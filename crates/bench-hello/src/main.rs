@@ -9,8 +9,8 @@ use anyhow::Context;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Reads the body, like every handler that keeps its connection, and answers a small JSON document. It has as many threads
-/// as `seckill serve`, and the same allocator.
+/// Reads the body, like every handler that keeps its connection, and answers a small JSON document. It has the number of
+/// threads of `seckill serve`, and its allocator.
 fn main() -> anyhow::Result<()> {
     let address: SocketAddr = std::env::args().nth(1).context("usage: seckill-bench-hello ADDRESS")?.parse()?;
     let greet = async |body: Bytes| HttpResponse::Ok().json(serde_json::json!({ "hello": body.len() }));

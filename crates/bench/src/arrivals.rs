@@ -15,7 +15,7 @@ use crate::series::percentile_ms;
 use crate::service::Sale;
 use crate::wrk::{RecordFile, Records};
 
-/// Connections, open before the first arrival, like those of a crowd with the page open. An arrival that finds all of them
+/// Connections, open before the first arrival, as in a crowd with the page open. An arrival that finds all of them
 /// busy is lost. With more, several crowds would use up the ports of the one address that they come from.
 const CONNECTIONS: usize = 8_000;
 /// Wait for the last answers.
@@ -35,7 +35,7 @@ pub struct Crowd<'a> {
     pub rate: f64,
 }
 
-/// What a crowd got.
+/// The answers to a crowd.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub answers: Vec<Answer>,

@@ -1,4 +1,4 @@
-//! What is measured over HTTP. Each case has one kind of answer, and every answer is checked to be of that kind.
+//! The cases that wrk plays. Each case has one kind of answer, and every answer is checked to be of that kind.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -55,7 +55,7 @@ impl Case {
     }
 }
 
-/// The servers and buyers that the cases use. All servers stay up; those that are not measured are idle.
+/// The servers and buyers that the cases use. All servers stay up; the others are idle while one is measured.
 pub struct Stage<'a> {
     pub hello: Process,
     /// The service with its default settings.
@@ -125,7 +125,7 @@ impl Stage<'_> {
         Ok(Round { seen, cpu_us, during })
     }
 
-    /// Checks by the service's metrics that all answers had the case's code. Returns what it gave.
+    /// Checks by the service's metrics that all answers had the case's code. Returns those answers.
     async fn check(&self, case: Case, server: &Service, before: &Answers, seen: &Seen) -> anyhow::Result<Answers> {
         let mut waited_ms = 0;
         loop {

@@ -40,10 +40,10 @@ pub struct Results {
     with_workers: Vec<Rush>,
 }
 
-/// What the buyers of a crowd measured.
+/// The answers to a crowd.
 struct Rush {
     unavailable: u64,
-    /// p50 and p99 in ms, of winners and of all who were due in the first second.
+    /// Of winners, and of all buyers due in the first second.
     winners: Latency,
     first_second: Latency,
 }
@@ -106,7 +106,7 @@ pub async fn measure(
         results.reads.push(read.per_second());
         results.beside_readers.push(bought);
 
-        // By turns, because the first would be measured beside what the crowds before have left behind.
+        // In alternating order, because the first has to share the machine with work left by the crowds before.
         for with_workers in if round % 2 == 1 { [false, true] } else { [true, false] } {
             eprintln!("round {round} of {rounds}: a rush {} workers", if with_workers { "beside" } else { "without" });
             let words = ["--buyers", RUSH_BUYERS];

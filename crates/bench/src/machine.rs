@@ -57,7 +57,7 @@ fn has_sha(cpus: &str) -> bool {
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "sha_ni" || flag == "sha2"))
 }
 
-/// What a command prints.
+/// The output of a command.
 fn output(command: &[&str]) -> String {
     let output = command.split_first().and_then(|(name, args)| Command::new(name).args(args).output().ok());
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()

@@ -55,7 +55,7 @@ impl Rate {
     }
 }
 
-/// A crowd, and what it got.
+/// A crowd, and its answers.
 struct Step {
     arrivals: usize,
     seen: Seen,

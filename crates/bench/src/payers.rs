@@ -1,8 +1,8 @@
-//! Orders that wait for payment, and the buyers who pay them.
+//! Unpaid orders, and the buyers who pay them.
 //!
-//! The payments that leave for the bank during a measurement were begun before, and their messages are with the broker.
-//! The relay is stopped, because it would carry the messages of the measured purchases too. As many payments are begun
-//! meanwhile, so that the service does all the work of payments; their messages wait in the outbox, like the purchases'.
+//! During a measurement the bank takes payments that were begun before and whose messages are with the broker. The relay is
+//! stopped, because it would also carry the messages of the measured purchases. Meanwhile the same number of payments is begun, so
+//! that the service does all the work of payments. Their messages wait in the outbox, like those of the purchases.
 
 use std::collections::HashMap;
 use std::path::Path;

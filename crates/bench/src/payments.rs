@@ -1,8 +1,8 @@
 //! Whether payments slow down purchases: durable purchases without and with payments running, in turns.
 //!
 //! In both, the bank and `seckill work` are up: without payments, only the worker `ask` runs; with payments, `pay` too. The
-//! bank takes payments from a backlog at its rate (`bank.rs`), and as many are begun (`payers.rs`). A round with far fewer payments than
-//! the bank's rate does not count, and is played again. The bench fails if that happens too often, or if a round without payments has any.
+//! bank takes payments from a backlog at its rate (`bank.rs`), and payments begin at the same rate (`payers.rs`). A round with far fewer
+//! payments does not count, and is played again. The bench fails if that happens too often, or if a round without payments has any.
 //!
 //! All processes share the machine's processors. To tell their CPU time from a slower purchase path, the CPU time of
 //! payments without purchases is measured too.

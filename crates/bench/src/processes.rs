@@ -115,7 +115,7 @@ pub async fn servers() -> anyhow::Result<Vec<(&'static str, u32)>> {
 pub async fn keep_on(processors: &str, processes: &[(&'static str, u32)]) -> anyhow::Result<()> {
     let of_ours = |stat: &Stat| processes.iter().any(|(_, pid)| stat.pid == *pid || stat.parent == *pid);
     for stat in all_stats()?.iter().filter(|stat| of_ours(stat)) {
-        // One that has ended meanwhile need not be moved.
+        // A process may have ended meanwhile.
         Command::new("taskset").args(["-a", "-c", "-p", processors, &stat.pid.to_string()]).output().await?;
     }
     Ok(())
@@ -130,7 +130,7 @@ fn all_stats() -> anyhow::Result<Vec<Stat>> {
     Ok(stats)
 }
 
-/// CPU time that each of these processes has used, in microseconds, with its children; 0 for one that has ended.
+/// CPU time that each of these processes has used, in microseconds, with its children; 0 if it has ended.
 pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static str, u64)>> {
     let stats = all_stats()?;
     let used = |pid| {

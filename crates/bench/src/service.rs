@@ -16,7 +16,7 @@ pub struct Service {
     sql: PgPool,
 }
 
-/// A sale of the bench, and what a purchase at it sends.
+/// A sale of the bench, with path and body of a purchase.
 pub struct Sale {
     pub id: i64,
     pub path: String,

@@ -1,4 +1,4 @@
-//! Tests of deadlines on a machine that has much else to do, or stands still now and then.
+//! Tests of deadlines on a machine that is busy, or that stops now and then.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
@@ -10,8 +10,8 @@ const SPAN: Duration = Duration::from_secs(2);
 /// A machine that was idle for this share of the time, in per cent, is not to blame for a failure.
 const IDLE: f64 = 75.0;
 
-/// Runs a test whose deadlines are parts of a span of time. A test that fails while the machine is busy, or stands still, is run again with twice
-/// as long a span, up to 16 s.
+/// Runs a test whose deadlines are parts of a span of time. After a failure on a busy machine, or one that stopped, it runs the test
+/// again with twice the span, up to 16 s.
 pub async fn in_time(test: impl AsyncFn(Duration)) {
     let mut span = SPAN;
     loop {
@@ -50,7 +50,7 @@ impl Machine {
         Self { at: Instant::now(), processors: allowed.len(), idle: stat.lines().filter_map(idle).sum() }
     }
 
-    /// The share of the time since then in which the processors were idle, in per cent. A machine that stood still was not.
+    /// The share of the time since then in which the processors were idle, in per cent. A machine that stopped was not idle.
     pub fn idle_since(&self) -> f64 {
         let now = Self::now();
         now.idle.saturating_sub(self.idle) as f64 / ((now.at - self.at).as_secs_f64() * self.processors as f64)

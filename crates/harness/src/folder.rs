@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use rand::RngExt;
 
-/// A new folder, which goes when the value is dropped.
+/// A new folder, which is deleted when the value is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Drop for Folder {
     }
 }
 
-/// Below those that the kernel gives to outgoing connections, one of which might take the port before the test's server does.
+/// Below the range of outgoing connections: the kernel might give such a port away before the test's server listens.
 const PORTS: Range<u16> = 23_000..32_768;
 
 /// An address of this machine at which nothing listens. This process gets each address once: a server of another test may be about to

@@ -37,8 +37,7 @@ use tokio::task::JoinHandle;
 
 use shared::SharedSystem;
 
-/// How long a condition may take to come true: as long as a slow machine with both cores busy may need. A test that passes
-/// never waits so long; a test that fails takes this long to say so.
+/// The longest wait for a condition, chosen for a slow machine with both cores busy. Only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The settings of a system.
@@ -56,8 +55,8 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
     }
 }
 
-/// A client that uses no connection again that was idle for long. The service closes one that has carried no request after 5 s (a crowd
-/// opens more than it needs); a request that is sent at that moment would be lost.
+/// A client that does not reuse a connection after 2 s without a request. The service closes idle connections after 5 s; a request sent
+/// at that moment would be lost.
 ///
 /// # Panics
 ///
@@ -77,12 +76,12 @@ pub async fn redis_at(url: &str) -> redis::RedisResult<redis::aio::MultiplexedCo
     redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// A secret that nobody else has.
+/// A new random secret.
 pub fn secret() -> String {
     format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
 }
 
-/// A secret of webhooks and payment channels that nobody else has; hexadecimal digits are also digits of base64.
+/// A new random secret of webhooks and payment channels. Hexadecimal digits are also digits of base64.
 pub fn webhook_secret() -> String {
     format!("whsec_{}", secret())
 }
@@ -114,9 +113,9 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
         ("SECKILL_ALARMS__CLEAR_AFTER_MS", "0".into()),
         // Nothing listens there: a test that needs a bank starts one.
         ("SECKILL_CHANNELS__SANDBOX__URL", "http://127.0.0.1:9".into()),
-        // Tests ask until something has come true.
+        // Tests poll until a condition holds.
         ("SECKILL_HTTP__BUYER_READS", "100000".into()),
-        // Many tests share few cores: a slow server is not a dead one, and a thread that waits has no crowd.
+        // Many tests share few cores: a slow server is not a dead one, and a waiting thread is not overloaded.
         ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000".into()),
         ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "20000".into()),
         ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000".into()),
@@ -150,7 +149,7 @@ async fn demolished(config: &Config) {
     eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
 
-/// A migrated database, which is copied for each test: a copy takes half as long as all the migrations.
+/// A migrated database, which is copied for each test: a copy takes half the time of all migrations.
 async fn template(environment: &Environment) -> String {
     let name = format!("template{}", uuid::Uuid::new_v4().simple());
     create_database(environment, &name).await;
@@ -217,8 +216,8 @@ impl System {
         system
     }
 
-    /// One instance with workers that other tests use at the same time: for a test that only asks for answers. Its sales, buyers,
-    /// products, accounts and applications have names of their own, and what it counts is theirs alone.
+    /// One instance with workers that other tests use at the same time, for a test that only reads answers. The test's sales, buyers,
+    /// products, accounts and applications have names of their own, and it counts only those.
     pub async fn shared() -> Self {
         Self::shared_with(&[]).await
     }
@@ -273,7 +272,7 @@ impl System {
         .await;
     }
 
-    /// Stops all instances gracefully, and deletes the system's queues. What others share goes on.
+    /// Stops all instances gracefully, and deletes the system's queues. A shared system keeps running.
     pub async fn finish(mut self) {
         self.stop().await;
         if self.shared.is_none() {
@@ -304,7 +303,7 @@ impl System {
         Sale { id, key: keys.0, waiting_key: keys.1 }
     }
 
-    /// Waits until every instance has loaded the catalogue as it is now.
+    /// Waits until every instance has loaded the present catalogue.
     pub async fn is_followed(&self) {
         let version = sqlx::query_scalar("SELECT version FROM catalog_version").fetch_one(&self.sql).await.unwrap();
         let followed = self.stores.ledger.wait_for_instances(version, PATIENCE).await.unwrap();
@@ -403,7 +402,7 @@ impl System {
         self.count("SELECT count(*) FROM orders WHERE sale_id = $1", sale).await
     }
 
-    /// What decides which keys of Redis are the sale's.
+    /// The shards, which decide the sale's keys in Redis.
     pub async fn shards(&self, sale: &Sale) -> SaleShards {
         self.stores.ledger.shards_of(&[sale.id]).await.unwrap()[0].shards
     }

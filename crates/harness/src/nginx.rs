@@ -54,7 +54,7 @@ impl Nginx {
     }
 }
 
-/// Writes a file of deploy/ and what it includes into the folder. Returns its path.
+/// Writes a file of deploy/, with the files it includes, into the folder. Returns its path.
 fn write(
     folder: &Folder,
     file: &str,
@@ -100,7 +100,7 @@ fn command(folder: &Folder, configuration: &Path) -> Command {
     nginx
 }
 
-/// What `nginx -t` says of a file of deploy/.
+/// The verdict of `nginx -t` on a file of deploy/.
 pub async fn checked(file: &str, changes: &[(&str, &str)], beside: &[(&str, &str)]) -> Output {
     let folder = Folder::new("nginx");
     let configuration = write(&folder, file, free_address(), changes, beside);

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of the test's own, to be maltreated.
+//! A PostgreSQL server of the test's own, which it may kill.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,8 +9,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use crate::folder::free_address;
 use crate::{PATIENCE, eventually};
 
-/// A server with its data in a folder of its own, whose role `seckill` needs no password. It ends when the value is dropped, and the
-/// folder goes.
+/// A server with its data in a folder of its own. Its role `seckill` needs no password. Dropping the value ends the server and deletes
+/// the folder.
 pub struct OwnPostgres {
     folder: PathBuf,
     process: Child,
@@ -26,7 +26,7 @@ impl OwnPostgres {
         Self::run(folder, settings).await
     }
 
-    /// Starts a replica of this server, with this name, and waits until it receives what the server writes.
+    /// Starts a replica of this server, with this name, and waits until it receives the server's log.
     pub async fn replica(&self, name: &str) -> Self {
         let folder = new_folder();
         let source = format!("host=127.0.0.1 port={} user=seckill application_name={name}", self.port);
@@ -37,7 +37,7 @@ impl OwnPostgres {
             "--dbname",
             &source,
         ]));
-        // A replica needs room for as many connections as its primary.
+        // A replica must allow at least the connections of its primary.
         let settings: Vec<_> = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let replica = Self::run(folder, &settings).await;
         eventually(|| async {
@@ -68,7 +68,7 @@ impl OwnPostgres {
         self.port
     }
 
-    /// SIGKILL to the first of its processes: the others end without a word to anybody.
+    /// SIGKILL to the first of its processes: the others end without telling their clients.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -90,7 +90,7 @@ impl OwnPostgres {
 
     /// Makes a replica the primary, and waits until it takes writes.
     pub async fn promote(&self) {
-        // A statement that waited for the end of recovery could be cancelled by what is still to be replayed.
+        // The replay of the log could cancel a statement that waits for the end of recovery.
         self.execute("SELECT pg_promote(wait => false)").await;
         eventually(|| async {
             let mut connection = self.connect().await;
@@ -133,7 +133,7 @@ impl Drop for OwnPostgres {
     }
 }
 
-/// PostgreSQL's other processes end with the first only if it is told to end: SIGQUIT.
+/// The other processes end with the first only after SIGQUIT.
 pub fn stop(process: &mut Child) {
     if !matches!(process.try_wait(), Ok(None)) {
         return;
@@ -195,7 +195,7 @@ pub fn as_postgres(program: &Path) -> Command {
     command
 }
 
-/// Gives a folder and what is in it to the user that runs PostgreSQL, and to nobody else.
+/// Makes the user that runs PostgreSQL the only owner of a folder and its contents.
 pub fn give_to_postgres(folder: &Path) {
     run(Command::new("chmod").arg("-R").arg("go=").arg(folder));
     if is_root() {

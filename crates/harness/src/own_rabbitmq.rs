@@ -1,4 +1,4 @@
-//! A RabbitMQ broker of the test's own, to be maltreated.
+//! A RabbitMQ broker of the test's own, which it may kill.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,8 +9,8 @@ use crate::eventually;
 use crate::folder::free_address;
 use crate::own_postgres::run;
 
-/// A broker with an epmd of its own, which a killed broker would leave behind. Both end when the value is dropped; the folder is the
-/// caller's.
+/// A broker with an epmd of its own, which a killed broker would leave behind. Both end when the value is dropped; the folder belongs
+/// to the caller.
 pub struct OwnRabbitmq {
     process: Child,
     _epmd: Option<Epmd>,
@@ -21,7 +21,7 @@ pub struct OwnRabbitmq {
     pub port: u16,
 }
 
-/// What knows the nodes' ports.
+/// The daemon that knows the nodes' ports.
 struct Epmd(Child);
 
 impl OwnRabbitmq {
@@ -33,7 +33,7 @@ impl OwnRabbitmq {
         Self::start_node("seckill", (home, epmd_port, Some(epmd)), 0, settings, plugins)
     }
 
-    /// Starts a cluster of so many nodes, and waits until each of them knows all others. The first one has the epmd.
+    /// Starts a cluster of this many nodes, and waits until each knows all others. The first one has the epmd.
     pub async fn cluster(folder: &Path, nodes: usize) -> Vec<Self> {
         let epmd_port = free_port().to_string();
         let names: Vec<String> = (1..=nodes).map(|number| format!("seckill{number}")).collect();
@@ -53,7 +53,7 @@ impl OwnRabbitmq {
                 "cluster_partition_handling = pause_minority".to_owned(),
                 "vm_memory_high_watermark.absolute = 1GB".to_owned(),
                 "disk_free_limit.absolute = 10MB".to_owned(),
-                // Else each node reserves half a gigabyte.
+                // By default each node reserves half a gigabyte.
                 "raft.wal_max_size_bytes = 16777216".to_owned(),
             ];
             let peers = names.iter().enumerate();
@@ -70,7 +70,7 @@ impl OwnRabbitmq {
         cluster
     }
 
-    /// SIGKILL: the broker says nothing to anybody.
+    /// SIGKILL: the broker tells no client.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -65,8 +65,8 @@ impl RedisCluster {
         }
     }
 
-    /// Tells a node of all others. On a slow machine the first introduction may end after the time of a handshake. Then one side knows
-    /// the other for ever, and is not known to it.
+    /// Tells a node of all others. On a slow machine the first introduction may outlast a handshake. Then only one side
+    /// knows the other, for ever.
     fn introduce_all(&self, to: &Node) -> Result<(), String> {
         for other in self.nodes.iter().filter(|other| other.port != to.port) {
             let (port, bus) = (other.port.to_string(), other.bus.to_string());
@@ -75,7 +75,7 @@ impl RedisCluster {
         Ok(())
     }
 
-    /// The address of the service: those of all nodes.
+    /// `REDIS_URL` for the service, with all nodes.
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
         format!("redis+cluster://{}", nodes.join(","))
@@ -102,7 +102,7 @@ impl RedisCluster {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// What a node answers, a line for each value.
+    /// A node's answer, a line for each value.
     pub fn ask(&self, node: usize, words: &[&str]) -> String {
         ask(self.nodes[node].port, words).unwrap()
     }

@@ -9,7 +9,7 @@ use crate::folder::{Folder, free_address};
 /// The name under which the sentinels know the master.
 const MASTER: &str = "shop";
 const SENTINELS: usize = 3;
-/// How long a master may be silent. Real ones forgive more.
+/// How long a master may be silent: short, for a test.
 const DOWN_AFTER_MS: u32 = 1000;
 
 /// The servers. They end when the value is dropped.
@@ -51,7 +51,7 @@ impl RedisGroup {
         Self { master, _replica: replica, sentinels, _folder: folder }
     }
 
-    /// The address of the service: that of the sentinels.
+    /// `REDIS_URL` for the service, with the sentinels.
     pub fn url(&self) -> String {
         let sentinels: Vec<String> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis+sentinel://{}/{MASTER}", sentinels.join(","))
@@ -117,7 +117,7 @@ impl Drop for Server {
     }
 }
 
-/// What a server answers, a line for each value.
+/// A server's answer, a line for each value.
 pub(crate) fn ask(port: u16, words: &[&str]) -> Result<String, String> {
     let mut cli = Command::new("redis-cli");
     let done = cli.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(words).output();

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::{Environment, demolished, environment};
 
-/// So many systems keep running although no test uses them just now: the next tests of the same file are about to.
+/// This many unused systems keep running, because the next tests of a file often have the same settings.
 const IDLE_MAX: usize = 2;
 
 /// The services run here. A test's own runtime ends with the test.
@@ -19,7 +19,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("shared").enable_all().build().unwrap()
 });
 
-/// The systems that run, the one that was asked for last at the end.
+/// The running systems, the most recently used at the end.
 static SYSTEMS: Mutex<Vec<Arc<SharedSystem>>> = Mutex::new(Vec::new());
 
 /// A system with these settings, running or about to.
@@ -60,7 +60,7 @@ impl SharedSystem {
     }
 }
 
-/// The system with these settings, and the idle ones that are too many.
+/// The system with these settings, and idle systems beyond the limit.
 fn taken(settings: Vec<(String, String)>) -> (Arc<SharedSystem>, Vec<SharedSystem>) {
     let mut systems = SYSTEMS.lock().unwrap();
     let known = systems.iter().position(|system| system.settings == settings);

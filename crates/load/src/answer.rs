@@ -8,7 +8,7 @@ use httparse::{EMPTY_HEADER, Header, Status};
 /// Answers of the API are far smaller; a larger one is an error of the service.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// The most that is kept of an unfinished answer. A body in chunks is longer than what it carries.
+/// The most bytes of an unfinished answer. Chunks make a body longer than its content.
 const MAX_BYTES: usize = MAX_HEAD_BYTES + 2 * MAX_BODY_BYTES;
 const MAX_HEADERS: usize = 64;
 /// A buffer that has grown beyond this is given back after its answer, because thousands of connections have one each.
@@ -23,7 +23,7 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
 }
 
-/// What came is not an answer, or is too large.
+/// The bytes are not an answer, or are too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -31,7 +31,7 @@ pub struct Malformed;
 #[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
-    /// Known as soon as it has come, so that a body in many packets does not cause the head to be parsed as often.
+    /// Kept once parsed, so that each further packet of the body does not parse it again.
     head: Option<Head>,
     /// The body of an answer in chunks, without their sizes.
     decoded: Vec<u8>,
@@ -66,7 +66,7 @@ pub struct Found {
 }
 
 impl Incoming {
-    /// Adds what was read, and looks whether the answer is complete. `is_end`: nothing more will come.
+    /// Adds bytes, and returns the answer if it is complete. `is_end`: no more bytes will come.
     pub fn add(&mut self, read: &[u8], is_end: bool) -> Result<Option<Found>, Malformed> {
         self.bytes.extend_from_slice(read);
         if self.bytes.len() > MAX_BYTES {
@@ -124,7 +124,7 @@ impl Head {
             match response.code.ok_or(Malformed)? {
                 // Asks to speak another protocol, which no request offered.
                 101 => return Err(Malformed),
-                // A provisional answer: the one that counts follows.
+                // A provisional answer: the final one follows.
                 100..=199 => {}
                 status => return Self::of(status, response.version == Some(1), response.headers, length).map(Some),
             }

@@ -187,7 +187,7 @@ pub fn latency(buckets: &[LatencyBucket], bucket_ms: u64, end_ms: u64) -> Result
     })
 }
 
-/// Shares of all arrivals, and of those of the first second, by how long they waited.
+/// Shares of all arrivals, and of the first second's, by their wait.
 pub fn histogram(steps: &[HistogramStep]) -> Result<Picture, DrawError> {
     let total = |of: Value<HistogramStep, u64>| steps.iter().map(of).sum::<u64>().max(1) as f64;
     let groups: [(Value<HistogramStep, u64>, &Colour, f64); 2] =
@@ -261,7 +261,7 @@ fn duration(ms: f64) -> String {
     if ms < 999.5 { format!("{} ms", plain(ms)) } else { format!("{} s", plain(ms / 1_000.0)) }
 }
 
-/// At most three decimals, and none that are zeros.
+/// At most three decimals, without trailing zeros.
 fn plain(number: f64) -> String {
     let text = format!("{number:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -23,7 +23,7 @@ use super::answer::{Answer, Found, Incoming};
 const EVENTS_MAX: usize = 64;
 /// Bytes that one read takes at most.
 const READ_BYTES: usize = 16 * 1024;
-/// The most connections that are being opened at a time before the first request: fewer than a service lets wait (its backlog).
+/// The most connections that are opened at once before the first request: fewer than a service's backlog.
 const OPENING_MAX: usize = 64;
 /// How often requests without an answer are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -46,7 +46,7 @@ impl NoAnswer {
     }
 }
 
-/// What connections may take.
+/// The bounds of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Connections that are opened before the first request.
@@ -57,14 +57,14 @@ pub struct Bounds {
     pub time_out: Duration,
 }
 
-/// Connections to one address. `T` is what the caller wants back with an answer, to know its request.
+/// Connections to one address. `T` is the caller's mark of a request, which comes back with the answer.
 pub struct Connections<T> {
     to: SocketAddr,
     time_out: Duration,
     poll: Poll,
     events: Events,
     places: Places<T>,
-    /// What was read last.
+    /// The last bytes read.
     read: Vec<u8>,
     next_look: Instant,
 }
@@ -72,8 +72,7 @@ pub struct Connections<T> {
 /// The connections by their tokens. A place stays when its connection is closed, and gets another when it is used again.
 struct Places<T> {
     all: Vec<Place<T>>,
-    /// Those without a request under way. The one that was free for longest comes first, so that none is idle until the
-    /// service closes it.
+    /// Places without a request under way, the longest idle first, so that no connection is idle until the service closes it.
     free: VecDeque<usize>,
     most: usize,
     room_since: Instant,
@@ -82,7 +81,7 @@ struct Places<T> {
 struct Place<T> {
     stream: Option<TcpStream>,
     is_connecting: bool,
-    /// What is still to be written of the request.
+    /// The unwritten rest of the request.
     unsent: Vec<u8>,
     /// The request under way, and when it must have its answer.
     request: Option<(T, Instant)>,
@@ -90,7 +89,7 @@ struct Place<T> {
 }
 
 impl<T> Connections<T> {
-    /// Opens connections, for as long as a request may take. What fails is ignored: the first request meets it again.
+    /// Opens connections, within the time-out of a request. Failures are ignored: the first request meets them again.
     ///
     /// # Errors
     /// The system gives no queue of events.
@@ -149,7 +148,7 @@ impl<T> Connections<T> {
         self.places.all.len() - self.places.free.len()
     }
 
-    /// Sends a request, over a new connection if the service has closed the one whose turn it is.
+    /// Sends a request, over a new connection if the service has closed the next free one.
     ///
     /// # Errors
     /// There is no room, or the system gives no connection: the request was not sent.
@@ -168,8 +167,7 @@ impl<T> Connections<T> {
         Ok(())
     }
 
-    /// Gives the answers that have come, waiting for the first one no longer than `within`, and the requests that will have
-    /// none.
+    /// Gives the answers that have come, and the requests that will have none. Waits at most `within` for the first.
     ///
     /// # Errors
     /// The system cannot say which connections have something to read.
@@ -274,7 +272,7 @@ impl<T> Place<T> {
         Ok(())
     }
 
-    /// Gives a request to the connection, if it stands. What the system does not take at once is written later.
+    /// Writes a request, if the connection stands. `go_on` writes the rest that the system does not take at once.
     fn write(&mut self, request: &[u8]) -> bool {
         let Some(stream) = &mut self.stream else { return false };
         match write_some(stream, request) {
@@ -315,7 +313,7 @@ impl<T> Place<T> {
             let is_end = length == 0;
             match self.incoming.add(&read[..length], is_end) {
                 Ok(Some(mut found)) => {
-                    // A full read may have left something behind, of which no event will tell.
+                    // A full read may have left bytes behind, and no event will announce them.
                     found.keeps_open &= !is_ending && length < read.len();
                     return Some(Ok(found));
                 }

@@ -24,7 +24,7 @@ pub struct Crowd {
     keys: Vec<Uuid>,
     forged_tokens: Vec<String>,
     addresses: Vec<Ipv4Addr>,
-    /// What a purchase at the sale begins with, and one at each sale that does not exist.
+    /// The beginnings of purchases, at the sale and at each sale that does not exist.
     sale: Vec<u8>,
     unknown_sales: Vec<Vec<u8>>,
 }
@@ -43,7 +43,7 @@ impl Crowd {
             let host = &target.host;
             Ok(format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n").into_bytes())
         };
-        // Ids far above those in use.
+        // Far above all ids in use.
         let unknown = |n: i64| purchases(plan.sale_id.saturating_add(1_000_000_000 + n * 7_919));
         Ok(Self {
             keys: callers.iter().map(|_| Uuid::now_v7()).collect(),
@@ -55,7 +55,7 @@ impl Crowd {
         })
     }
 
-    /// Writes an arrival's request, which ends with what all have in common (see [`ending`]).
+    /// Writes an arrival's request, with the end that all share (see [`ending`]).
     pub fn write(&self, arrival: &Arrival, ending: &[u8], request: &mut Vec<u8>) {
         let caller = arrival.caller;
         let forger = caller % self.forged_tokens.len().max(1);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(forged(""), ".A");
     }
 
-    /// Every role's request, to the letter: who asks for what, from where, and whether a repetition would be known.
+    /// Every role's whole request: token, sale, address and Idempotency-Key.
     #[tokio::test]
     async fn each_role_has_its_request() -> Result<(), LoadError> {
         let plan = Plan { sale_id: 7, buyers: 1, bots: 1, forged: 1, ..Plan::default() };

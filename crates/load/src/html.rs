@@ -11,11 +11,11 @@ use super::numbers::{or_dot, with_commas};
 use super::report::{MeasuredFrom, Report};
 use super::statistics::Latency;
 
-/// What the audit after the rush found, in words. The caller writes it, because this crate speaks HTTP only.
+/// The findings of the audit after the rush, in words. The caller writes it, because this crate speaks HTTP only.
 #[derive(Debug, Clone, Default)]
 pub struct AuditSummary {
     pub held: bool,
-    /// What was compared: a name and its value.
+    /// The figures that were compared: name and value.
     pub facts: Vec<(&'static str, String)>,
     pub problems: Vec<String>,
 }

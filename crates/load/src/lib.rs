@@ -1,8 +1,8 @@
 //! The rush: a crowd of buyers that calls the service over HTTP, and a report of the answers.
 //!
 //! The load model is open: every arrival has its time in a schedule made beforehand, whatever the service does, and its
-//! latency counts from that time. So the latencies of a service that stalls include the time that buyers waited for it, and
-//! those of a crowd that this program cannot send in time include its lateness, which `lag` tells apart.
+//! latency counts from that time. So the latencies of a service that stalls include the buyers' wait for it. If this
+//! program is late itself, they include its lateness, which `lag` shows apart.
 //!
 //! Reading order: `plan` makes the schedule, in a `shape`; `crowd` writes the requests; `opening` waits for the start; `play`
 //! gives the schedule of a `rush` to its threads, each of which is a `player` that sends each `attempt` over `connections`, reads

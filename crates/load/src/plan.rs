@@ -103,7 +103,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether the service must not accept what they send, whatever the stock.
+    /// Whether the service must refuse their requests, whatever the stock.
     pub fn must_be_refused(self) -> bool {
         matches!(self, Self::UnknownSale | Self::ForgedToken | Self::EarlyClick)
     }

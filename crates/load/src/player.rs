@@ -1,6 +1,6 @@
 //! One thread of a rush: it sends its share of the schedule as it becomes due, and reads the answers.
 //!
-//! Arrivals do not wait for answers, so a slow service does not slow them down. What waits is counted from the schedule.
+//! Arrivals do not wait for answers, so a slow service does not slow them down. Waits count from the schedule.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -79,7 +79,7 @@ impl<'a> Player<'a> {
         Ok(self.measured)
     }
 
-    /// Sends what is due, as far as there are connections for it.
+    /// Sends the due requests, while connections are free.
     fn send_due(&mut self, connections: &mut Connections<Attempt>) {
         self.count_arrived();
         for _ in 0..SENDS_A_TURN {
@@ -115,7 +115,7 @@ impl<'a> Player<'a> {
         self.arrival(n).map(|arrival| self.rush.begun + arrival.due)
     }
 
-    /// When the next arrival is sent, and when the next one who tries again is.
+    /// When the next arrival and the next retry are due.
     fn next_times(&self) -> (Option<Instant>, Option<Instant>) {
         let arrival = self.arrival(self.sent).map(|arrival| self.rush.begun + arrival.due.saturating_sub(TIMER_SLACK));
         (arrival, self.retries.peek().map(|Reverse((at, _))| *at))
@@ -137,7 +137,7 @@ impl<'a> Player<'a> {
         Some(Attempt { arrival, tries: 0, first_sent: now, sent: now, own_lag })
     }
 
-    /// How long nothing is to be sent.
+    /// How long no request is due.
     fn pause(&self, connections: &Connections<Attempt>) -> Duration {
         let (arrival_at, retry_at) = self.next_times();
         match [arrival_at, retry_at].into_iter().flatten().min() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What has happened so far, for the progress bar only; the report is computed from the measurements.
+/// Counts for the progress bar only; the report is computed from the measurements.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub arrived: AtomicU64,

@@ -64,7 +64,7 @@ pub struct Report {
     pub rate_per_second: Option<f64>,
     pub measured_from: MeasuredFrom,
     pub arrivals: usize,
-    /// Answers received, including those that asked for a retry.
+    /// Answers received, including requests for a retry.
     pub answers: u64,
     /// Requests sent for an arrival after its first.
     pub retries: u64,
@@ -291,7 +291,7 @@ pub(super) mod tests {
         report_with(|_| {})
     }
 
-    /// The same after a change of what was measured.
+    /// The same, after a change of the measurements.
     fn report_with(change: impl FnOnce(&mut Measurements)) -> Report {
         let plan = Plan { buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
         let buyers: Vec<Buyer> = (0..4).map(|n| Buyer { user: format!("u{n}"), token: String::new() }).collect();

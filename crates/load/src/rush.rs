@@ -39,7 +39,7 @@ pub struct Rush {
     pub begun: Instant,
     pub counters: Counters,
     pub watchers: Arc<Watchers>,
-    /// Nothing more is sent; what is under way is waited for.
+    /// No request is sent any more; requests under way are awaited.
     broken_off: AtomicBool,
     /// Nobody waits for the rush any more.
     abandoned: AtomicBool,
@@ -87,7 +87,7 @@ impl Rush {
         }))
     }
 
-    /// Takes the connections, those of each thread apart.
+    /// Takes the connections, by thread.
     pub fn take_connections(&self) -> Vec<Connections<Attempt>> {
         std::mem::take(&mut *self.open.lock())
     }

@@ -32,7 +32,7 @@ impl Stub {
         Self { address, connections }
     }
 
-    /// Answers each request by what `answer` makes of it.
+    /// Answers each request by the result of `answer`.
     pub async fn answering(answer: impl Fn(&str) -> String + Send + Sync + Clone + 'static) -> Self {
         Self::start(move |mut served, _| {
             let answer = answer.clone();

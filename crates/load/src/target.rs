@@ -32,7 +32,7 @@ impl Target {
         Ok(Self { address, host: authority.as_str().to_owned(), prefix })
     }
 
-    /// The path of a request, with what the base address has before it.
+    /// The path of a request, after the path of the base address.
     pub fn path(&self, path: &str) -> Result<String, LoadError> {
         let whole = format!("{}{path}", self.prefix);
         match whole.parse::<Uri>() {

@@ -63,7 +63,7 @@ impl Report {
         Ok(())
     }
 
-    /// What must never happen, and how often it did; and whether the crowd was sent as planned.
+    /// Counts of faults that must never happen, and whether the crowd was sent as planned.
     pub(super) fn warnings(&self) -> Vec<(u64, String)> {
         let mut warnings = vec![
             (self.accepted.len().saturating_sub(self.orders) as u64, "answers promise an order of another buyer"),

@@ -119,7 +119,7 @@ impl Traffic {
         self.ended_us
     }
 
-    /// The first second in buckets, also those in which nothing happened.
+    /// The first second in buckets, empty ones included.
     pub fn first_second(&self) -> &[Slot] {
         &self.first_second
     }
@@ -135,7 +135,7 @@ mod tests {
     use super::super::statistics::bucket_width_ms;
     use super::*;
 
-    /// The slots of a long rush are as few as those of a short one, and give the same buckets as counting each request would.
+    /// A long rush has no more slots than a short one, and its buckets are those of counting each request.
     #[test]
     fn slots_give_exact_buckets_however_long_the_rush() {
         for ended_ms in [5, 719, 720, 7_199, 7_200, 40_000, 3_600_000, 90_000_000] {

@@ -21,14 +21,14 @@ use super::statistics::{Latency, latency};
 /// How long after the rush orders may take to be written, as far as anybody watches them.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the watchers saw.
+/// The report of the watchers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Watched {
     /// Orders that were followed.
     pub orders: usize,
-    /// Those that were seen written, or further.
+    /// Orders that reached a status after `accepted`.
     pub written: usize,
-    /// Those that could not be followed.
+    /// Orders that could not be followed.
     pub failed: usize,
     /// The time from a purchase's 202 to the event that its order is written.
     pub latency: Option<Latency>,
@@ -117,7 +117,7 @@ impl Watchers {
             match timeout_at(deadline, told.recv()).await {
                 Ok(Some(Some(took))) => took_us.push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
                 Ok(Some(None)) => failed += 1,
-                // The time is over; those who have no news yet count as neither.
+                // The time is over; watchers without news count as neither.
                 Ok(None) | Err(_) => break,
             }
         }

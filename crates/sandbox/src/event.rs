@@ -20,7 +20,7 @@ pub enum Event {
     Taken { key: Uuid, n: u64, asked: TransferRequest, due_us: i64 },
     /// A transfer succeeded or failed.
     Decided { which: TransferRef, verdict: Verdict, message: u64, at_us: i64 },
-    /// A callback is to be sent once more.
+    /// A callback has to be sent once more.
     Again { which: TransferRef, send: u64, due_us: i64 },
     /// A callback needs no more attempts.
     Ended { send: u64, outcome: Outcome },

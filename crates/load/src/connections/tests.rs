@@ -9,12 +9,12 @@ use tokio::sync::Semaphore;
 use super::super::stub::{Served, Stub, answer};
 use super::*;
 
-/// How long a test waits for what must come.
+/// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const REQUEST: &[u8] = b"POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}";
 const BOUNDS: Bounds = Bounds { opened: 1, most: 1, time_out: PATIENCE };
 
-/// What came of a request: its mark, with the status, Retry-After and the body, or why there is none.
+/// The end of a request: its mark, with the status, Retry-After and the body, or the reason for no answer.
 type Seen = (usize, Result<(u16, Option<u64>, String), NoAnswer>);
 
 fn send(connections: &mut Connections<usize>, mark: usize) {
@@ -38,7 +38,7 @@ fn results(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> {
     seen
 }
 
-/// Sends one request after the other over the same connections, and returns what came of them.
+/// Sends one request after the other over the same connections, and returns their ends.
 fn one_by_one(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> {
     (0..number)
         .flat_map(|mark| {
@@ -80,7 +80,7 @@ async fn an_answer_split_over_packets_is_put_together() {
     assert_eq!(stub.connections(), 1);
 }
 
-/// A body that is longer than one read is whole, and one that is too long ends the connection; the next request has another.
+/// A body longer than one read is complete. A body over the bound ends the connection, and the next request has another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_body_is_read_up_to_its_bound() {
     let long = |length: usize| answer("200 OK", "", &"x".repeat(length));

@@ -16,7 +16,7 @@ use super::super::target::Target;
 use super::super::watchers::Watchers;
 use super::*;
 
-/// How long a test waits for what must come.
+/// The longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn plan() -> Plan {
@@ -81,7 +81,7 @@ async fn every_arrival_is_answered_once() {
     assert_eq!((stub.connections(), measured.retries), (4, 0));
 }
 
-/// A buyer who is told to come back does, with the same Idempotency-Key, and has waited from the first click on.
+/// A buyer comes back when told to, with the same Idempotency-Key. The wait counts from the first click.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_tries_again_until_there_is_an_answer() {
     let known = Arc::new(Mutex::new(BTreeSet::new()));
