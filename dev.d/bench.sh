@@ -1,19 +1,7 @@
 # shellcheck shell=bash
 # ./dev bench: measures performance. Only its table goes to stdout. The part million runs only by `--only`.
 
-bench_part() { # ARGS of the program: the part that --only names, or nothing
-  while [ $# -gt 0 ]; do
-    case $1 in
-      --only) echo "${2:-}"; return ;;
-      --only=*) echo "${1#--only=}"; return ;;
-    esac
-    shift
-  done
-}
 bench() { # ARGS of the program, crates/bench
-  local tools=(cc mq pg redis)
-  # overload and million have a generator of their own
-  case $(bench_part "$@") in overload | million) ;; *) tools+=(wrk) ;; esac
   need_rust
   unset REDIS_URL DATABASE_URL AMQP_URL          # the user's own servers have other work to do
   use bench
@@ -21,7 +9,7 @@ bench() { # ARGS of the program, crates/bench
   # shellcheck disable=SC2064 # the time is that of now
   trap "verdict bench 'the benchmark' \$? $(now) >&2" EXIT
   trap 'exit 130' INT TERM
-  ensure "${tools[@]}" >&2
+  ensure cc mq pg redis wrk >&2
   step "building the servers with every optimization, which takes minutes the first time" "The compiler's message is above" \
     cargo build --locked --profile bench --bins -p seckill -p seckill-bench-hello >&2
   step "building the program that measures them" "The compiler's message is above" \

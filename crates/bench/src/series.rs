@@ -66,3 +66,24 @@ pub fn thousands(n: f64) -> String {
 pub fn two_places(n: f64) -> String {
     format!("{n:.2}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The median of an even number of rounds lies between two, and a ratio compares figures of one round.
+    #[test]
+    fn rounds_have_a_median_and_a_range() {
+        let series = Series::of([4.0, 1.0, 3.0, 2.0]);
+        assert_eq!((series.median(), series.spread()), (2.5, (1.0, 4.0)));
+        assert_eq!(series.over(&Series::of([8.0, 1.0, 3.0, 4.0])).with_range(two_places), "0.75 (0.50–1.00)");
+        assert_eq!([7.0, 1234.0, 123_456.0].map(thousands), ["7", "1,230", "123,000"]);
+    }
+
+    #[test]
+    fn percentiles_are_of_sorted_waits() {
+        let waits: Vec<u32> = (1..=100).map(|ms| ms * 1000).collect();
+        assert_eq!([0.5, 0.99, 1.0].map(|share| percentile_ms(&waits, share)), [51.0, 100.0, 100.0]);
+        assert!(percentile_ms(&[], 0.99).is_nan());
+    }
+}
