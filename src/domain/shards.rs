@@ -1,5 +1,5 @@
 //! The shards of a sale: which is a buyer's home, in which order the others are asked to lend, how units are dealt out, and where the keys of
-//! each lie in a cluster (protocol, rule 15; docs/shards.md). Every version and every instance must decide alike, for ever.
+//! each lie in a cluster (protocol, rule 15; docs/scale.md). Every version and every instance must decide alike, for ever.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Loans between the shards of a sale (protocol, rule 15; docs/shards.md). Sales with one shard never come here.
+//! Loans between the shards of a sale (protocol, rule 15; docs/scale.md). Sales with one shard never come here.
 
 pub(super) mod borrower;
 mod calls;

@@ -1,7 +1,7 @@
 //! A Redis Cluster: which master has a key, and connections to all of them.
 //!
 //! A task asks one node after the other for the map of the slots. A call that a node has redirected was not carried out: it is sent
-//! once more, to where the answer points. A call that was not answered is never sent again (docs/shards.md), and while a master does not
+//! once more, to where the answer points. A call that was not answered is never sent again (docs/scale.md), and while a master does not
 //! answer, calls to it fail at once. The library's own client
 //! of clusters is not used, because it lets calls to all nodes wait while it reads the map anew.
 
