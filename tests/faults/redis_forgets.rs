@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, ensure};
 use rand::RngExt;
 use seckill::domain::admission::Hold;
-use seckill::domain::ids::{Epoch, OrderId, Shard};
+use seckill::domain::ids::{Epoch, GroupId, OrderId, Shard};
 use seckill::ledger::orders::purchase::{Committed, Purchase};
 use seckill_harness::redis_group::RedisGroup;
 use tokio::time::sleep;
@@ -149,7 +149,7 @@ pub async fn stale_replica_promoted(options: Options) -> anyhow::Result<RunSumma
         units: 1,
         address: None,
         hold,
-        group: None,
+        group: GroupId::of_one(order),
         trace: None,
     };
     let verdict = world.stores.ledger.commit_purchases(&[late]).await?;
