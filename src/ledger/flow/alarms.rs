@@ -9,15 +9,14 @@ use crate::domain::alarm::{AlarmKind, Trouble};
 use crate::domain::message::OutboxKind;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A receiver that is away for no longer raises no alarm: it may be starting anew.
+/// A receiver raises an alarm after this time away. A shorter absence may be a restart.
 const RECEIVER_AWAY_S: i64 = 10;
 
-/// The most rows of one index that are counted for people,
+/// Row limit per index of a backlog that people see.
 const BACKLOG_MAX: i64 = 10_000;
-/// and for alarms and metrics, which are read every few seconds.
+/// Row limit per index for alarms and metrics, which count every few seconds.
 const WATCHED_MAX: i64 = 200_000;
 
-/// A stored alarm.
 #[derive(Debug, Clone)]
 pub struct Alarm {
     pub id: i64,
@@ -28,7 +27,7 @@ pub struct Alarm {
     pub cleared_at: Option<DateTime<Utc>>,
 }
 
-/// An alarm that is to be sent to the webhook: first when it is raised, then when it is cleared.
+/// An alarm for the webhook. Each is sent twice: when it is raised, and when it is cleared.
 #[derive(Debug, Clone)]
 pub struct UnsentAlarm {
     pub id: i64,
@@ -37,11 +36,10 @@ pub struct UnsentAlarm {
     pub details: Value,
     pub raised_at: DateTime<Utc>,
     pub cleared_at: Option<DateTime<Utc>>,
-    /// Whether to send that it was raised; otherwise, that it was cleared.
+    /// Whether to send that it was raised. If `false`: that it was cleared.
     pub raised: bool,
 }
 
-/// How many alarms one update raised and cleared, and how many are open now.
 #[derive(Debug, Clone, Copy)]
 pub struct AlarmChanges {
     pub raised: u64,
@@ -49,7 +47,7 @@ pub struct AlarmChanges {
     pub open: i64,
 }
 
-/// The outbox rows of one kind that are still to be done.
+/// The unfinished outbox rows of one kind.
 #[derive(Debug, Clone)]
 pub struct Backlog {
     pub kind: String,
@@ -57,15 +55,15 @@ pub struct Backlog {
     pub parked: i64,
     /// The age of the oldest pending row, in seconds.
     pub oldest_s: i64,
-    /// Whether there may be more than were counted.
+    /// Whether there are more rows than counted.
     pub more: bool,
 }
 
-/// Counts the backlog: at most `most` pending rows of each kind, and as many parked ones. Partial indexes have them all, so that the query
-/// reads no row that is done.
+/// Counts at most `most` pending rows of each kind, and at most `most` parked rows. The partial indexes keep finished rows out of this
+/// query.
 async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Backlog>, LedgerError> {
     let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();
-    // One row more shows that there are more. Of order events, the first index has the parked ones, too, at its end.
+    // Each limit is one row larger, to show that there are more. The first index of order events has the parked ones too, at its end.
     let rows = sqlx::query!(
         r#"SELECT part AS "part!", kind AS "kind!", count(*) AS "rows!",
                   count(*) FILTER (WHERE status = 'pending') AS "pending!",
@@ -92,7 +90,7 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
     )
     .fetch_all(connection)
     .await?;
-    // Pending rows are limited by kind, parked ones all together.
+    // The limit of pending rows is per kind. That of parked rows is for all kinds together.
     let limited_with = |part: i32, kind: &str| -> i64 {
         rows.iter().filter(|row| row.part == part && (part != 1 || row.kind == kind)).map(|row| row.rows).sum()
     };
@@ -114,7 +112,7 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
 }
 
 impl Backlog {
-    /// Adds what another index has of the kind. Of pending and of parked rows, each is in one index.
+    /// Adds the rows of this kind from another index. No row is pending, or parked, in two of the indexes.
     fn add(&mut self, other: &Self, most: i64) {
         self.pending = (self.pending + other.pending).min(most);
         self.parked = (self.parked + other.parked).min(most);
@@ -129,14 +127,14 @@ impl Backlog {
 }
 
 impl Ledger {
-    /// The kinds of which an alarm is open.
+    /// The kinds with an open alarm.
     pub async fn open_alarm_kinds(&self) -> Result<Vec<String>, LedgerError> {
         let kinds = sqlx::query_scalar!("SELECT DISTINCT kind FROM alarms WHERE cleared_at IS NULL");
         Ok(kinds.fetch_all(&self.pool).await?)
     }
 
-    /// Updates the alarms of one kind to these troubles: a new trouble raises an alarm, unless it is slight, and an
-    /// alarm whose trouble has not been seen for `clear_after_ms` is cleared. Several workers may do so at once.
+    /// Raises an alarm for each new trouble, except a slight one. Clears an alarm that was not seen for `clear_after_ms`. Several workers
+    /// may call this at once.
     pub async fn update_alarms(
         &self,
         kind: AlarmKind,
@@ -190,8 +188,7 @@ impl Ledger {
         Ok(AlarmChanges { raised: raised.rows_affected(), cleared: cleared.rows_affected(), open })
     }
 
-    /// Claims alarms that are still to be sent to the webhook. A worker that claims one has half a minute to send it;
-    /// then it is tried again, each time later, for a day.
+    /// Claims alarms for the webhook. The claim lasts 30 s. Then the alarm is tried again, at growing intervals, for a day.
     pub async fn unsent_alarms(&self, limit: i64) -> Result<Vec<UnsentAlarm>, LedgerError> {
         let unsent = sqlx::query_as!(
             UnsentAlarm,
@@ -207,7 +204,6 @@ impl Ledger {
         Ok(unsent.fetch_all(&self.pool).await?)
     }
 
-    /// Marks an alarm as sent.
     pub async fn mark_alarm_sent(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE alarms SET told_raised = told_raised OR $2, told_cleared = told_cleared OR NOT $2, attempts = 0,
@@ -221,7 +217,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The newest alarms, open alarms first.
+    /// Newest first, but open alarms before all others.
     pub async fn alarms(&self, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
@@ -232,7 +228,7 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// The newest alarms of some kinds, open alarms first. `alarms_newest` has them in this order.
+    /// The alarms of some kinds, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
     pub async fn alarms_of(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
@@ -244,17 +240,17 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// The backlog of the outbox by kind, and of order events. Reads at most `WATCHED_MAX` rows of each index, the oldest first.
+    /// The backlog by kind, with order events. Reads at most `WATCHED_MAX` rows of each index, oldest first.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         backlog_on(&mut *self.pool.acquire().await?, WATCHED_MAX).await
     }
 
-    /// The same for people, who look often: at most `BACKLOG_MAX`.
+    /// The same for people, who look often: at most `BACKLOG_MAX` rows.
     pub async fn shown_backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
         backlog_on(&mut *self.begin_reading().await?, BACKLOG_MAX).await
     }
 
-    /// How many purchases have no order yet, of up to `WATCHED_MAX` groups. One that is in two groups counts twice until both are settled.
+    /// Counts the purchases without an order in up to `WATCHED_MAX` groups. A purchase in two groups counts twice until both are settled.
     pub async fn accepted_purchases(&self) -> Result<i64, LedgerError> {
         let accepted = sqlx::query_scalar!(
             r#"SELECT coalesce(sum(members), 0)::bigint AS "accepted!"
@@ -264,7 +260,7 @@ impl Ledger {
         Ok(accepted.fetch_one(&self.pool).await?)
     }
 
-    /// Sales whose stock in Redis was found to differ within the last minute.
+    /// Sales with a wrong stock in Redis, found within the last minute.
     pub async fn drifts(&self) -> Result<Vec<Trouble>, LedgerError> {
         let sales = sqlx::query_scalar!(
             "SELECT DISTINCT subject FROM audit_log
@@ -273,7 +269,7 @@ impl Ledger {
         Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
     }
 
-    /// Sales of which Redis was found to have lost keys within the last minute.
+    /// Sales with lost keys in Redis, found within the last minute.
     pub async fn lost_keys(&self) -> Result<Vec<Trouble>, LedgerError> {
         let sales = sqlx::query_scalar!(
             "SELECT DISTINCT subject FROM audit_log
@@ -282,7 +278,6 @@ impl Ledger {
         Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
     }
 
-    /// Channels with parked outflow items.
     pub async fn dead_channels(&self) -> Result<Vec<Trouble>, LedgerError> {
         let channels = sqlx::query!(
             r#"SELECT channel, count(*) AS "items!" FROM outflow_items WHERE status = 'parked' GROUP BY channel"#
@@ -291,7 +286,7 @@ impl Ledger {
         Ok(channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items }))).collect())
     }
 
-    /// Channels with callbacks that were set aside, and that nobody has settled.
+    /// Channels with quarantined callbacks that no operator has settled.
     pub async fn callbacks_aside(&self) -> Result<Vec<Trouble>, LedgerError> {
         let aside = sqlx::query!(
             r#"SELECT channel, count(*) AS "messages!", max(problem) AS "problem!" FROM callbacks_set_aside
@@ -302,7 +297,6 @@ impl Ledger {
         Ok(aside.iter().map(|row| Trouble::new(&row.channel, details(row.messages, &row.problem))).collect())
     }
 
-    /// Channels that have refused refunds.
     pub async fn failed_refunds(&self) -> Result<Vec<Trouble>, LedgerError> {
         let refused = sqlx::query!(
             r#"SELECT channel, count(*) AS "refunds!" FROM refunds WHERE status = 'failed' GROUP BY channel"#
@@ -311,7 +305,7 @@ impl Ledger {
         Ok(refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds }))).collect())
     }
 
-    /// Channels with money that has been under way for a quarter of an hour.
+    /// Channels with money in flight for 15 minutes.
     pub async fn stuck_money(&self) -> Result<Vec<Trouble>, LedgerError> {
         let stuck = sqlx::query!(
             r#"SELECT channel AS "channel!", count(*) AS "rows!" FROM (
@@ -326,7 +320,6 @@ impl Ledger {
         Ok(stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows }))).collect())
     }
 
-    /// Receivers that do not answer.
     pub async fn dead_receivers(&self) -> Result<Vec<Trouble>, LedgerError> {
         let away = self.receivers_away(RECEIVER_AWAY_S).await?;
         let details = |away_s: i64, error: &str| json!({ "away_s": away_s, "error": error });

@@ -10,17 +10,16 @@ use crate::domain::policy::{Name, Role};
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
-/// An application, and the grants on its policies.
 pub struct App {
     pub name: Name,
     pub created_by: String,
     pub created_at: DateTime<Utc>,
     pub grants: Vec<Granted>,
-    /// The newest first; none of an application that needs no token.
+    /// Newest first. Empty if the application needs no token.
     pub tokens: Vec<AppToken>,
 }
 
-/// A valid token, as instances know it.
+/// A valid token, as instances keep it.
 pub struct TokenHash {
     pub hash: [u8; 32],
     pub app: Name,
@@ -29,16 +28,16 @@ pub struct TokenHash {
 
 /// The result of replacing an application's token.
 pub enum Rotation {
-    /// An instance that has loaded this version knows the new token.
+    /// An instance that has loaded this version accepts the new token.
     Done { version: i64, old_ends_at: DateTime<Utc> },
-    /// There is no such application, or it has no token.
+    /// Unknown application, or an application without a token.
     NotThere,
-    /// The application has an old token that is valid until then.
+    /// The application already has two tokens. The old one ends at this time.
     TwoTokens { until: DateTime<Utc> },
 }
 
 impl Ledger {
-    /// Makes an application. Returns `false` when it exists already.
+    /// Returns `false` if it exists already.
     pub async fn create_app(&self, app: &Name, token_hash: &[u8; 32], actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         let created = sqlx::query!(
@@ -57,7 +56,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// All applications, by name.
+    /// Ordered by name.
     pub async fn apps(&self) -> Result<Vec<App>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT name, created_by, created_at,
@@ -84,7 +83,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Gives an application a new token. The old one is valid for `overlap_ms` more; if that is 0, all others end now.
+    /// Replaces an application's token. The old token stays valid for `overlap_ms`. If that is 0, all old tokens end now.
     pub async fn rotate_token(
         &self,
         app: &Name,
@@ -136,15 +135,14 @@ impl Ledger {
         tokens.collect()
     }
 
-    /// Whether the application exists.
     pub async fn has_app(&self, app: &Name) -> Result<bool, LedgerError> {
         let exists =
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM apps WHERE name = $1) AS "there!""#, app.as_str());
         Ok(exists.fetch_one(&self.pool).await?)
     }
 
-    /// Grants an account a role on the policies of an application; without a role, takes the grant back. Returns `false`
-    /// when the application does not exist.
+    /// Grants an account a role on the policies of an application. Without a role, revokes the grant. Returns `false` if the application
+    /// does not exist.
     pub async fn grant(
         &self,
         app: &Name,

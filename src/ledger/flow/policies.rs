@@ -14,28 +14,28 @@ use crate::ledger::flow::policy_rows::{insert, load, update};
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The result of a change to the policies.
+/// The result of a change to a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PolicyChange {
-    /// Done. An instance that has loaded this version follows the change.
+    /// Done. Instances that have loaded this version apply the change.
     At(i64),
     NotThere,
-    /// The applications have several policies of this name, and a change is for one.
+    /// Several policies have this name, in different applications. A change is for one policy.
     Ambiguous,
     /// The policy also belongs to an application whose policies the actor may not change.
     NotOwned,
 }
 
-/// The answer to an instance that says which version of the policies it follows.
+/// The reply to an instance that reports its version of the policies.
 pub struct Followed {
     /// The newest version.
     pub newest: i64,
-    /// The number of live instances, and the place of this one in the order of their ids.
+    /// The number of live instances, and the rank of this one by id.
     pub instances: u32,
     pub rank: u32,
 }
 
-/// All policies and applications, of one moment.
+/// All policies and applications, read in one snapshot.
 pub struct Policies {
     pub version: i64,
     pub policies: Vec<Policy>,
@@ -43,7 +43,6 @@ pub struct Policies {
 }
 
 impl Ledger {
-    /// All policies and applications.
     pub async fn policies_and_tokens(&self) -> Result<Policies, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -53,7 +52,7 @@ impl Ledger {
         Ok(Policies { version, policies, tokens })
     }
 
-    /// Makes a policy, or changes the one that these applications have under this name. Its counts are kept.
+    /// Creates a policy, or changes the policy of these applications with this name. Its counts stay.
     pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.begin().await?;
         let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
@@ -85,7 +84,7 @@ impl Ledger {
         commit(tx).await
     }
 
-    /// Deletes the policy that these applications have under this name.
+    /// Deletes the policy of these applications with this name.
     pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
@@ -101,8 +100,7 @@ impl Ledger {
         commit(tx).await
     }
 
-    /// Moves a threshold. Returns `false` when the policy has changed since it was read, or its threshold moved less than
-    /// `apart_ms` ago.
+    /// Moves a threshold. Returns `false` if the policy has changed since it was read, or if its threshold moved less than `apart_ms` ago.
     pub async fn move_threshold(
         &self,
         policy: &Policy,
@@ -134,12 +132,11 @@ impl Ledger {
         Ok(true)
     }
 
-    /// All policies, or those of one application.
+    /// All policies, or the policies of one application.
     pub async fn policies(&self, app: Option<&Name>) -> Result<Vec<Policy>, LedgerError> {
         load(&mut *self.pool.acquire().await?, app.map(Name::as_str)).await
     }
 
-    /// The present version of the policies.
     pub async fn policy_version(&self) -> Result<i64, LedgerError> {
         Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?)
     }
@@ -182,8 +179,7 @@ impl Ledger {
         }
     }
 
-    /// The policy that any of these applications has under this name. Locks the policies, so that changes are made one
-    /// after another.
+    /// Finds the policy of any of these applications with this name. Locks the policies, so that changes run one after another.
     async fn find(&self, tx: &mut PgConnection, name: &str, apps: &[String]) -> Result<Found, LedgerError> {
         sqlx::query!("SELECT version FROM policy_version FOR UPDATE").fetch_one(&mut *tx).await?;
         let ids = sqlx::query_scalar!(

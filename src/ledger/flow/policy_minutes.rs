@@ -15,7 +15,7 @@ pub struct PolicyMinute {
 }
 
 impl Ledger {
-    /// Writes the counts of one minute. Counts that are there already are replaced only by larger ones.
+    /// Writes the counts of one minute. A count only grows.
     pub async fn write_minute(&self, policy: i64, minute: &PolicyMinute) -> Result<(), LedgerError> {
         let [granted, refused, waited_ms, failed] =
             [minute.granted, minute.refused, minute.waited_ms, minute.failed].map(u64::cast_signed);
@@ -39,8 +39,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The counts of a policy in a range of minutes since the epoch, in the order of time. Minutes without a call have
-    /// none. The primary key has them in this order.
+    /// The counts of a policy in a range of minutes since the epoch, ordered by time, as in the primary key. Minutes without a call have no
+    /// row.
     pub async fn policy_minutes(&self, policy: i64, range: Range<i64>) -> Result<Vec<PolicyMinute>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT floor(extract(epoch FROM minute) / 60)::bigint AS "minute!", granted, refused, waited_ms, failed
@@ -59,7 +59,7 @@ impl Ledger {
         Ok(minutes.collect())
     }
 
-    /// Deletes counts that are older than ninety days.
+    /// Deletes counts older than 90 days.
     pub async fn clear_minutes(&self) -> Result<u64, LedgerError> {
         let done = sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")
             .execute(&self.pool)

@@ -90,7 +90,7 @@ impl Row {
     }
 }
 
-/// All policies, or those of one application.
+/// All policies, or the policies of one application.
 pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) -> Result<Vec<Policy>, LedgerError> {
     let rows = sqlx::query_as!(
         Row,
@@ -106,7 +106,6 @@ pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) ->
     rows.into_iter().map(Row::policy).collect()
 }
 
-/// The columns of a policy to be written.
 struct Columns {
     max_permits: i64,
     rate: Option<i64>,

@@ -1,19 +1,18 @@
-//! Receivers of requests that cannot be connected to.
+//! Receivers that refuse connections.
 
 use crate::ledger::{Ledger, LedgerError};
 
-/// A receiver that is away.
 #[derive(Debug, Clone)]
 pub struct ReceiverAway {
     pub receiver: String,
-    /// For how long, in seconds.
+    /// In seconds.
     pub away_s: i64,
     pub error: String,
 }
 
 impl Ledger {
-    /// Records whether a receiver could be connected to, or why not; `None` if that is not known. An answer costs a statement
-    /// only after this process has reported the receiver as away.
+    /// Records whether a connection to a receiver succeeded, or its error; `None` if unknown. A success costs a statement only after this
+    /// process has reported the receiver as away.
     pub async fn note_receiver(&self, receiver: &str, reached: Option<Result<(), String>>) {
         let written = match reached {
             Some(Err(why)) => {
@@ -28,7 +27,7 @@ impl Ledger {
         }
     }
 
-    /// The receiver counts as away since the first failed attempt; a minute without one starts anew.
+    /// A receiver is away since the first failed attempt. After a minute without a failure, the time starts again.
     async fn receiver_is_away(&self, receiver: &str, error: &str) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))
@@ -48,7 +47,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The receivers that have been away for so long, and were tried within the last minute.
+    /// The receivers that have been away for at least `away_s`, and were tried within the last minute.
     pub async fn receivers_away(&self, away_s: i64) -> Result<Vec<ReceiverAway>, LedgerError> {
         let away = sqlx::query_as!(
             ReceiverAway,

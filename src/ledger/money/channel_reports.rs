@@ -1,7 +1,7 @@
-//! Money that moves (protocol, rule 16): a channel's report takes effect once, however often it comes, in one transaction with
-//! its consequences and with the journal.
+//! Applies reports of channels (protocol, rule 16). A report takes effect once, even if it arrives many times. Its effects and its line in
+//! the journal are in one transaction.
 //!
-//! Locks are taken in one order: the order, its payment, its refund, then the rows that end an order.
+//! Lock order: the order, its payment, its refund, then the rows that end an order.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::ledger::money::refunds::{RefundRoute, refund_unwanted};
 use crate::ledger::orders::cancel::abandon;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A report, and the name of the channel that it comes from.
+/// A report, with the name of its channel.
 #[derive(Debug)]
 pub struct ReportOf {
     pub channel: String,
@@ -57,9 +57,9 @@ impl Ledger {
         }
     }
 
-    /// Applies, in one transaction, those of the reports that say that a payment has succeeded which is under way and for which its
-    /// order waits. Returns for each whether it was applied. The others, and those whose order or payment is locked, have changed
-    /// nothing: [`take_in`](Self::take_in) takes each by itself.
+    /// Applies the successful payments among these reports in one transaction: the payment is in flight, and its order waits for it.
+    /// Returns for each report whether it was applied. All others changed nothing, nor did reports with a locked order or payment. Apply
+    /// each of these with [`take_in`](Self::take_in).
     pub async fn pay_orders(&self, reports: &[ReportOf]) -> Result<Vec<bool>, LedgerError> {
         let (mut keys, mut orders, mut channels) = (Vec::new(), Vec::new(), Vec::new());
         let (mut amounts, mut currencies) = (Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ impl Ledger {
             }
         }
         let mut tx = self.begin().await?;
-        // An order whose payment is under way has no other that has not left yet, so none is abandoned here.
+        // An order has only one payment at a time, so no other payment needs to be abandoned here.
         let paid = sqlx::query_scalar!(
             "WITH reported AS (
                SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::text[])
@@ -110,7 +110,7 @@ impl Ledger {
         die_at!("paid.before_commit");
         tx.commit().await?;
         die_at!("paid.after_commit");
-        // The first of two reports of one payment has its place.
+        // Of two reports of one payment, the first is the applied one.
         let mut paid: HashSet<Uuid> = paid.into_iter().collect();
         let applied =
             |report: &ChannelReport| report.progress == Progress::Succeeded && paid.remove(&report.about.key());
@@ -177,7 +177,7 @@ impl Ledger {
         Ok(taken_in)
     }
 
-    /// The channel has refused a payment for good, before anything moved.
+    /// The channel has refused a payment for good. No money has moved.
     pub async fn payment_refused(&self, id: PaymentId, claim: i32, why: &str) -> Result<(), LedgerError> {
         let mut tx = self.begin().await?;
         lock_order_of(&mut tx, id).await?;
@@ -195,7 +195,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Sets a callback aside for an operator; once, however often the callback comes.
+    /// Quarantines a callback for an operator. A repeated callback adds no row.
     pub async fn set_aside(&self, channel: &str, message: &str, problem: &str, body: &str) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO callbacks_set_aside (channel, message_id, problem, body) VALUES ($1, $2, $3, left($4, 16384))
@@ -211,7 +211,7 @@ impl Ledger {
     }
 }
 
-/// The order goes on without this payment. If its time to pay is over, it is cancelled.
+/// Ends a failed payment. If the order's time to pay is over, the order is cancelled.
 async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, why: &str) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'failed', reason = left($2, 500), ask_at = NULL, ended_at = now() WHERE id = $1",
@@ -227,7 +227,7 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     )
     .execute(&mut *tx)
     .await?;
-    // The expiry's message circles while the order waits for the payment: it is due again now.
+    // The expiry message is delayed again and again while the order waits for a payment. Make it due now.
     sqlx::query!(
         "UPDATE outbox SET status = 'pending', next_attempt_at = now()
          WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = $1 AND status || '' = 'sent'
@@ -236,7 +236,7 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
     )
     .execute(&mut *tx)
     .await?;
-    // An order of a larger group has no message of its own, and that of the group comes when the payment's time is up.
+    // In a larger group, the order has no expiry of its own, and the group's may come too late. Add one if the deadline has passed.
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
          SELECT 'group_expire', id, sale_id, quantity, shard, expires_at FROM orders
@@ -251,9 +251,9 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
 
 async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError> {
     sqlx::query!("UPDATE orders SET status = 'paid' WHERE id = $1", order).execute(&mut *tx).await?;
-    // A second payment that has not left yet is not needed any more.
+    // A second payment that was not sent is not needed any more.
     abandon(tx, &[order]).await?;
-    // Nothing is left to expire. Where the relay holds the row, the message comes and finds the order paid.
+    // Nothing is left to expire. If the relay has locked the row, its message comes and finds the order paid.
     sqlx::query!(
         "UPDATE outbox SET status = 'processed', processed_at = now()
          WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = $1 AND status || '' <> 'processed'

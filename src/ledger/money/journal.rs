@@ -1,11 +1,11 @@
-//! The journal: every movement of money, a line with both of its sides (migrations/0005_money.sql names them).
+//! The journal: each movement of money is one line with a debit and a credit account (migrations/0005_money.sql names them).
 
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::ledger::LedgerError;
 
-/// What is written down of a payment or a refund.
+/// The line for a payment or a refund.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::ledger) struct Movement<'a> {
     pub order: Uuid,
@@ -13,7 +13,7 @@ pub(in crate::ledger) struct Movement<'a> {
     pub currency: &'a str,
 }
 
-/// Writes a line of the journal. A second one of its kind for the same payment or refund breaks the transaction.
+/// Writes a line. A second line of this kind for the same payment or refund fails the transaction.
 pub(in crate::ledger) async fn write(
     tx: &mut PgConnection,
     entry: &str,

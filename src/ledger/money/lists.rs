@@ -1,4 +1,4 @@
-//! Payments, refunds and callbacks that were set aside, as people see them.
+//! Payments, refunds and quarantined callbacks, for people.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -9,7 +9,6 @@ use crate::domain::ids::OrderId;
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A payment or refund.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct MoneyRow {
     pub id: Uuid,
@@ -20,21 +19,21 @@ pub struct MoneyRow {
     pub status: String,
     pub created_at: DateTime<Utc>,
     pub ended_at: Option<DateTime<Utc>>,
-    /// Of a payment, why it failed; of a refund, its cause, who asked for it, and why.
+    /// For a payment: why it failed. For a refund: cause, who asked for it, and why.
     pub note: Option<String>,
 }
 
-/// Which payments or refunds are listed; all conditions must hold.
+/// A filter for payments or refunds. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct MoneyFilter {
     pub order: Option<OrderId>,
     pub status: Option<&'static str>,
-    /// Only what comes after this one in the list: the next page.
+    /// Only rows after this one in the list: the next page.
     pub before: Option<Uuid>,
     pub limit: i64,
 }
 
-/// A callback that was set aside.
+/// A quarantined callback.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct SetAside {
     pub id: i64,
@@ -46,18 +45,16 @@ pub struct SetAside {
 }
 
 impl Ledger {
-    /// Payments, newest first.
     pub async fn payments(&self, filter: &MoneyFilter) -> Result<Vec<MoneyRow>, LedgerError> {
         payments_on(&mut *self.begin_reading().await?, filter).await
     }
 
-    /// Refunds, newest first.
     pub async fn refunds(&self, filter: &MoneyFilter) -> Result<Vec<MoneyRow>, LedgerError> {
         refunds_on(&mut *self.begin_reading().await?, filter).await
     }
 
-    /// Callbacks that were set aside and are not settled yet, newest first; those before the id `before`. They are few, and the
-    /// index `callbacks_set_aside_open` has them all.
+    /// Quarantined callbacks that are not settled, newest first, with ids below `before`. The index `callbacks_set_aside_open` has all of
+    /// them. They are few.
     pub async fn callbacks_set_aside(&self, before: Option<i64>, limit: i64) -> Result<Vec<SetAside>, LedgerError> {
         Ok(sqlx::query_as!(
             SetAside,
@@ -70,7 +67,7 @@ impl Ledger {
         .await?)
     }
 
-    /// Marks callbacks as settled by an operator; returns how many there were.
+    /// Marks callbacks as settled by an operator. Returns how many were marked.
     pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query!(
@@ -87,8 +84,8 @@ impl Ledger {
     }
 }
 
-/// Payments, newest first: their ids rise with time, within the precision of the clocks that made them. An order's are in the index
-/// `payments_of_order`; those that are under way, or moved no money, in partial indexes; all others are most of the table.
+/// Payments, newest first: ids rise with time, within the precision of clocks. The index `payments_of_order` has the payments of an order.
+/// Partial indexes have those in flight and those that moved no money. All others are most of the table.
 pub(in crate::ledger) async fn payments_on(
     connection: &mut PgConnection,
     filter: &MoneyFilter,
@@ -106,7 +103,7 @@ pub(in crate::ledger) async fn payments_on(
     Ok(rows.fetch_all(connection).await?)
 }
 
-/// Refunds, likewise.
+/// Refunds, newest first, by the same order and indexes.
 pub(in crate::ledger) async fn refunds_on(
     connection: &mut PgConnection,
     filter: &MoneyFilter,

@@ -1,4 +1,4 @@
-//! Money: payments, refunds, what channels report about them, the journal of every movement, and lists for people.
+//! Money: payments, refunds, reports of channels, the journal of every movement, and lists for people.
 
 pub mod channel_reports;
 mod journal;

@@ -1,5 +1,4 @@
-//! Sending payments to a channel: claiming slots for them, and writing what came of each. docs/delivery.md has the argument of
-//! the slots.
+//! Sends payments to a channel: claims slots, and writes the results. docs/delivery.md explains why the slots are safe.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ pub struct DuePayment {
     pub currency: String,
     /// How long the payment has waited for its slot.
     pub waited: Duration,
-    /// The earliest and latest moments to send it, by this process's clock.
+    /// When to send it, by this process's clock.
     pub earliest: Instant,
     pub latest: Instant,
     pub claim: i32,
@@ -30,28 +29,26 @@ pub struct DuePayment {
     pub now_s: i64,
 }
 
-/// Whether a request for a payment that the channel does not have may still reach it.
+/// Whether an earlier request may still reach the channel, if the channel does not have the payment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendState {
     Nothing,
-    /// A request may be on its way, for so long at the most.
+    /// A request may be on its way, for at most this time.
     Perhaps {
         on_its_way: Duration,
     },
 }
 
-/// The result of claiming slots for payments.
 #[derive(Debug)]
 pub enum Claimed {
-    /// The first `looked_at` of the payments were looked at. These of them are to be sent, and the others need no slot.
+    /// The first `looked_at` payments were checked. Send those in `payments`. The others need no slot.
     Due { payments: Vec<DuePayment>, looked_at: usize },
     /// The next slot is too far away to be claimed.
     Wait(Duration),
 }
 
 impl Ledger {
-    /// Sets a channel's rate. When it changes, more than a second lies between the last slot of the old and the first of the new
-    /// rate.
+    /// Sets a channel's rate. After a change, the first slot is more than a second after the last slot of the old rate.
     pub async fn set_payment_pace(&self, channel: &str, pace: Pace) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
@@ -71,9 +68,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Looks at the first of these payments, as many as the channel's next tenth of a second has slots, at most `most`. Claims slots for
-    /// those that are to be sent, and marks the messages of all of them as processed. A payment is claimed by one sender, however often its
-    /// message comes.
+    /// Claims slots for due payments, and marks the messages of all checked payments as processed. Checks the first payments, at most
+    /// `most`, and no more than the channel has slots in 100 ms. One sender claims a payment, even if its message comes twice.
     pub async fn claim_payments(
         &self,
         channel: &str,
@@ -96,7 +92,7 @@ impl Ledger {
         }
         let at_once = pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1));
         let ids: Vec<Uuid> = payments.iter().take(at_once as usize).map(|payment| payment.0).collect();
-        // A locked payment is being abandoned or claimed: its message stays unsettled, and is sent again if necessary.
+        // A locked payment is being abandoned or claimed. Its message stays unsettled, and is sent again if necessary.
         let due = sqlx::query_scalar!(
             "SELECT id FROM payments WHERE id = ANY($1) AND channel = $2 AND status || '' = 'created'
              ORDER BY created_at, id FOR UPDATE SKIP LOCKED",
@@ -131,8 +127,8 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let after = Instant::now();
-        // Rows that the relay holds are passed over: it sends them once more, and that settles them. So are rows whose payment
-        // is being taken back.
+        // Rows locked by the relay are skipped. The relay sends them once more, and that message settles them. Payments that are being
+        // taken back are skipped too.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
@@ -167,9 +163,9 @@ impl Ledger {
         Ok(Claimed::Due { payments, looked_at: ids.len() })
     }
 
-    /// Takes back a payment that the channel does not have: it is sent again after a while, under the same key. If its order does
-    /// not wait any more, the payment is abandoned: at once if nothing was sent; otherwise only when no request of it can still
-    /// be on its way, and until then the channel is asked again.
+    /// Takes back a payment that the channel does not have. It is sent again later, under the same key. If its order does not wait for
+    /// payment any more, the payment is abandoned. That happens at once if no request was sent. Otherwise the channel is asked until no
+    /// request can be on its way.
     pub async fn take_back(
         &self,
         payment: PaymentId,
@@ -201,15 +197,14 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         tx.commit().await?;
-        // Outside the transaction, because the relay may hold the row while it waits for the broker. A process that dies here
-        // leaves the row to `resend_unsettled`.
+        // Outside the transaction, because the relay may lock the row while it waits for the broker. If the process dies here,
+        // `resend_unsettled` finds the row.
         if status.as_deref() == Some("created") {
             self.postpone_payments(&[payment], after).await?;
         }
         Ok(())
     }
 
-    /// Sends the messages of payments again after a while.
     pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
         sqlx::query!(
@@ -226,7 +221,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Leaves the channel alone for a while, because it asked for a pause or is away.
+    /// Pauses a channel that asked for a pause or is away.
     pub async fn rest_channel(&self, channel: &str, rest: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
@@ -239,7 +234,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Moves the slots that are not claimed yet, because a request left later than its slot.
+    /// Delays the slots that are not claimed yet, because a request left later than its slot.
     pub async fn delay_channel(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
@@ -251,8 +246,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The channel has taken the requests of these payments, each sent under this claim; the outcomes come by callbacks, or are
-    /// asked for. One that is locked is being decided, or asked about.
+    /// The channel has accepted these payments, each sent under this claim. The outcome comes by a callback, or the channel is asked. A
+    /// locked payment is skipped: another worker decides it or asks about it.
     pub async fn payments_taken(&self, sent: &[(PaymentId, i32)], ask_after: Duration) -> Result<(), LedgerError> {
         let (ids, claims): (Vec<Uuid>, Vec<i32>) = sent.iter().map(|(payment, claim)| (payment.0, *claim)).unzip();
         sqlx::query!(
@@ -269,7 +264,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether the payment has reached the channel is unknown: the channel is asked after a while.
+    /// It is unknown whether the payment has reached the channel. The channel is asked after a while.
     pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'

@@ -1,5 +1,5 @@
-//! Payments and refunds whose channel is asked for their state, because no callback came; and how money stands, for operators.
-//! A worker that takes a question has it until the question is due again, so that a worker that dies delays nothing.
+//! Asks channels for the state of payments and refunds without a callback, and counts money for operators. A worker claims a question until
+//! the question is due again. If the worker dies, nothing is late.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::ledger::micros;
 use crate::ledger::money::refunds::{RefundItem, RefundRoute, queue};
 use crate::ledger::{Ledger, LedgerError};
 
-/// A payment or refund whose channel is to be asked.
+/// A question to a channel about a payment or refund.
 #[derive(Debug, Clone, Copy)]
 pub enum StatusQuery {
     /// With the claim under which the payment was sent.
@@ -37,13 +37,12 @@ impl StatusQuery {
     }
 }
 
-/// How money stands.
 #[derive(Debug, Clone, Copy)]
 pub struct MoneyFigures {
     /// Payments that wait for a slot, and the age of the oldest in seconds.
     pub created: i64,
     pub oldest_s: i64,
-    /// Payments whose outcome is not known yet.
+    /// Payments with an unknown outcome.
     pub under_way: i64,
     pub refunds: i64,
     pub refunds_failed: i64,
@@ -51,7 +50,7 @@ pub struct MoneyFigures {
 }
 
 impl Ledger {
-    /// Whether a channel has payments that are to be asked about now, or refunds that are not decided.
+    /// Whether a channel has payments to ask about now, or undecided refunds.
     pub async fn is_anything_open(&self, channel: &str) -> Result<bool, LedgerError> {
         let open = sqlx::query_scalar!(
             r#"SELECT coalesce((SELECT ask_at <= now() FROM payments WHERE channel = $1 AND ask_at IS NOT NULL
@@ -63,7 +62,7 @@ impl Ledger {
         Ok(open.fetch_one(&self.pool).await?)
     }
 
-    /// Takes payments whose channel is to be asked now; each time a little later, up to 5 minutes.
+    /// Claims payments to ask about, at growing intervals, up to 5 minutes.
     pub async fn payments_to_ask(
         &self,
         channel: &str,
@@ -92,7 +91,7 @@ impl Ledger {
             .collect())
     }
 
-    /// Takes refunds that left some time ago and were not decided since.
+    /// Claims refunds that were sent some time ago and are undecided.
     pub async fn refunds_to_ask(
         &self,
         channel: &str,
@@ -118,7 +117,7 @@ impl Ledger {
             .collect())
     }
 
-    /// The channels that are not among `configured` and have money under way, with the number of payments and refunds.
+    /// The channels outside `configured` that have money in flight, with the number of payments and refunds.
     pub async fn money_without_channel(&self, configured: &[String]) -> Result<Vec<(String, i64)>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT channel AS "channel!", count(*) AS "rows!"
@@ -132,7 +131,7 @@ impl Ledger {
         Ok(rows.into_iter().map(|row| (row.channel, row.rows)).collect())
     }
 
-    /// Puts refunds into their outflow that had found it full; returns how many were put in.
+    /// Queues refunds that had found their outflow full. Returns how many were queued.
     pub async fn queue_refunds(&self, channel: &str, route: &RefundRoute, limit: i64) -> Result<usize, LedgerError> {
         let waiting = sqlx::query_scalar!(
             r#"SELECT coalesce((SELECT true FROM refunds WHERE status = 'requested' AND NOT queued AND channel = $1
@@ -169,15 +168,15 @@ impl Ledger {
         Ok(brought)
     }
 
-    /// Sends a refund again under the same key, because the channel has never received it. `false` where the item is not done:
-    /// it is parked then, and waits for an operator.
+    /// Sends a refund again under the same key, because the channel has never received it. Returns `false` if the item is not done: the
+    /// item is parked then, and waits for an operator.
     pub async fn refund_again(&self, key: RefundKey) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key.0)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(item) = item else { return Ok(false) };
-        // The key's row first: all transactions lock in this order.
+        // The key's row first: this is the lock order of all transactions.
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
              ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
@@ -197,7 +196,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Tries a refund again that the channel has refused, under a new key; `false` when there is no such refund.
+    /// Retries a refused refund under a new key. Returns `false` if there is no such refund.
     pub async fn retry_refund(&self, refund: RefundId, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         let done = sqlx::query!(
@@ -216,7 +215,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// How money stands, read from partial indexes.
+    /// Reads partial indexes only.
     pub async fn money_figures(&self) -> Result<MoneyFigures, LedgerError> {
         Ok(sqlx::query_as!(
             MoneyFigures,
@@ -232,7 +231,7 @@ impl Ledger {
         .await?)
     }
 
-    /// What our books say of payments and refunds, by their keys: status, amount and currency.
+    /// Payments and refunds in our books by key: status, amount and currency.
     pub async fn money_by_key(&self, keys: &[Uuid]) -> Result<Vec<(Uuid, String, i64, String)>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT id AS "key!", status AS "status!", amount_cents AS "amount!", currency AS "currency!"
@@ -245,7 +244,7 @@ impl Ledger {
         Ok(rows.into_iter().map(|r| (r.key, r.status, r.amount, r.currency)).collect())
     }
 
-    /// The keys of all money that our books say has moved through a channel.
+    /// The keys of all money that moved through a channel, by our books.
     pub async fn moved_through(&self, channel: &str) -> Result<Vec<Uuid>, LedgerError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT id AS "key!" FROM payments WHERE channel = $1 AND status = 'succeeded' AND amount_cents > 0

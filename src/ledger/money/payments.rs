@@ -1,4 +1,4 @@
-//! Beginning payments. payment_dispatch.rs sends them, channel_reports.rs takes in their outcomes.
+//! Begins payments. payment_dispatch.rs sends them, channel_reports.rs applies their outcomes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,29 +17,28 @@ pub struct PaymentRequest {
     pub order: OrderId,
     pub user: String,
     pub channel: String,
-    /// The trace of the request, if it is traced.
+    /// If the request is traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// What came of a request to pay.
+/// The result of a request to pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaymentStart {
-    /// The payment that is now under way for the order: a new one, or the one that was there before.
+    /// The order's payment in flight: a new one, or an earlier one.
     Payment(PaymentId, PaymentStatus),
     /// The buyer has no such order.
     Unknown,
-    /// The order does not wait for payment, or not for one through this channel.
+    /// The order does not wait for payment, or waits for a payment through another channel.
     IllegalState,
-    /// Another transaction has locked the order, and nothing began.
+    /// Another transaction has locked the order. No payment began.
     InUse,
-    /// The payment could not be written: nothing began.
+    /// The payment could not be written. No payment began.
     Failed,
 }
 
 impl Ledger {
-    /// Begins payments of orders, or finds the payments that are under way for them. An order waits for the outcome, up to
-    /// `wait_ms` beyond its deadline. An order that cannot be paid never fails the group that it is in, and one that is locked does
-    /// not delay it.
+    /// Begins payments of orders, or finds their payments in flight. An order waits for the outcome, up to `wait_ms` beyond its deadline.
+    /// An order that cannot be paid never fails its batch. A locked order does not delay it.
     pub async fn begin_payments(
         &self,
         requests: &[PaymentRequest],
@@ -67,7 +66,7 @@ impl Ledger {
         Ok(all)
     }
 
-    /// As [`begin_payments`](Self::begin_payments), but waits for an order that is locked.
+    /// As [`begin_payments`](Self::begin_payments), but waits for a locked order.
     pub async fn begin_payment(
         &self,
         request: &PaymentRequest,
@@ -95,7 +94,7 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        // Read after the locks are held, so that payments of other transactions are seen.
+        // Read under the locks, so that payments of other transactions are seen.
         let live = sqlx::query!(
             "SELECT id, order_id, status, channel FROM payments
              WHERE order_id = ANY($1) AND status IN ('created', 'sending', 'waiting')",
@@ -168,7 +167,7 @@ impl Ledger {
     }
 }
 
-/// Locks a payment's order, which comes before the payment in the order of locks; returns whether the order waits for payment.
+/// Locks a payment's order. The lock order puts orders before payments. Returns whether the order waits for payment.
 pub(in crate::ledger) async fn lock_order_of(tx: &mut PgConnection, payment: PaymentId) -> Result<bool, LedgerError> {
     let pending = sqlx::query_scalar!(
         r#"SELECT status = 'pending_payment' AS "pending!" FROM orders

@@ -1,5 +1,5 @@
-//! Refunds: a refund is written with its cause, leaves by its channel's outflow, and ends when the channel reports so. Locks
-//! are taken in the order of channel_reports.rs.
+//! Refunds. A refund is written in the transaction of its cause, leaves by its channel's outflow, and ends with the channel's report. The
+//! lock order is in channel_reports.rs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -16,14 +16,13 @@ use crate::ledger::orders::cancel::give_back;
 use crate::ledger::outflow::items::{Enqueued, NewItem, enqueue};
 use crate::ledger::{Ledger, LedgerError};
 
-/// How refunds leave through a channel.
 #[derive(Debug, Clone)]
 pub struct RefundRoute {
-    /// The outflow that paces them.
+    /// The outflow that limits the rate of refunds.
     pub outflow: String,
 }
 
-/// The payload of a refund's item in its outflow. Its channel makes the request of it.
+/// The payload of a refund's outflow item. The channel builds its request from this.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RefundItem {
     pub payment_key: PaymentId,
@@ -31,7 +30,7 @@ pub struct RefundItem {
     pub currency: String,
 }
 
-/// What came of asking for a refund.
+/// The result of asking for a refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefundAsked {
     Refund(RefundId, RefundStatus),
@@ -39,7 +38,7 @@ pub enum RefundAsked {
     IllegalState,
 }
 
-/// Money that is to go back.
+/// Money to return.
 struct NewRefund<'a> {
     payment: PaymentId,
     order: Uuid,
@@ -52,8 +51,8 @@ struct NewRefund<'a> {
 }
 
 impl Ledger {
-    /// Asks for the refund of a paid order. Asked again, returns the refund that is under way. The audit log has each refund that was
-    /// not asked for by its buyer (`user` is `None`).
+    /// Asks for the refund of a paid order. A repeated call returns the refund in flight. Refunds that the buyer did not ask for (`user` is
+    /// `None`) are in the audit log.
     pub async fn ask_refund(
         &self,
         order: OrderId,
@@ -91,7 +90,7 @@ impl Ledger {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        // An order that an operator marked as paid has no money at a channel.
+        // For an order that an operator marked as paid, no channel has money.
         let Some(paid) = paid else { return Ok(RefundAsked::IllegalState) };
         let Some(route) = outflow_of(&paid.channel) else { return Ok(RefundAsked::IllegalState) };
         sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
@@ -168,7 +167,7 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(row) = row else {
-            // Perhaps this is an earlier key of the refund.
+            // This may be an earlier key of the refund.
             let before = sqlx::query_scalar!(
                 r#"SELECT EXISTS (SELECT FROM outflow_items
                                   WHERE id = $1 AND payload ->> 'payment_key' = $2::text) AS "before!""#,
@@ -194,7 +193,7 @@ impl Ledger {
     }
 }
 
-/// Refunds money for which no order waits.
+/// Refunds money that no order waits for.
 pub(in crate::ledger) async fn refund_unwanted(
     tx: &mut PgConnection,
     channel: &str,
@@ -222,8 +221,8 @@ pub(in crate::ledger) async fn refund_unwanted(
     Ok(())
 }
 
-/// Writes a refund and puts it into the outflow. A refund that finds the outflow full is put there later. A refund of nothing
-/// ends at once, without its channel.
+/// Writes a refund and queues it in the outflow. If the outflow is full, it is queued later. A refund of 0 ends at once, without the
+/// channel.
 async fn create_refund(
     tx: &mut PgConnection,
     refund: &NewRefund<'_>,
@@ -261,7 +260,7 @@ async fn create_refund(
     Ok((id, RefundStatus::Succeeded))
 }
 
-/// Puts a refund into its channel's outflow; `false` where that is full.
+/// Queues a refund in its channel's outflow. Returns `false` if that is full.
 pub(in crate::ledger) async fn queue(
     tx: &mut PgConnection,
     key: RefundKey,
@@ -271,14 +270,14 @@ pub(in crate::ledger) async fn queue(
     let item = NewItem {
         id: key.0,
         channel: route.outflow.clone(),
-        // Refunds have no order among themselves: each is a key of its own.
+        // Refunds need no order: each has its own key.
         key: key.to_string(),
         payload: serde_json::to_value(refund).map_err(|_| LedgerError::Unreadable("refunds"))?,
     };
     Ok(enqueue(tx, &item).await? != Enqueued::Full)
 }
 
-/// The money is back: writes the journal, and ends the order where it waited for this refund.
+/// The channel has returned the money. Writes the journal, and ends the order if it waited for this refund.
 async fn finish_refund(tx: &mut PgConnection, refund: RefundId) -> Result<(), LedgerError> {
     let row = sqlx::query!(
         "UPDATE refunds SET status = 'succeeded', ended_at = now() WHERE id = $1
