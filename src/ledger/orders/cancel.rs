@@ -1,5 +1,5 @@
-//! Cancels unpaid orders (protocol, rule 8): status, stock, the buyer's counter and the release of the hold change in one
-//! transaction, and only while the order waits for payment.
+//! Cancels unpaid orders (protocol, rule 8). Status, stock, the buyer's counter and the release of the hold change in one transaction, and
+//! only while the order waits for payment.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,7 +12,6 @@ use crate::domain::order::CancelReason;
 use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
-    /// The sales of these orders, each with its orders.
     pub async fn orders_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let rows = sqlx::query!("SELECT id, sale_id FROM orders WHERE id = ANY($1) ORDER BY id", &ids);
@@ -23,7 +22,7 @@ impl Ledger {
         Ok(by_sale)
     }
 
-    /// Cancels an order for its buyer; `false` when the order does not wait for payment.
+    /// Cancels an order for its buyer. Returns `false` if the order does not wait for payment.
     pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", order.0).execute(&mut *tx).await?;
@@ -33,14 +32,14 @@ impl Ledger {
         Ok(!cancelled.is_empty())
     }
 
-    /// Cancels those of the orders that wait for payment, belong to the buyer who is named with each, and are not locked, all in one
-    /// transaction. Returns which.
+    /// Cancels orders in one transaction. Skips orders that do not wait for payment, belong to another buyer than the given one, or are
+    /// locked. Returns the cancelled orders.
     ///
     /// # Errors
-    /// `Locked` when another transaction keeps the row of a sale: none is cancelled.
+    /// `Locked` if another transaction has locked the row of a sale. Then no order is cancelled.
     pub async fn cancel_by_buyers(&self, orders: &[(OrderId, &str)]) -> Result<HashSet<OrderId>, LedgerError> {
         let mut tx = self.begin().await?;
-        // Less than a buyer waits: what is locked is cancelled apart.
+        // Shorter than a buyer waits. Orders of a locked sale are cancelled separately.
         (&mut *tx).execute("SET LOCAL lock_timeout = '500ms'").await?;
         let locked = lock_of_buyers(&mut tx, orders).await?;
         let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer).await?;
@@ -51,7 +50,7 @@ impl Ledger {
     }
 }
 
-/// An order that waits for payment, and is locked.
+/// A locked order that waits for payment.
 pub(super) struct Unpaid {
     id: Uuid,
     sale_id: i64,
@@ -59,7 +58,7 @@ pub(super) struct Unpaid {
     quantity: i32,
 }
 
-/// Locks those of the orders that wait for payment and are overdue.
+/// Locks the overdue unpaid orders among these.
 pub(super) async fn lock_overdue(tx: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Unpaid>, LedgerError> {
     let orders = sqlx::query_as!(
         Unpaid,
@@ -71,7 +70,7 @@ pub(super) async fn lock_overdue(tx: &mut PgConnection, ids: &[Uuid]) -> Result<
     Ok(orders.fetch_all(&mut *tx).await?)
 }
 
-/// Locks those of the orders that wait for payment, belong to these buyers, and that no other transaction has locked.
+/// Locks the unpaid orders of these buyers. Skips orders that another transaction has locked.
 async fn lock_of_buyers(tx: &mut PgConnection, orders: &[(OrderId, &str)]) -> Result<Vec<Unpaid>, LedgerError> {
     let (ids, users): (Vec<Uuid>, Vec<&str>) = orders.iter().map(|(order, user)| (order.0, *user)).unzip();
     let orders = sqlx::query_as!(
@@ -85,7 +84,7 @@ async fn lock_of_buyers(tx: &mut PgConnection, orders: &[(OrderId, &str)]) -> Re
     Ok(orders.fetch_all(&mut *tx).await?)
 }
 
-/// Cancels orders, and adds a row for the release of their holds, one for each sale and shard. Returns their ids.
+/// Cancels orders. Adds one row per sale and shard for the release of their holds. Returns their ids.
 pub(super) async fn cancel(
     tx: &mut PgConnection,
     orders: Vec<Unpaid>,
@@ -108,14 +107,14 @@ pub(super) async fn cancel(
     .execute(&mut *tx)
     .await?;
     write_lapsed_holds(tx, &ids, reason).await?;
-    // Payments that were not sent end here. The others go on, and their money is refunded.
+    // Payments that were not sent end here. The others continue, and their money is refunded.
     abandon(tx, &ids).await?;
     let held: Vec<_> = orders.into_iter().map(|order| (order.sale_id, order.user_id, order.quantity)).collect();
     give_back(tx, &held, true).await?;
     Ok(ids)
 }
 
-/// Writes down which holds of these cancelled orders have lapsed (protocol, rule 17), with the address that each was taken from.
+/// Records the lapsed holds of these cancelled orders (protocol, rule 17), each with the buyer's address.
 async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid], reason: CancelReason) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
@@ -134,8 +133,8 @@ async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid], reason: Canc
     Ok(())
 }
 
-/// Abandons the payments of these orders that have certainly not been sent. One that may have been sent before is not sent
-/// again: its channel is asked about it.
+/// Abandons the payments of these orders that were certainly not sent. A payment that may have been sent is not sent again: its channel is
+/// asked about it.
 pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'abandoned', ended_at = now()
@@ -156,8 +155,7 @@ pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -
     Ok(())
 }
 
-/// Takes the units of ended orders (sale, buyer, quantity) off the buyers' counters, and returns them to the stock if
-/// `returns_units`.
+/// Subtracts the units of ended orders (sale, buyer, quantity) from the buyers' counters. With `returns_units`, returns them to the stock.
 pub(in crate::ledger) async fn give_back(
     tx: &mut PgConnection,
     orders: &[(i64, String, i32)],
@@ -173,7 +171,7 @@ pub(in crate::ledger) async fn give_back(
     let of_sales: Vec<i64> = buyers.keys().map(|(sale, _)| *sale).collect();
     let users: Vec<String> = buyers.keys().map(|(_, user)| user.clone()).collect();
     let units: Vec<i32> = buyers.values().copied().collect();
-    // Locked in the order of their keys first, as fulfilment does: an UPDATE alone locks its rows in any order.
+    // Locked first, in the order of their keys, as fulfilment does. An UPDATE alone locks rows in any order.
     sqlx::query!(
         "SELECT 1 AS one FROM sale_buyers WHERE (sale_id, user_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))
          ORDER BY sale_id, user_id COLLATE \"C\" FOR UPDATE",

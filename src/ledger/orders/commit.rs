@@ -12,7 +12,7 @@ use crate::ledger::orders::insert::{insert_on, unlocked_epochs};
 use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::ledger::{Ledger, LedgerError};
 
-/// How long a sale sells nothing whose epoch was locked. Then a commit tries again.
+/// How long a sale with a locked epoch sells nothing. Then a commit tries again.
 pub(super) const LOCKED_FOR: Duration = Duration::from_secs(1);
 
 impl Ledger {
@@ -25,16 +25,16 @@ impl Ledger {
         commit_on(&mut *self.pool.acquire().await?, purchases, &locked).await
     }
 
-    /// Checks that purchases can be written, without writing one: a server that is read-only, or lacks a table, cannot.
+    /// Checks that purchases could be written, without writing one. A read-only server, or one without a table, fails.
     pub async fn can_commit(&self) -> Result<(), LedgerError> {
         insert_on(&mut *self.reserved.acquire().await?, &[]).await.map(drop)
     }
 }
 
-/// Commits purchases together, but for those of sales whose epoch another transaction keeps locked, or did a moment ago.
+/// Commits purchases together. Skips sales with an epoch that is locked, or was locked a moment ago.
 ///
 /// # Errors
-/// An outage of PostgreSQL. `Locked` where it is not known what is locked: then no sale can sell.
+/// An outage of PostgreSQL, or `Locked` if no locked sale is found. Then no sale can sell.
 pub(super) async fn commit_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
@@ -51,14 +51,14 @@ pub(super) async fn commit_on(
     let rest: Vec<Purchase> = places.iter().map(|place| purchases[*place].clone()).collect();
     match commit_free(connection, &rest).await {
         Ok(outcomes) => places.iter().zip(outcomes).for_each(|(place, outcome)| all[*place] = outcome),
-        // Another one was locked meanwhile. If none was, it is something that all sales need.
+        // Another sale's epoch was locked meanwhile. If none is found, the lock blocks all sales.
         Err(LedgerError::Locked) if note_locked(connection, &rest, locked).await? => {}
         Err(error) => return Err(error),
     }
     Ok(all)
 }
 
-/// Finds out which sales of these purchases have a locked epoch; `false` when none has.
+/// Records the sales of these purchases with a locked epoch. Returns `false` if there is none.
 async fn note_locked(
     connection: &mut PgConnection,
     purchases: &[Purchase],
@@ -75,19 +75,19 @@ async fn note_locked(
     Ok(free.len() < sales.len())
 }
 
-/// Commits purchases together. Where that fails, each group alone, then the members of a group that fails alone as groups of one: a bad row
-/// fails nobody else.
+/// Commits purchases together. If that fails, commits each group alone. If a group fails alone, commits its members as groups of one. So a
+/// bad row fails no other.
 async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     match insert_on(connection, purchases).await {
         Ok(outcomes) => return Ok(outcomes),
-        // What was too slow together takes no less time apart, and others wait behind it.
+        // A batch that was too slow is no faster in parts, and other purchases wait behind it.
         Err(error) if error.is_temporary() => return Err(error),
         Err(error) => {
             tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
         }
     }
     let mut all = vec![Committed::Unknown; purchases.len()];
-    // The members of a group stay together, wherever they stand: its row has all of them, or is not written.
+    // A group is one row. Its members stay together, even if they are not neighbours in the input.
     let mut places: Vec<usize> = (0..purchases.len()).collect();
     places.sort_by_key(|place| purchases[*place].group);
     for part in places.chunk_by(|one, next| purchases[*one].group == purchases[*next].group) {
@@ -112,7 +112,6 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
     Ok(all)
 }
 
-/// Commits one purchase as a group of one, and nothing with it.
 async fn commit_alone(connection: &mut PgConnection, purchase: Purchase) -> Result<Committed, LedgerError> {
     let purchase = Purchase { group: GroupId::of_one(purchase.order), ..purchase };
     match insert_on(connection, std::slice::from_ref(&purchase)).await {

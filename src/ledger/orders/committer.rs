@@ -1,4 +1,4 @@
-//! Commits the purchases of many callers together, on a few connections of its own.
+//! Commits the purchases of many callers together, on a few connections that nothing else uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,26 +18,26 @@ use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::ledger::{Ledger, LedgerError};
 use crate::telemetry::spans::Span;
 
-/// Purchases that are answered together, and so are committed together.
+/// Purchases with one common answer, so they are committed together.
 struct Group {
     purchases: Vec<Purchase>,
     queued_at: Instant,
     reply: oneshot::Sender<Vec<Committed>>,
 }
 
-/// Purchases that may wait for their commit; more are refused before they touch the stock.
+/// Queue limit in purchases. Purchases above it are refused before they touch the stock.
 const BACKLOG_MAX: usize = 8192;
-/// A commit that takes longer holds up the purchases that come after it.
+/// A commit slower than this counts as stalled. Purchases wait behind it.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// How long a measured wait for a commit counts.
+/// How long a measured wait stays valid.
 const WAIT_VALID: Duration = Duration::from_millis(100);
-/// How long a commit waits for a sale's epoch: shorter than what counts as stalled, because other sales wait with it. A refill keeps it for
+/// How long a commit waits for a sale's epoch. Shorter than `STALLED_AFTER`, because other sales wait with it. A refill locks the epoch for
 /// milliseconds.
 const LOCK_WAIT: &str = "SET lock_timeout = '250ms'";
-/// A commit that takes longer is given up; whether it took effect is unknown.
+/// A slower commit is given up. It is unknown then whether it took effect.
 const COMMIT_MAX: Duration = Duration::from_secs(5);
 
-/// Commits the groups together that have arrived while the last ones were being written.
+/// Commits together the groups that arrived during the last commit.
 #[derive(Clone)]
 pub struct Committer {
     queue: mpsc::Sender<Group>,
@@ -45,24 +45,23 @@ pub struct Committer {
     notifier: Notifier,
 }
 
-/// What is known of PostgreSQL's ability to commit.
+/// Whether PostgreSQL can commit, as far as this process knows.
 struct Pulse {
     healthy: AtomicBool,
     started: Instant,
-    /// When each lane began its present commit, in milliseconds after `started`; 0 when it has none.
+    /// When each lane began its commit, in milliseconds after `started`; 0: idle.
     began: Vec<AtomicU64>,
-    /// The purchases in the queue.
     queued: AtomicUsize,
-    /// Sales whose epoch was locked.
+    /// Sales with a locked epoch.
     locked: LockedSales,
-    /// How long the oldest group of the last commit had waited, in microseconds, and when that was measured.
+    /// How long the oldest group of the last commit had waited, in microseconds, and when this was measured.
     wait_us: AtomicU64,
     measured_ms: AtomicU64,
 }
 
 impl Pulse {
     fn now_ms(&self) -> u64 {
-        // Never 0, which means that there is no commit.
+        // Never 0, because 0 means idle.
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
@@ -77,7 +76,7 @@ impl Pulse {
         if counts { Duration::from_micros(self.wait_us.load(Ordering::Relaxed)) } else { Duration::ZERO }
     }
 
-    /// How long all lanes have been busy with the same groups.
+    /// How long all lanes have been busy with the same commits.
     fn busy_for(&self) -> Duration {
         let began = self.began.iter().map(|began| began.load(Ordering::Relaxed));
         let latest = began.reduce(|latest, began| if latest == 0 || began == 0 { 0 } else { latest.max(began) });
@@ -124,40 +123,39 @@ impl Committer {
         Self { queue, pulse, notifier: notifier.clone() }
     }
 
-    /// Whether PostgreSQL has answered last, no commit has been waiting for its answer for long, and the queue is not too
-    /// long. Otherwise no stock is touched (rule 4), so that few holds are left without a row.
+    /// Whether PostgreSQL's last answer was good, no commit is stalled, and the queue is not too long. Otherwise no stock is touched (rule
+    /// 4), so that few holds are left without a row.
     pub fn is_healthy(&self) -> bool {
         self.pulse.is_healthy() && self.pulse.queued.load(Ordering::Relaxed) <= BACKLOG_MAX
     }
 
-    /// Whether purchases of this sale could not be committed a moment ago, while others could. Then its stock is not touched (rule 4).
+    /// Whether purchases of this sale could not be committed a moment ago, while others could. Such a sale's stock is not touched (rule 4).
     pub fn is_locked(&self, sale: SaleId) -> bool {
         self.pulse.locked.contains(sale)
     }
 
-    /// How long purchases have lately waited for their commit to begin.
+    /// How long purchases have recently waited for their commit to begin.
     pub fn wait(&self) -> Duration {
         let measured = self.pulse.wait();
         let nothing_waits = self.queue.capacity() == self.queue.max_capacity();
         if nothing_waits { measured } else { measured.max(self.pulse.busy_for()) }
     }
 
-    /// Records whether PostgreSQL has answered.
     pub fn set_healthy(&self, healthy: bool) {
         self.pulse.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Notifies that another use case has added rows to the outbox.
+    /// To call when another use case has added outbox rows.
     pub fn outbox_changed(&self) {
         self.notifier.outbox_changed();
     }
 
-    /// Notifies that another use case has changed an order's status.
+    /// To call when another use case has changed an order's status.
     pub fn orders_changed(&self) {
         self.notifier.orders_changed();
     }
 
-    /// Returns once each of these purchases is committed, or it is settled that its outcome is unknown.
+    /// Returns when each purchase is committed, or has an unknown outcome for good.
     pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<Committed> {
         let (size, queued_at) = (purchases.len(), Instant::now());
         let (reply, outcomes) = oneshot::channel();
@@ -168,8 +166,8 @@ impl Committer {
     }
 }
 
-/// Waits for a group, and takes those behind it until they have `batch_max` purchases. A group is never divided. Returns none when
-/// the last handle was dropped and the queue is empty.
+/// Waits for a group. Then takes the groups behind it, until they have `batch_max` purchases. Never divides a group. Returns none when the
+/// last handle was dropped and the queue is empty.
 async fn next_groups(queue: &Mutex<mpsc::Receiver<Group>>, batch_max: usize) -> Vec<Group> {
     let mut queue = queue.lock().await;
     let (mut groups, mut purchases) = (Vec::new(), 0);
@@ -190,15 +188,15 @@ struct Lane {
     connection: Option<LaneConnection>,
 }
 
-/// A lane's own connection. The pool would test it each time, which costs a sixth of a commit's time.
+/// A lane's own connection. The pool would test it before each commit, which costs a sixth of a commit's time.
 struct LaneConnection {
     connection: PoolConnection<Postgres>,
     used: Instant,
-    /// The changes of the primary before it was taken.
+    /// The count of primary changes before the connection was taken.
     changes: u64,
 }
 
-/// A connection that was idle for longer is tested before it is used.
+/// A connection that was idle for longer is tested before use.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
@@ -233,7 +231,7 @@ impl Lane {
         let written = tokio::select! {
             biased;
             written = Ledger::within(COMMIT_MAX, self.commit(&ledger, rows)) => written,
-            // The server is away, or another one is the primary now: this one may never answer.
+            // The server is away, or another server is the primary now. This connection may never answer.
             _ = outages.changed() => Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
         };
         pulse.began[self.number].store(0, Ordering::Relaxed);
@@ -247,13 +245,13 @@ impl Lane {
         })
     }
 
-    /// Commits on the lane's own connection. One that has failed, or was interrupted, is not used again.
+    /// Commits on the lane's own connection. A connection that failed or was interrupted is not used again.
     async fn commit(&mut self, ledger: &Ledger, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let changes = ledger.primary_changes();
         let mut connection = match self.connection.take() {
             Some(own) if own.used.elapsed() < IDLE_MAX && own.changes == changes => own.connection,
             idle => {
-                drop(idle); // back to the pool, which tests a connection before it returns it
+                drop(idle); // the pool tests it before the next use
                 let mut connection = ledger.reserved.acquire().await?;
                 connection.execute(LOCK_WAIT).await?;
                 connection

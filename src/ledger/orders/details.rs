@@ -1,4 +1,4 @@
-//! One order with all that belongs to it, in one snapshot, for people.
+//! One order with its history, payments, refunds and messages, in one snapshot, for people.
 
 use chrono::{DateTime, Utc};
 use strum::VariantArray;
@@ -10,23 +10,21 @@ use crate::ledger::money::lists::{MoneyFilter, MoneyRow, payments_on, refunds_on
 use crate::ledger::orders::read::{OwnedOrder, order_on};
 use crate::ledger::{Ledger, LedgerError};
 
-/// Rows of one kind that are shown of an order. None has so many, unless it was paid again and again in vain.
+/// Row limit per kind. Only an order with very many failed payments has more.
 const ROWS_MAX: i64 = 100;
 
-/// An order with all that belongs to it.
 #[derive(Debug)]
 pub struct OrderDetails {
     pub order: OwnedOrder,
-    /// From the first to the last. Those of sales that ended long ago are cleared.
+    /// Oldest first. Empty for sales that ended long ago: their steps are cleared.
     pub changes: Vec<StatusChange>,
     /// Newest first.
     pub payments: Vec<MoneyRow>,
     pub refunds: Vec<MoneyRow>,
-    /// Messages about the order, its group and its payments, and events that its webhook has not taken yet; oldest first.
+    /// Messages about the order, its group and its payments, and events that the webhook has not accepted yet. Oldest first.
     pub messages: Vec<OrderMessage>,
 }
 
-/// A change of an order's status.
 #[derive(Debug)]
 pub struct StatusChange {
     pub at: DateTime<Utc>,
@@ -34,7 +32,7 @@ pub struct StatusChange {
     pub to: String,
 }
 
-/// A message about an order, and how its delivery stands.
+/// A message about an order, with the state of its delivery.
 #[derive(Debug)]
 pub struct OrderMessage {
     pub id: i64,
@@ -46,7 +44,7 @@ pub struct OrderMessage {
 }
 
 impl Ledger {
-    /// An order of any buyer, with all that belongs to it.
+    /// An order of any buyer, with its details.
     pub async fn order_details(&self, id: OrderId) -> Result<Option<OrderDetails>, LedgerError> {
         let mut tx = self.begin_reading().await?;
         let Some(order) = order_on(&mut tx, id).await? else { return Ok(None) };
@@ -70,7 +68,8 @@ impl Ledger {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        // The messages of a payment and of a group name these. All kinds are named, because the index `outbox_once` begins with the kind.
+        // Messages of a payment or group have the payment's or group's id. The query lists all kinds, because the index `outbox_once`
+        // begins with the kind.
         let of_others = payments.iter().map(|payment| payment.id).chain(group);
         let about: Vec<Uuid> = std::iter::once(id.0).chain(of_others).collect();
         let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();

@@ -1,5 +1,5 @@
-//! Cancels unpaid orders at their deadline (protocol, rule 8): those of a group together. A single order is named by its own id, as a group of
-//! one is.
+//! Cancels unpaid orders at their deadline (protocol, rule 8), a whole group at once. A single order counts as a group of one: the order's
+//! id names it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,18 +13,17 @@ use crate::ledger::orders::groups::{GroupSize, uuids};
 use crate::ledger::outbox::one_line;
 use crate::ledger::{Ledger, LedgerError};
 
-/// What became of an expiry.
+/// The result of an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryOutcome {
-    /// The orders have ended or are paid, now or since before.
+    /// All orders have ended or are paid.
     Settled,
-    /// An order has this long left: the shortest time of all.
+    /// The shortest time that an order has left.
     Early { remaining_ms: i64 },
 }
 
 impl Ledger {
-    /// The groups with the number of their members, each once. A single order of a larger group counts as one member; what is not known any
-    /// more, too, of no sale.
+    /// The sizes of these groups, each once. A single order of a larger group counts as one member. So does an unknown id, without a sale.
     pub async fn group_sizes(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let mut ids = uuids(groups);
         ids.sort_unstable();
@@ -49,8 +48,8 @@ impl Ledger {
         Ok(ids.into_iter().map(size).collect())
     }
 
-    /// Cancels the orders of these groups that are unpaid and overdue, in one transaction. Returns the outcome of each group: while one of
-    /// its orders waits for a payment that began in time, the group is early.
+    /// Cancels the unpaid, overdue orders of these groups in one transaction. Returns an outcome for each group. A group is early while one
+    /// of its orders waits for a payment that began in time.
     pub async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let ids = uuids(groups);
         let mut tx = self.begin().await?;
@@ -64,7 +63,7 @@ impl Ledger {
         orders.extend(&ids);
         let overdue = lock_overdue(&mut tx, &orders).await?;
         cancel(&mut tx, overdue, CancelReason::Expired).await?;
-        // Only now: a payment that began meanwhile has prolonged an order, which was then not cancelled.
+        // Read last: a payment that began meanwhile has prolonged its order, and the order was not cancelled.
         let unpaid = sqlx::query!(
             r#"SELECT id, group_id, ceil(extract(epoch FROM coalesce(wait_until, expires_at) - now()) * 1000)::bigint AS "remaining_ms!"
                FROM orders WHERE id = ANY($1) AND status || '' = 'pending_payment'"#,
@@ -79,8 +78,8 @@ impl Ledger {
             }
         }
         let ended: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
-        // Rows that the relay has locked are skipped, because it waits for the broker, and this transaction has locked
-        // the sale's row. Their messages find the orders ended, and settle the rows.
+        // Rows that the relay has locked are skipped: the relay waits for the broker, and this transaction has locked the sale's row. Their
+        // messages find the orders ended, and settle the rows.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
@@ -96,8 +95,8 @@ impl Ledger {
         Ok(ids.iter().map(|id| (GroupId(*id), expiry(id))).collect())
     }
 
-    /// Gives each unpaid order of a group an expiry of its own, and closes the group's: all in one transaction. Returns how many there are;
-    /// `None` when the group's expiry was closed before.
+    /// Gives each unpaid order of a group its own expiry, and closes the group's, in one transaction. Returns the number of orders; `None`
+    /// if the group's expiry was already closed.
     pub async fn split_expiry(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
         let closed = sqlx::query!(
@@ -111,7 +110,7 @@ impl Ledger {
         if closed.rows_affected() == 0 {
             return Ok(None);
         }
-        // One that is paid meanwhile has an expiry without effect.
+        // If an order is paid meanwhile, its expiry has no effect.
         let rows = sqlx::query!(
             "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
              SELECT 'group_expire', o.id, o.sale_id, o.quantity, o.shard, o.expires_at
@@ -126,8 +125,8 @@ impl Ledger {
         Ok(Some(rows.rows_affected()))
     }
 
-    /// Orders that are overdue by more than `grace_ms`, because their message was lost, each named as a group of one. Those whose expiry is
-    /// parked are left to people, and those of the sales in `without` are left out.
+    /// Orders that are overdue by more than `grace_ms`, because their message was lost. Each is named as a group of one. Orders with a
+    /// parked expiry are left to people. Sales in `without` are skipped.
     pub async fn overdue(&self, grace_ms: u64, limit: i64, without: &[SaleId]) -> Result<Vec<GroupId>, LedgerError> {
         let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let ids = sqlx::query_scalar!(

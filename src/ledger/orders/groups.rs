@@ -1,8 +1,8 @@
-//! Turns the purchases of groups into orders (protocol, rule 7): whole groups, by statements over all of their orders. A group that cannot
-//! be settled whole is split into groups of one, which `one` settles.
+//! Turns purchases into orders (protocol, rule 7), whole groups at a time. A group that cannot be settled whole is split into groups of
+//! one, which `one` settles.
 //!
-//! All transactions lock rows in one order, so that they never deadlock: outbox, orders, buyers, and last the sales, whose rows are contended
-//! most. New orders are locked by nobody before the commit, so they may come after the buyers.
+//! All transactions lock rows in one order, to avoid deadlocks: outbox, orders, buyers, sales. Sales come last, because their rows are
+//! contended most. New orders may come after the buyers: no other transaction can lock them before the commit.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,10 +16,10 @@ use crate::domain::trace_context::TraceContext;
 use crate::ledger::outbox::one_line;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The consumer in the dedup rows.
+/// The consumer's name in the dedup rows.
 const CONSUMER: &str = "fulfil";
 
-/// A group, and how many orders it has.
+/// A group, with its number of orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
     pub group: GroupId,
@@ -27,18 +27,17 @@ pub struct GroupSize {
     pub members: usize,
 }
 
-/// The outcome of settling groups in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settling {
-    /// All of them are settled, now or since before. So many orders were made.
+    /// All groups are settled. `orders`: how many orders were made now.
     Settled { orders: usize },
-    /// One of them cannot be settled whole, and nothing was changed.
+    /// A group cannot be settled whole. Nothing was changed.
     Unusual(String),
 }
 
-/// A group that is not settled yet, and whose outbox row is locked.
+/// An unsettled group with a locked outbox row.
 pub(super) struct Claimed {
-    /// The outbox row.
+    /// The outbox row's id.
     pub(super) id: i64,
     pub(super) group: Uuid,
     pub(super) sale: i64,
@@ -49,7 +48,7 @@ pub(super) struct Claimed {
 }
 
 impl Ledger {
-    /// Those of the groups that are not settled.
+    /// The unsettled groups among these.
     pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let rows = sqlx::query!(
             "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND num_nulls(settled_at) = 1 ORDER BY place",
@@ -63,8 +62,8 @@ impl Ledger {
         Ok(rows.into_iter().map(|row| group(row.id, row.sale_id, row.members)).collect())
     }
 
-    /// Turns the purchases of these groups into orders, each once however often it is given, all in one transaction. The later steps of the
-    /// orders belong to the trace that is given for a group, or else to that of its outbox row.
+    /// Turns the purchases of these groups into orders, in one transaction. A repeated group makes no second order. The later steps of the
+    /// orders belong to the given trace of the group. Without one, they belong to the trace of its outbox row.
     ///
     /// # Errors
     /// Only an outage of PostgreSQL, or a lock on one of the sales.
@@ -102,7 +101,7 @@ impl Ledger {
         for row in claimed.iter().filter(|row| !row.unlimited) {
             *needed.entry(row.sale).or_default() += i64::from(row.units);
         }
-        // Last, so that the sale's row is locked for a commit, and not for a batch.
+        // Last, to lock the sale's row only for the commit.
         for (sale, units) in needed {
             if !take_units(&mut tx, sale, units).await? {
                 return Ok(Settling::Unusual("too little stock is left".to_owned()));
@@ -114,8 +113,8 @@ impl Ledger {
         Ok(Settling::Settled { orders: claimed.iter().map(|row| row.members.unsigned_abs() as usize).sum() })
     }
 
-    /// Splits a group into groups of one, of those of its purchases that have no order, and closes it: all in one transaction. Returns how
-    /// many there are; `None` when the group was settled or split before.
+    /// Splits a group into groups of one, for its purchases without an order, and closes it, in one transaction. Returns the number of new
+    /// groups; `None` if the group was settled or split before.
     pub async fn split_group(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
         let closed = sqlx::query!(
@@ -129,7 +128,7 @@ impl Ledger {
         if closed.rows_affected() == 0 {
             return Ok(None);
         }
-        // The order by id is that of all who insert groups. A buyer's repeat may have inserted one of them before.
+        // By id, as in every insert of groups, to avoid deadlocks. A buyer's repeat may have inserted one of these before.
         let ones = sqlx::query!(
             "WITH whole AS (
                UPDATE purchase_groups SET settled_at = now(), was_split = true WHERE id = $1 AND num_nulls(settled_at) = 1 RETURNING *),
@@ -159,7 +158,7 @@ pub(super) fn uuids(groups: &[GroupId]) -> Vec<Uuid> {
     groups.iter().map(|group| group.0).collect()
 }
 
-/// The groups that are traced, with their traces.
+/// The traced groups with their traces.
 pub(super) fn traces_of(claimed: &[Claimed], traces: &HashMap<GroupId, TraceContext>) -> Vec<(Uuid, String)> {
     let trace = |row: &Claimed| {
         let given = traces.get(&GroupId(row.group)).map(TraceContext::to_text);
@@ -168,7 +167,7 @@ pub(super) fn traces_of(claimed: &[Claimed], traces: &HashMap<GroupId, TraceCont
     claimed.iter().filter_map(trace).collect()
 }
 
-/// Locks the groups that are not settled yet. One that another worker settles is waited for, and is then left out.
+/// Locks the unsettled groups among these. Waits for groups that another worker is settling, then skips them.
 pub(super) async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<Vec<Claimed>, LedgerError> {
     let claimed = sqlx::query_as!(
         Claimed,
@@ -181,8 +180,8 @@ pub(super) async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<V
     Ok(claimed.fetch_all(tx).await?)
 }
 
-/// Writes a dedup row for the message about each group; `false` when one of them had one. The status of the outbox row, read under its lock,
-/// says the same: a group is closed in the transaction that makes its orders.
+/// Writes a dedup row for each group's message. Returns `false` if one existed. The outbox row's status, read under its lock, says the
+/// same: one transaction closes a group and makes its orders.
 pub(super) async fn write_dedup_rows(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, LedgerError> {
     let messages: Vec<Uuid> = groups.iter().map(|group| OutboxKind::GroupPlaced.message_id(*group)).collect();
     let written = sqlx::query!(
@@ -194,8 +193,8 @@ pub(super) async fn write_dedup_rows(tx: &mut PgConnection, groups: &[Uuid]) -> 
     Ok(written.execute(tx).await?.rows_affected() == groups.len() as u64)
 }
 
-/// Adds the units of all members to their buyers' counters; `false` when one would exceed the limit. It comes before the orders: of two
-/// groups with one order that are settled at once, the second waits here, and then finds that it cannot make the order again.
+/// Adds the units of all members to their buyers' counters. Returns `false` if a counter would exceed the limit. Must run before the orders
+/// are made. If two groups contain the same order, the second one waits here, and then finds the order made.
 pub(super) async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Result<bool, LedgerError> {
     let row = sqlx::query!(
         r#"WITH wanted AS MATERIALIZED (
@@ -217,7 +216,7 @@ pub(super) async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Resu
     Ok(row.all_counted)
 }
 
-/// Makes the orders of all members, and a row for the delayed cancellation of each group.
+/// Makes the orders of all members, and an expiry for each group.
 async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, String)]) -> Result<(), LedgerError> {
     let (traced, traces): (Vec<Uuid>, Vec<String>) = traces.iter().cloned().unzip();
     sqlx::query!(
@@ -237,7 +236,7 @@ async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, St
     write_expiries(tx, groups).await
 }
 
-/// Adds a row for the delayed cancellation of each group.
+/// Adds the row for the delayed cancellation of each group.
 pub(super) async fn write_expiries(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
@@ -250,7 +249,6 @@ pub(super) async fn write_expiries(tx: &mut PgConnection, groups: &[Uuid]) -> Re
     Ok(())
 }
 
-/// Marks groups and their outbox rows as settled.
 pub(super) async fn close(tx: &mut PgConnection, rows: &[i64], groups: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "WITH closed AS (
@@ -264,7 +262,7 @@ pub(super) async fn close(tx: &mut PgConnection, rows: &[i64], groups: &[Uuid]) 
     Ok(())
 }
 
-/// Takes so many units from the stock of a sale; `false` when it has too few.
+/// Takes units from the stock of a sale. Returns `false` if the stock is too small.
 pub(super) async fn take_units(tx: &mut PgConnection, sale: i64, units: i64) -> Result<bool, LedgerError> {
     let taken = sqlx::query!("UPDATE sales SET stock = stock - $2 WHERE id = $1 AND stock >= $2", sale, units);
     Ok(taken.execute(tx).await?.rows_affected() == 1)

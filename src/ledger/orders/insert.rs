@@ -10,14 +10,14 @@ use crate::domain::trace_context::TraceContext;
 use crate::ledger::LedgerError;
 use crate::ledger::orders::purchase::{Committed, Purchase};
 
-/// Groups as the columns of a statement. The members of a group stand side by side in the columns of all members.
+/// Groups as the columns of a statement. The members of a group are neighbours in the member columns.
 #[derive(Default)]
 struct Groups<'a> {
     ids: Vec<Uuid>,
     sales: Vec<i64>,
     epochs: Vec<i64>,
     shards: Vec<i16>,
-    /// The first and the last member, counted from 1.
+    /// The first and last member, counted from 1.
     firsts: Vec<i32>,
     lasts: Vec<i32>,
     units: Vec<i32>,
@@ -29,7 +29,7 @@ struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// A group is all purchases that name it, in their order. They have the same sale, epoch and shard, because one call to Redis has
+    /// A group is all purchases with its id, in their order. They have the same sale, epoch and shard, because one call to Redis has
     /// answered all of them.
     fn of(purchases: &'a [Purchase]) -> Self {
         let mut members: Vec<&Purchase> = purchases.iter().collect();
@@ -37,7 +37,7 @@ impl<'a> Groups<'a> {
         let mut groups = Self::default();
         for purchase in members {
             let is_known = groups.ids.last() == Some(&purchase.group.0);
-            // An order that is committed as a group of one for two callers at once.
+            // Two callers commit the same order as a group of one.
             if is_known && purchase.group == GroupId::of_one(purchase.order) {
                 continue;
             }
@@ -64,15 +64,15 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Inserts the groups of these purchases in one transaction, each only if its epoch is still the sale's. Says of each purchase whether the
-/// row of its group is there afterwards.
+/// Inserts the groups of these purchases in one transaction. Skips a group if its epoch is not the sale's current one. Returns for each
+/// purchase whether its group has a row now.
 pub(super) async fn insert_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
 ) -> Result<Vec<Committed>, LedgerError> {
     let groups = Groups::of(purchases);
-    // One statement: one round trip and one commit. FOR KEY SHARE makes a raise of the epoch wait for this insert, or this insert see
-    // the new epoch; other changes of the row pass. The order by id keeps two statements with the same groups from a deadlock.
+    // One statement: one round trip and one commit. FOR KEY SHARE conflicts only with a raise of the epoch: the raise waits for this
+    // insert, or this insert sees the new epoch. The order by id avoids deadlocks of two statements with the same groups.
     let inserted = sqlx::query_scalar!(
         r#"WITH current AS MATERIALIZED (
              SELECT sale_id, epoch FROM sale_epochs WHERE sale_id = ANY($2) ORDER BY sale_id FOR KEY SHARE),
@@ -116,7 +116,7 @@ pub(super) async fn insert_on(
     Ok(purchases.iter().map(outcome).collect())
 }
 
-/// Those of the sales whose epochs no other transaction keeps locked.
+/// The sales without a locked epoch among these.
 pub(super) async fn unlocked_epochs(
     connection: &mut PgConnection,
     sales: &[SaleId],

@@ -1,4 +1,4 @@
-//! Orders: groups of purchases, the orders made of them, cancellation, reading and searching, and the events of the order webhook.
+//! Orders: groups of purchases, their orders, cancellation, reading and search, and the events of the order webhook.
 
 pub mod cancel;
 mod commit;

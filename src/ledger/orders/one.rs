@@ -1,4 +1,4 @@
-//! Settles a group of one (protocol, rule 7): its purchase becomes an order, or a rejected order, or is left alone because its order exists.
+//! Settles a group of one (protocol, rule 7). Its purchase becomes an order or a rejected order, unless the order exists already.
 
 use std::collections::HashMap;
 
@@ -13,21 +13,20 @@ use crate::ledger::orders::groups::{
 };
 use crate::ledger::{Ledger, LedgerError};
 
-/// What became of a purchase that was settled alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettledOne {
     Accepted,
     Rejected(Rejection),
-    /// It was settled before, here or as a member of another group.
+    /// The purchase was settled before, here or in another group.
     Known,
 }
 
 impl Ledger {
-    /// Settles a group of one in one transaction. Whatever the order becomes, the group is closed.
+    /// Settles a group of one in one transaction. The group is closed in every case.
     ///
     /// # Errors
-    /// An outage, a locked sale, or what PostgreSQL refuses: then nothing was changed. `orders_pkey` is refused when the order was made
-    /// meanwhile from another group; the next try finds the order.
+    /// An outage, a locked sale, or an error from PostgreSQL. Then nothing was changed. `orders_pkey` is the error if another group made
+    /// the order meanwhile. The next try finds the order.
     pub async fn settle_one(
         &self,
         group: GroupId,
@@ -51,7 +50,7 @@ impl Ledger {
         let settled = if is_made(&mut tx, group).await? {
             SettledOne::Known
         } else if !write_dedup_rows(&mut tx, id).await? {
-            // Its message was processed, and there is no order: for people to look at.
+            // The message was processed, but there is no order. People must look at it.
             return Err(LedgerError::Unreadable("processed_messages.message_id"));
         } else if !count_buyers(&mut tx, id).await? {
             SettledOne::Rejected(Rejection::OverLimit)
@@ -87,7 +86,6 @@ async fn is_made(tx: &mut PgConnection, group: GroupId) -> Result<bool, LedgerEr
     Ok(made.fetch_one(tx).await?)
 }
 
-/// Takes the units off the buyer's counter again.
 async fn uncount_buyer(tx: &mut PgConnection, group: GroupId) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE sale_buyers b SET units = b.units - g.units FROM purchase_groups g
@@ -99,7 +97,7 @@ async fn uncount_buyer(tx: &mut PgConnection, group: GroupId) -> Result<(), Ledg
     Ok(())
 }
 
-/// Lets a sale be refilled: Redis has sold more than there is, so its stock is wrong.
+/// Asks for a refill: Redis has sold more than the stock, so its stock is wrong.
 async fn order_refill(tx: &mut PgConnection, sale: i64) -> Result<(), LedgerError> {
     sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(tx).await?;
     Ok(())
@@ -126,7 +124,7 @@ async fn write_order(
     Ok(())
 }
 
-/// Adds a row for the release of the hold. Units of a promise that exceeded the stock do not return to Redis: they never existed.
+/// Adds a row for the release of the hold. Units above the stock do not return to Redis: they never existed.
 async fn release(tx: &mut PgConnection, group: GroupId, returns_units: bool) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members)

@@ -1,22 +1,21 @@
-//! A purchase as it is committed, and what becomes of it.
+//! A purchase to commit, and the result.
 
 use crate::domain::admission::Hold;
 use crate::domain::ids::{GroupId, OrderId, SaleId};
 use crate::domain::trace_context::TraceContext;
 
-/// A purchase to be committed.
 #[derive(Debug, Clone)]
 pub struct Purchase {
     pub order: OrderId,
     pub sale: SaleId,
     pub user: String,
     pub units: i32,
-    /// Where it came from, as the limits see it, if that is still known.
+    /// The buyer's address, as the limits use it, if it is still known.
     pub address: Option<String>,
     pub hold: Hold,
-    /// The group whose row it is written into, with all others that name it.
+    /// All purchases with the same group are written into one row.
     pub group: GroupId,
-    /// The step that writes it, if it is traced. Then it is a group of one, because a message carries one trace.
+    /// The trace's step that commits it, if it is traced. Then it is a group of one, because a message carries one trace.
     pub trace: Option<Box<TraceContext>>,
 }
 
@@ -26,10 +25,10 @@ impl Purchase {
     }
 }
 
-/// What became of a purchase.
+/// The result of committing a purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
-    /// The row of its group is committed, now or since an earlier try.
+    /// The group's row is committed, now or by an earlier try.
     Durable,
     /// The sale has another epoch: the hold may no longer exist.
     StaleEpoch,

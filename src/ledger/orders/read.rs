@@ -1,4 +1,4 @@
-//! Reading orders. A purchase without an order is read as an order that is `accepted`, once, though it may be in two groups.
+//! Reads orders. A purchase without an order reads as one order with status `accepted`, even if two groups contain it.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,6 @@ pub(super) struct OrderRow {
     pub(super) created_at: DateTime<Utc>,
 }
 
-/// An order and its buyer.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct OwnedOrder {
     #[serde(flatten)]
@@ -49,33 +48,31 @@ impl TryFrom<OrderRow> for OwnedOrder {
     }
 }
 
-/// A change of an order's status, with the order as it was after the change.
+/// A change of an order's status, with the order as of then.
 #[derive(Debug, Clone)]
 pub struct OrderStep {
-    /// Rises from step to step of an order. 0 is the purchase, which has no order yet.
+    /// Rises with each step of an order. 0 is the purchase, before the order exists.
     pub id: i64,
     pub of: OwnedOrder,
 }
 
-/// Which orders to list.
+/// A filter for orders.
 #[derive(Debug, Clone, Default)]
 pub struct OrderFilter {
     pub sale: Option<SaleId>,
     pub status: Option<OrderStatus>,
     pub user: Option<String>,
-    /// Only orders that come after this one in the list.
+    /// Only orders after this one in the list.
     pub after: Option<OrderId>,
     pub limit: i64,
 }
 
 impl Ledger {
-    /// One order, of any buyer. An order that is accepted may be looked for in all group rows that are not settled: for people, who know
-    /// the order alone.
+    /// One order of any buyer. For an accepted order, this may read all unsettled groups: people know only the order's id.
     pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
         order_on(&mut *self.begin_reading().await?, order).await
     }
 
-    /// An order of this buyer.
     pub async fn order_of(&self, order: OrderId, user: &str) -> Result<Option<OwnedOrder>, LedgerError> {
         match self.orders_of_buyers(&[(order, user)]).await?.remove(&order) {
             Some(None) => Err(LedgerError::Unreadable("orders.status")),
@@ -83,15 +80,15 @@ impl Ledger {
         }
     }
 
-    /// Those of the orders that exist; an accepted one only if it is that buyer's. Others may belong to another buyer. `None` for a
-    /// row that cannot be read, which fails no other.
+    /// The existing orders among these. An accepted one is found only with its buyer. Other orders may belong to another buyer. A row that
+    /// cannot be read is `None`, and fails no other.
     pub async fn orders_of_buyers(
         &self,
         asked: &[(OrderId, &str)],
     ) -> Result<HashMap<OrderId, Option<OwnedOrder>>, LedgerError> {
         let (ids, users): (Vec<Uuid>, Vec<&str>) = asked.iter().map(|(order, user)| (order.0, *user)).unzip();
-        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once. Groups are found by their
-        // buyers (`purchase_groups_buyers`, whose condition is `num_nulls`).
+        // One statement is one snapshot: a purchase that becomes an order meanwhile is found exactly once. The index
+        // `purchase_groups_buyers` finds groups by buyer. `num_nulls` is its condition.
         let rows = sqlx::query_as!(
             OrderRow,
             r#"WITH made AS MATERIALIZED (
@@ -165,7 +162,7 @@ impl Ledger {
         rows.into_iter().map(OwnedOrder::try_from).collect()
     }
 
-    /// How many units of live orders a buyer has in a sale, and the newest order.
+    /// The units of a buyer's live orders in a sale, and the newest order.
     pub async fn holdings(&self, sale: SaleId, user: &str) -> Result<(i64, Option<OrderId>), LedgerError> {
         let row = sqlx::query!(
             r#"SELECT (SELECT coalesce(sum(quantity), 0)::bigint FROM orders
@@ -179,8 +176,8 @@ impl Ledger {
         Ok((row.units, row.newest.map(OrderId)))
     }
 
-    /// The steps of each order after the step that is given with it, in order. An order's steps commit in the order of
-    /// their ids, because its row is locked; steps of different orders do not.
+    /// The steps of each order after the given step, in order. Steps of one order commit in the order of their ids, because the order's row
+    /// is locked. Steps of different orders may not.
     pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
         let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
         let rows = sqlx::query!(
@@ -210,7 +207,7 @@ impl Ledger {
         rows.fetch_all(&self.pool).await?.into_iter().collect()
     }
 
-    /// The secret that order ids are derived with.
+    /// The secret for deriving order ids.
     pub async fn order_id_secret(&self) -> Result<[u8; 32], LedgerError> {
         let secret =
             sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.pool).await?;
@@ -220,8 +217,8 @@ impl Ledger {
 
 /// As `Ledger::order`, on the caller's connection.
 pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-    // One snapshot, as above. A group of one is found by its key. The other groups that are not settled are read only where nothing else is
-    // found: ten thousand, in a backlog of a million orders.
+    // One snapshot, as above. A group of one is found by its key. If nothing is found, all unsettled groups are read: 10,000 in a backlog
+    // of a million orders.
     let row = sqlx::query_as!(
         OrderRow,
         r#"WITH made AS MATERIALIZED (

@@ -1,7 +1,6 @@
-//! Searching orders, and exporting them, for people. Orders and purchases that have no order yet are two lists, because a purchase
-//! changes its place when it becomes an order. The place of an order in its list does not change otherwise, so that paging misses none
-//! and repeats none, whatever arrives meanwhile. Only a purchase that gets a second record, or whose group is split, changes its place
-//! among those without an order, to the front.
+//! Searches and exports orders, for people. Orders and purchases without an order are two lists, because a purchase moves when it becomes
+//! an order. Within its list, an order keeps its place, so that paging misses and repeats none. One exception: a purchase moves to the
+//! front of its list if it gets a second record, or if its group is split.
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Transaction};
@@ -12,51 +11,49 @@ use crate::domain::order::OrderStatus;
 use crate::ledger::orders::read::{OrderRow, OwnedOrder};
 use crate::ledger::{Ledger, LedgerError};
 
-/// Orders that an export reads at a time.
+/// Orders per read of an export.
 const PIECE: i64 = 1000;
 
-/// Which orders are searched; all conditions must hold.
+/// A filter for orders. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct OrderSearch {
     pub sale: Option<SaleId>,
     pub user: Option<UserId>,
     pub status: Option<OrderStatus>,
-    /// Only what comes after this order in the list: the next page.
+    /// Only rows after this order in the list: the next page.
     pub before: Option<OrderId>,
     pub limit: i64,
 }
 
-/// A page of what was found, newest first.
+/// A page of results, newest first.
 #[derive(Debug)]
 pub struct FoundOrders {
-    /// On the first page, purchases without an order come first, if all statuses are searched: at most as many as the limit, besides
-    /// the orders.
+    /// The first page begins with purchases without an order, if all statuses are searched. They are at most `limit` rows more.
     pub orders: Vec<OwnedOrder>,
     /// `before` of the next page; `None` on the last one.
     pub next: Option<OrderId>,
-    /// Purchases without an order belong here, and could not be read in time: there are many of them.
+    /// There are purchases without an order that could not be read in time, because there are many.
     pub lacks_accepted: bool,
 }
 
-/// The two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
-    /// Purchases without an order, by the order of their groups.
+    /// Purchases without an order, ordered by group.
     Accepted,
-    /// Orders, by the time at which they were made.
+    /// Orders, by creation time.
     Orders,
 }
 
-/// An export under way: one snapshot of the orders, which is read in pieces.
+/// A running export: one snapshot of the orders, read in pieces.
 pub struct OrderExport {
     tx: Transaction<'static, Postgres>,
     search: OrderSearch,
-    /// The list that is being read, and where it goes on; `None` at the end.
+    /// The current list and place; `None` at the end.
     at: Option<(List, Place)>,
 }
 
 impl Ledger {
-    /// A page of the orders that are searched; `None` if there is no order `before`.
+    /// A page of results; `None` if the order `before` does not exist.
     pub async fn search_orders(&self, search: &OrderSearch) -> Result<Option<FoundOrders>, LedgerError> {
         let mut tx = self.begin_reading().await?;
         let list = if search.status == Some(OrderStatus::Accepted) { List::Accepted } else { List::Orders };
@@ -68,7 +65,7 @@ impl Ledger {
                 None => lacks_accepted = true,
             }
         }
-        // One more than the page has shows whether there is another page.
+        // One row more than the page shows whether there is another page.
         let more = OrderSearch { limit: search.limit.saturating_add(1), ..search.clone() };
         let (mut page, _) = read(&mut tx, list, &more, &place).await?;
         let page_max = usize::try_from(search.limit).unwrap_or(usize::MAX);
@@ -79,8 +76,8 @@ impl Ledger {
         Ok(Some(FoundOrders { orders: found, next, lacks_accepted }))
     }
 
-    /// Begins an export of at most `search.limit` orders, which are those of this moment; `None` if there is no order `before`. It
-    /// holds a connection until it is dropped.
+    /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist. Uses one connection until
+    /// it is dropped.
     pub async fn export_orders(&self, search: OrderSearch) -> Result<Option<OrderExport>, LedgerError> {
         let mut tx = self.begin_reading().await?;
         let with_accepted =
@@ -92,7 +89,7 @@ impl Ledger {
 }
 
 impl OrderExport {
-    /// The next orders, newest first; none at the end.
+    /// The next orders, newest first. Empty at the end.
     pub async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, LedgerError> {
         while let Some((list, place)) = self.at.take() {
             let limit = self.search.limit.min(PIECE);
@@ -103,7 +100,7 @@ impl OrderExport {
             self.search.limit -= n;
             self.at = match last {
                 Some(last) if n == limit => Some((list, last)),
-                // The other list is read from its own beginning.
+                // The other list is read from its start.
                 _ if list == List::Accepted && self.search.status.is_none() => Some((List::Orders, Place::Start)),
                 _ => None,
             };
@@ -115,11 +112,10 @@ impl OrderExport {
     }
 }
 
-/// Where a page begins.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Start,
-    /// Behind this member of the group with this number.
+    /// After this member of the group with this number.
     Purchase {
         place: i64,
         member: i64,
@@ -128,13 +124,13 @@ enum Place {
 }
 
 impl Place {
-    /// The place behind an order, or the start without one; `None` if the list has never had the order.
+    /// The place after an order, or the start without one; `None` if the order was never in the list.
     async fn find(tx: &mut PgConnection, list: List, before: Option<OrderId>) -> Result<Option<Self>, LedgerError> {
         let Some(before) = before else { return Ok(Some(Self::Start)) };
         match list {
             List::Accepted => {
-                // A purchase that has become an order meanwhile had its place, too. All groups that are not settled are read if neither a group
-                // of one nor the order is found.
+                // A purchase that has become an order had a place too. If neither a group of one nor the order is found, all unsettled
+                // groups are read.
                 let row = sqlx::query!(
                     r#"WITH known AS MATERIALIZED (
                          SELECT place, 1 AS member FROM purchase_groups WHERE id = $1
@@ -160,7 +156,7 @@ impl Place {
     }
 }
 
-/// The next orders of one list, and the place of the last of them.
+/// The next orders of one list, with the last one's place.
 async fn read(
     tx: &mut PgConnection,
     list: List,
@@ -185,10 +181,9 @@ async fn read(
     Ok((owned(rows.into_iter())?, last))
 }
 
-/// The purchases without an order that stand before the orders; `None` if they cannot be read in a second. They are sorted, and there
-/// may be a million of them while the orders behind them are found at once.
+/// The purchases without an order; `None` if they cannot be read within 1 s. They are sorted, and may be a million.
 async fn accepted_in_time(tx: &mut PgConnection, search: &OrderSearch) -> Result<Option<Vec<OwnedOrder>>, LedgerError> {
-    // A savepoint: the transaction outlives a statement that was cancelled, and has its own time-out again.
+    // A savepoint, so that the transaction survives the cancelled statement and gets its own time-out back.
     let mut part = tx.begin().await?;
     (&mut *part).execute("SET LOCAL statement_timeout = '1s'").await?;
     let read = read(&mut part, List::Accepted, search, &Place::Start).await;
@@ -207,7 +202,7 @@ fn owned(rows: impl Iterator<Item = OrderRow>) -> Result<Vec<OwnedOrder>, Ledger
     rows.map(OwnedOrder::try_from).collect()
 }
 
-/// A purchase without an order, and its place in the list.
+/// A purchase without an order, with its place in the list.
 struct AcceptedRow {
     place: i64,
     member: i64,
@@ -236,8 +231,8 @@ impl From<AcceptedRow> for OrderRow {
     }
 }
 
-/// Purchases without an order: members of groups, from `purchase_groups_buyers` and `purchase_groups_unsettled`. One that is in two groups
-/// stands where its group of one does. `num_nulls` is the condition of the first index, and `IS NULL` that of the second.
+/// Members of groups, by the indexes `purchase_groups_buyers` and `purchase_groups_unsettled`. A purchase in two groups has the place of
+/// its group of one. `num_nulls` is the condition of the first index, `IS NULL` of the second.
 async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> Result<Vec<AcceptedRow>, LedgerError> {
     let (place, member) = match from {
         Place::Purchase { place, member } => (Some(*place), *member),
@@ -269,7 +264,7 @@ async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> 
     Ok(rows.fetch_all(tx).await?)
 }
 
-/// One buyer's orders, from the index `orders_of_user`.
+/// One buyer's orders, by the index `orders_of_user`.
 async fn of_user(
     tx: &mut PgConnection,
     search: &OrderSearch,
@@ -292,7 +287,7 @@ async fn of_user(
     Ok(rows.fetch_all(tx).await?)
 }
 
-/// One sale's orders, from the index `orders_of_sale`; those of a status that is rare, from `orders_by_status`.
+/// One sale's orders, by the index `orders_of_sale`. For a rare status, by `orders_by_status`.
 async fn of_sale(
     tx: &mut PgConnection,
     search: &OrderSearch,
@@ -314,7 +309,7 @@ async fn of_sale(
     Ok(rows.fetch_all(tx).await?)
 }
 
-/// The orders of all sales, from the index `orders_by_status`: the newest of one status, or of each.
+/// The orders of all sales, by the index `orders_by_status`: the newest of one status, or of each.
 async fn of_all(
     tx: &mut PgConnection,
     search: &OrderSearch,

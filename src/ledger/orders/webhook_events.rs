@@ -1,4 +1,4 @@
-//! Events for the order webhooks: taking them, and writing their outcomes. A trigger writes the events (migrations/0003_orders.sql).
+//! Claims events for the order webhook, and writes their outcomes. A trigger writes the events (migrations/0003_orders.sql).
 
 use std::time::Duration;
 
@@ -10,13 +10,12 @@ use crate::ledger::outbox::{RetryTerms, one_line};
 use crate::ledger::{Ledger, LedgerError};
 use seckill_webhook::backoff_ms;
 
-/// A change of an order's status, taken to be delivered.
+/// A claimed change of an order's status.
 #[derive(Debug, Clone)]
 pub struct OrderEvent {
     pub order: OrderId,
     pub step: i64,
     pub status: String,
-    /// When the order's status changed.
     pub at: DateTime<Utc>,
     pub sale: SaleId,
     pub user: String,
@@ -24,36 +23,35 @@ pub struct OrderEvent {
     pub amount_cents: i64,
     pub reason: Option<String>,
     pub attempts: u32,
-    /// The trace of the order's purchase, if it is traced.
+    /// The trace of the order's purchase, if traced.
     pub trace: Option<TraceContext>,
     claims: i32,
 }
 
-/// Events that are to be delivered now, each the first of its order.
+/// Due events, at most one of each order.
 #[derive(Debug)]
 pub struct TakenEvents {
     pub events: Vec<OrderEvent>,
-    /// PostgreSQL's time, in seconds since the epoch.
     pub now_s: i64,
-    /// There may be more.
+    /// Whether there may be more.
     pub more: bool,
 }
 
-/// What was written of an event that was sent.
+/// The result of writing an event's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventOutcome {
-    /// The event is deleted; so many events of its order that waited behind it are due.
+    /// The event is deleted. `freed`: how many later events of its order are due now.
     Delivered {
         freed: i64,
     },
     WillRetry,
     Parked,
-    /// Another worker has taken the event meanwhile.
+    /// Another worker has claimed the event meanwhile.
     Overtaken,
 }
 
 impl Ledger {
-    /// Writes whether a receiver is configured: from then on events are kept for it, or not. Returns whether that has changed.
+    /// Records whether a receiver is configured. Events are kept only for a configured receiver. Returns whether this has changed.
     pub async fn set_shop_listens(&self, listens: bool) -> Result<bool, LedgerError> {
         let changed = sqlx::query!(
             "WITH changed AS (UPDATE shop SET listens = $1 WHERE listens <> $1 RETURNING listens)
@@ -66,8 +64,8 @@ impl Ledger {
         Ok(changed.rows_affected() > 0)
     }
 
-    /// Takes events that have no earlier event of their order before them, oldest first. A worker has an event for the lease;
-    /// then it is taken again. An event that waits for an earlier one is put off until that one is due.
+    /// Claims the oldest due events that are the first of their order. The claim lasts for `lease`. An event behind an earlier one is
+    /// delayed until that one is due.
     pub async fn take_order_events(&self, limit: i64, lease: Duration) -> Result<TakenEvents, LedgerError> {
         let rows = sqlx::query!(
             r#"WITH due AS (
@@ -115,7 +113,7 @@ impl Ledger {
         Ok(TakenEvents { events: events.collect(), now_s, more })
     }
 
-    /// Deletes a delivered event: the next one of its order is due.
+    /// Deletes a delivered event. The next event of its order is due then.
     pub async fn order_event_delivered(&self, event: &OrderEvent) -> Result<EventOutcome, LedgerError> {
         let written = sqlx::query!(
             r#"WITH told AS (
@@ -133,7 +131,7 @@ impl Ledger {
         Ok(if written.told == 1 { EventOutcome::Delivered { freed: written.freed } } else { EventOutcome::Overtaken })
     }
 
-    /// Counts a failure: the event is sent again later, or parked at the cap.
+    /// Counts a failure. The event is sent again later, or parked at the limit of attempts.
     pub async fn order_event_failed(
         &self,
         event: &OrderEvent,
@@ -165,7 +163,7 @@ impl Ledger {
         })
     }
 
-    /// Puts an event off because the receiver is away or asks for a pause; no attempt is counted.
+    /// Delays an event, because the receiver is away or asks for a pause. Counts no attempt.
     pub async fn order_event_postponed(&self, event: &OrderEvent, rest: Duration) -> Result<EventOutcome, LedgerError> {
         let written = sqlx::query!(
             "UPDATE order_events SET next_attempt_at = now() + $4::bigint * interval '1 ms'

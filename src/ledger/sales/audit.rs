@@ -1,4 +1,4 @@
-//! What the auditor reads: a snapshot of one sale, and the rows that break an invariant.
+//! Reads a snapshot of one sale for the auditor, with the rows that break an invariant.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,44 +10,41 @@ use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::ledger::sales::audit_checks::{CHECKS, Needs};
 use crate::ledger::{Ledger, LedgerError};
 
-/// One sale's numbers, all from one snapshot.
+/// One sale's figures, from one snapshot.
 #[derive(Debug, Clone)]
 pub struct LedgerSnapshot {
     pub total_stock: i64,
     pub stock: i64,
     pub epoch: Epoch,
-    /// The sale ended long ago, and Redis no longer keeps it.
+    /// The sale ended long ago. Redis has dropped it.
     pub retired: bool,
-    /// Units in orders that hold them: pending payment, paid, being refunded.
+    /// Units in live orders: pending payment, paid or refunding.
     pub live_units: i64,
-    /// Units of purchases that have no order yet.
+    /// Units of purchases without an order.
     pub promised_units: i64,
-    /// Ended orders whose hold release is not processed, with their units.
+    /// Ended orders with an unprocessed release of their hold, with their units.
     pub unreleased: HashMap<OrderId, i64>,
-    /// Units of waves that are not released yet.
+    /// Units of waves that are not released.
     pub held_back: i64,
-    /// Payments and refunds whose outcome is not known yet.
+    /// Payments and refunds with an unknown outcome.
     pub money_under_way: i64,
-    /// Released waves whose row is not processed, with their units.
+    /// Released waves with an unprocessed row, with their units.
     pub unreleased_waves: HashMap<WaveId, i64>,
-    /// Orders and purchases that hold units, with their units.
+    /// Orders and purchases that hold units.
     pub live: HashMap<OrderId, LiveOrder>,
-    /// Outbox rows that are not settled.
     pub unsettled_rows: i64,
-    /// Invariants that do not hold.
+    /// Broken invariants.
     pub findings: Vec<Finding>,
 }
 
-/// An order or a purchase that holds units.
 #[derive(Debug, Clone)]
 pub struct LiveOrder {
     pub units: i64,
     pub user: String,
-    /// The shard that holds them.
     pub shard: Shard,
 }
 
-/// An invariant that does not hold, and the rows that show it.
+/// A broken invariant, with the rows that show it.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Finding {
     pub invariant: &'static str,
@@ -55,11 +52,11 @@ pub struct Finding {
     pub evidence: Vec<String>,
 }
 
-/// How many rows each finding shows.
+/// Row limit per finding.
 const EVIDENCE_MAX: i64 = 20;
 
 impl Ledger {
-    /// Audits a sale in one snapshot; `None` when there is no such sale.
+    /// Audits a sale in one snapshot; `None` if there is no such sale.
     pub async fn audit_snapshot(
         &self,
         sale: SaleId,
@@ -68,10 +65,9 @@ impl Ledger {
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-        // It counts all that a sale has, and looks for it in all of the outbox.
+        // This counts all rows of a sale, and searches the whole outbox.
         (&mut *tx).execute("SET LOCAL statement_timeout = '300s'").await?;
-        // Right after a rush the planner's statistics still say that these tables are small: it would join them row by
-        // row.
+        // Right after a rush, the planner still takes these tables for small, and would choose nested loops.
         (&mut *tx).execute("SET LOCAL enable_nestloop = off").await?;
         let row = sqlx::query!(
             r#"SELECT total_stock, stock, e.epoch,
@@ -161,8 +157,7 @@ impl Ledger {
         }))
     }
 
-    /// Those of the orders of a sale that are durable: they are an order, or a member of a group that is not settled. All of these groups are
-    /// read.
+    /// The durable orders among these: an order exists, or an unsettled group contains it. Reads all unsettled groups.
     pub async fn known_orders(&self, sale: SaleId, orders: &[OrderId]) -> Result<HashSet<OrderId>, LedgerError> {
         if orders.is_empty() {
             return Ok(HashSet::new());
@@ -170,7 +165,8 @@ impl Ledger {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let asked: HashSet<Uuid> = ids.iter().copied().collect();
         let mut known = HashSet::new();
-        // Groups first: what is settled meanwhile is found as an order. PostgreSQL would compare each member with each id.
+        // Groups first, because a group that is settled meanwhile is found as an order. Compared here, because PostgreSQL would compare
+        // each member with each id.
         let mut groups = sqlx::query_scalar!(
             "SELECT order_ids FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL",
             sale.get()

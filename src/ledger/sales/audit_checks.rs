@@ -1,16 +1,16 @@
-//! The queries by which the auditor looks for rows that break an invariant.
+//! The auditor's queries for rows that break an invariant.
 
-/// What a check reads beside orders and money, which are kept for ever.
+/// The rows a check needs, apart from orders and money, which are kept for ever.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Nothing,
-    /// Rows of the outbox, which are cleared some days after a sale's end.
+    /// Outbox rows, cleared some days after a sale's end.
     Messages,
-    /// The steps of orders, which are cleared later.
+    /// Steps of orders, cleared later.
     Steps,
 }
 
-/// A query that must return no rows. $1 is the sale, $2 a grace in milliseconds, $3 the most rows to return.
+/// A query that must return no rows. $1: the sale. $2: a grace in milliseconds. $3: the row limit.
 pub(super) struct Check {
     pub invariant: &'static str,
     pub needs: Needs,

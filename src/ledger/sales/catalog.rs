@@ -1,4 +1,4 @@
-//! The catalogue's changes, and the instances that serve, each with the version that it has loaded.
+//! Changes of the catalogue, and the live instances with the version that each has loaded.
 
 use std::time::Duration;
 
@@ -10,44 +10,40 @@ use crate::domain::sale::Sale;
 use crate::ledger::sales::terms::load_sales;
 use crate::ledger::{Ledger, LedgerError};
 
-/// An instance whose last heartbeat is older than this does not count as alive.
+/// An instance with an older heartbeat does not count as live.
 pub(in crate::ledger) const ALIVE_FOR: &str = "5 seconds";
 
-/// The catalogue at one version.
 pub struct CatalogSnapshot {
     pub version: i64,
     /// The sales that Redis keeps.
     pub live: Vec<Sale>,
-    /// All sales and products, if they were asked for.
+    /// All sales and products, if requested.
     pub ids: Option<Vec<DocId>>,
 }
 
-/// What has changed since a version.
 #[derive(Default)]
 pub struct CatalogChanges {
-    /// The documents that changed, each with the version of its change. A product's change is one of its sales, too, because
-    /// they show it.
+    /// Changed documents, each with the version of its change. A changed product changes its sales too, because they show it.
     pub documents: Vec<(DocId, i64)>,
-    /// The sales among them that Redis keeps, as they are now.
+    /// The sales among them that Redis keeps.
     pub live: Vec<Sale>,
     /// Whether a document was removed.
     pub removed: bool,
     pub version: i64,
 }
 
-/// The answer to an instance's heartbeat.
+/// The reply to an instance's heartbeat.
 pub struct Heartbeat {
-    /// PostgreSQL's clock.
+    /// By PostgreSQL's clock.
     pub now_ms: i64,
-    /// The newest version of the catalogue.
     pub catalog_version: i64,
 }
 
-/// Changes that are read in one step.
+/// Changes per statement.
 const CHANGES_MAX: i64 = 1000;
 
 impl Ledger {
-    /// The catalogue, in one snapshot. `with_ids`: also the ids of all sales and products, which are far more than the sales that Redis keeps.
+    /// The catalogue in one snapshot. `with_ids`: also the ids of all sales and products, which are far more than Redis keeps.
     pub async fn catalogue(&self, retire_after_ms: u64, with_ids: bool) -> Result<CatalogSnapshot, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -68,7 +64,7 @@ impl Ledger {
         Ok(CatalogSnapshot { version, live, ids: Some(ids) })
     }
 
-    /// The changes since `version`, which is not the newest; `None` when some of them are no longer known.
+    /// The changes since `version`, which must not be the newest; `None` if some were cleared.
     pub async fn changes_since(
         &self,
         version: i64,
@@ -84,7 +80,7 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let Some(last) = rows.last() else { return Ok(None) };
-        // Versions have no gaps: a gap before the first change means that changes were cleared.
+        // Versions have no gaps. A gap before the first change means that changes were cleared.
         if rows.first().is_some_and(|first| first.version != version + 1) {
             return Ok(None);
         }
@@ -106,7 +102,7 @@ impl Ledger {
         .await?;
         let live = load_sales(&mut tx, &live).await?;
         let listed = rows.iter().map(|row| (document(&row.kind, row.id), row.version));
-        // They are as new as this snapshot, so the newest version is theirs, too.
+        // The sales were read in this snapshot, so its newest version applies to them.
         let of_products = of_products.into_iter().map(|id| (DocId::Sale(id), last.version));
         Ok(Some(CatalogChanges {
             live,
@@ -116,7 +112,7 @@ impl Ledger {
         }))
     }
 
-    /// Clears changes that are older than a day. An instance that is further behind loads the whole catalogue.
+    /// Clears changes older than a day. An instance further behind loads the whole catalogue.
     pub async fn clear_changes(&self) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM catalog_changes WHERE at < now() - interval '1 day'
@@ -127,7 +123,7 @@ impl Ledger {
         Ok(done.rows_affected())
     }
 
-    /// Records that an instance is alive and has loaded the catalogue up to `version`.
+    /// Records that an instance is live and has loaded `version`.
     pub async fn send_heartbeat(&self, instance: Uuid, version: i64) -> Result<Heartbeat, LedgerError> {
         let row = sqlx::query!(
             r#"WITH beat AS (
@@ -142,7 +138,7 @@ impl Ledger {
         Ok(Heartbeat { now_ms: row.now.timestamp_millis(), catalog_version: row.version })
     }
 
-    /// Removes an instance from the list, and with it those whose last heartbeat is a day old.
+    /// Removes an instance, and all instances without a heartbeat for a day.
     pub async fn leave(&self, instance: Uuid) -> Result<(), LedgerError> {
         sqlx::query!("DELETE FROM instances WHERE id = $1 OR seen_at < now() - interval '1 day'", instance)
             .execute(&self.pool)
@@ -150,7 +146,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Waits until every instance that is alive has loaded `version`; `false` when one has not within `wait_max`.
+    /// Waits until every live instance has loaded `version`. Returns `false` if one has not within `wait_max`.
     pub async fn wait_for_instances(&self, version: i64, wait_max: Duration) -> Result<bool, LedgerError> {
         let deadline = tokio::time::Instant::now() + wait_max;
         loop {

@@ -1,4 +1,4 @@
-//! Epochs: a purchase counts only under the sale's current fill of Redis (protocol, rules 10 and 11).
+//! Epochs: a purchase is valid only under the sale's current fill of Redis (protocol, rules 10 and 11).
 
 use sqlx::{AssertSqlSafe, Executor, PgExecutor, Postgres, Transaction};
 use uuid::Uuid;
@@ -10,12 +10,12 @@ use crate::domain::shards::SaleShards;
 use crate::domain::stock::Stock;
 use crate::ledger::{Ledger, LedgerError};
 
-/// First attempt to lock an epoch's row. One holder may take 250 ms, all holders together 400 ms.
+/// First attempt to lock an epoch's row. Each lock may take 250 ms, all of them 400 ms.
 const IN_ROW: &str = "SET LOCAL lock_timeout = '250ms'; SET LOCAL statement_timeout = '400ms'";
-/// Second attempt. It queues for the table, and commits of all sales queue behind it; its time-out is shorter than theirs (250 ms).
+/// Second attempt. It queues for the table, and commits of all sales queue behind it. So its time-out is shorter than theirs (250 ms).
 const IN_TABLE: &str = "SET LOCAL lock_timeout = '150ms'; LOCK TABLE sale_epochs IN EXCLUSIVE MODE";
 
-/// A sale's epoch, and the run of the Redis server that it was filled on. Without a `run_id` the sale is to be refilled.
+/// A sale's epoch, and the run of the Redis server that has it. Without a `run_id`, the sale needs a refill.
 #[derive(Debug, Clone)]
 pub struct EpochRow {
     pub sale: SaleId,
@@ -23,13 +23,13 @@ pub struct EpochRow {
     pub run_id: Option<String>,
     pub shards: SaleShards,
     pub status: SaleStatus,
-    /// The catalogue's version at which the sale has this status.
+    /// The catalogue version of this status.
     pub version: i64,
     /// Whether the sale starts within a minute or has started, and has not ended.
     pub live: bool,
 }
 
-/// A row of the epochs, with what is shown of its sale.
+/// A row of `sale_epochs`, joined with columns of its sale.
 pub(super) struct Row {
     pub(super) sale_id: i64,
     pub(super) epoch: i64,
@@ -52,12 +52,11 @@ impl TryFrom<Row> for EpochRow {
     }
 }
 
-/// The shards of a sale, as the ledger has them.
 pub(in crate::ledger) fn sharding(sale: i64, shards: i16, asks_pass: bool) -> Result<SaleShards, LedgerError> {
     Ok(SaleShards { sale: SaleId::from_db(sale), count: shard_count(shards)?, asks_pass })
 }
 
-/// The shards of a sale, and the lots in which its units are dealt out to them.
+/// The shards of a sale, and the lot size in which they get its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sharded {
     pub shards: SaleShards,
@@ -71,7 +70,7 @@ struct ShardsRow {
     asks_pass: bool,
 }
 
-/// A sale at rest.
+/// A sale without pending work.
 #[derive(Debug)]
 pub struct RestingSale {
     pub shards: SaleShards,
@@ -79,33 +78,33 @@ pub struct RestingSale {
     pub left: i64,
 }
 
-/// A ticket, as the ledger has it.
+/// A ticket as recorded in the ledger.
 #[derive(Debug, Clone)]
 pub struct LedgerTicket {
     pub order: OrderId,
     pub user: String,
     pub units: i64,
-    /// The shard that holds the units, or held them.
+    /// The shard of the units, also after their release.
     pub shard: Shard,
     pub live: bool,
-    /// When the hold lapsed, if it did.
+    /// If the hold lapsed: when.
     pub lapsed_at_ms: Option<i64>,
 }
 
-/// What a sale's Redis is refilled from, all of one snapshot. Its tickets are read page by page.
+/// The contents of a refill, from one snapshot. Tickets are read page by page.
 pub struct RefillSnapshot {
     tx: Transaction<'static, Postgres>,
     stock: i64,
-    /// The units of the purchases without an order that were read so far.
+    /// The units of purchases without an order, as far as they were read.
     promised: i64,
-    /// Waves whose units are part of the stock.
+    /// Waves already in the stock.
     pub waves: Vec<WaveId>,
-    /// The statements that read the next page, of what is not read to its end.
+    /// The statements that are not finished. Each reads a next page.
     unread: &'static [&'static str],
 }
 
 impl Ledger {
-    /// The epochs of all sales that Redis keeps: those that ended less than `retire_after_ms` ago.
+    /// The epochs of all sales that Redis keeps: not ended, or ended less than `retire_after_ms` ago.
     pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
@@ -121,7 +120,7 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
-    /// Those of these sales that ended longer ago, and that Redis may still keep.
+    /// The sales among these that ended longer ago, but may still be in Redis.
     pub async fn retired(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         if sales.is_empty() {
             return Ok(Vec::new());
@@ -141,12 +140,11 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
-    /// The shards of those of these sales that exist.
+    /// The shards of the existing sales among these.
     pub async fn shards_of(&self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
         shards_of(&self.pool, sales).await
     }
 
-    /// A sale's epoch; `None` when there is no such sale.
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
         let row = sqlx::query_as!(
             Row,
@@ -161,7 +159,7 @@ impl Ledger {
         row.map(EpochRow::try_from).transpose()
     }
 
-    /// Records that Redis no longer keeps a sale, unless a refill has begun meanwhile.
+    /// Records that Redis has dropped a sale, unless a refill has begun meanwhile.
     pub async fn forget_sale(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE sale_epochs SET run_id = NULL, in_redis = false WHERE sale_id = $1 AND epoch = $2",
@@ -173,10 +171,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Raises the epoch, once the transactions that share its row have ended. Purchases of older epochs are refused from then on.
+    /// Raises the epoch, after all transactions that share its row have ended. Later purchases of older epochs are refused.
     ///
     /// # Errors
-    /// `Locked` when a transaction keeps the row.
+    /// `Locked` if a transaction does not release the row in time.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let mut tx = self.lock_epoch(sale).await?;
         let epoch = sqlx::query_scalar!(
@@ -189,7 +187,7 @@ impl Ledger {
         Ok(Epoch(epoch))
     }
 
-    /// Locks an epoch's row for a change. Row locks are not fair: new shared locks overtake a waiting exclusive one. Table locks are fair, so
+    /// Locks an epoch's row for a change. Row locks are unfair: new shared locks overtake a waiting exclusive one. Table locks are fair, so
     /// the second attempt queues for the table.
     async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
         for wait in [IN_ROW, IN_TABLE] {
@@ -204,7 +202,7 @@ impl Ledger {
         Err(LedgerError::Locked)
     }
 
-    /// Asks for a refill of the sale, unless its epoch has been raised meanwhile.
+    /// Requests a refill of the sale, unless its epoch was raised meanwhile.
     pub async fn request_refill(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
         sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2", sale.get(), epoch.0)
             .execute(&self.pool)
@@ -212,7 +210,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Those of these sales that Redis keeps and that are at rest: no purchase without an order, no release on its way to Redis.
+    /// The sales in Redis, among these, without pending work: no purchase without an order, and no release on its way to Redis.
     pub async fn resting(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<RestingSale>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query!(
@@ -235,7 +233,7 @@ impl Ledger {
         Ok(resting)
     }
 
-    /// Records the server that the epoch is filled on; `false` when another refill has taken over.
+    /// Records the server that has the fill. Returns `false` if another refill has taken over.
     pub async fn record_fill(&self, sale: SaleId, epoch: Epoch, run_id: &str) -> Result<bool, LedgerError> {
         let mut tx = self.lock_epoch(sale).await?;
         let done = sqlx::query!(
@@ -250,7 +248,6 @@ impl Ledger {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Whether a sale has more than so many orders.
     pub async fn has_orders(&self, sale: SaleId, more_than: i64) -> Result<bool, LedgerError> {
         let found = sqlx::query_scalar!(
             r#"SELECT count(*) > $2::bigint AS "more!" FROM (SELECT FROM orders WHERE sale_id = $1 LIMIT $2::bigint + 1) AS part"#,
@@ -260,11 +257,11 @@ impl Ledger {
         Ok(found.fetch_one(&self.pool).await?)
     }
 
-    /// Begins to read what Redis is to be refilled with. To be called after `raise_epoch`: then no purchase of an older epoch
-    /// can commit after this snapshot.
+    /// Begins to read the contents of a refill. Call it after `raise_epoch`: then no purchase of an older epoch can commit after this
+    /// snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.begin().await?;
-        // The first page of a sale with millions of purchases takes as long as sorting them.
+        // The first page sorts all purchases of the sale, which may be millions.
         (&mut *tx)
             .execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0")
             .await?;
@@ -274,8 +271,8 @@ impl Ledger {
             sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
                 .fetch_all(&mut *tx)
                 .await?;
-        // Cursors: no statement takes longer than a page, however many tickets there are. Parameters cannot be bound in
-        // DECLARE; a sale's id is a number.
+        // With cursors, a statement reads one page, however many tickets there are. DECLARE takes no bind parameters. A sale's id is a
+        // number, so it is safe here.
         let orders = format!(
             "DECLARE orders_tickets NO SCROLL CURSOR FOR
              SELECT o.id, o.user_id, o.quantity::bigint, o.shard, o.status NOT IN ('cancelled', 'rejected', 'refunded'),
@@ -303,8 +300,7 @@ impl Ledger {
 }
 
 impl RefillSnapshot {
-    /// The next page of tickets: those of orders, oldest first, and then those of purchases that are no orders yet. Empty
-    /// when there are no more.
+    /// The next page of tickets. Tickets of orders come first, oldest first, then those of purchases without an order. Empty at the end.
     pub async fn next_tickets(&mut self) -> Result<Vec<LedgerTicket>, LedgerError> {
         while let Some((page, later)) = self.unread.split_first() {
             let rows: Vec<(Uuid, String, i64, i16, bool, Option<i64>)> =
@@ -328,15 +324,14 @@ impl RefillSnapshot {
         Ok(Vec::new())
     }
 
-    /// What is left to sell, once all tickets were read: the stock, less the units of purchases without an order, each of them once,
-    /// whatever records it has.
+    /// The unsold units, after all tickets were read: the stock, less the units of purchases without an order. Each purchase counts once.
     pub fn left(&self) -> Result<Stock, LedgerError> {
         let left = if self.stock == -1 { -1 } else { (self.stock - self.promised).max(0) };
         Stock::parse(left).map_err(|_| LedgerError::Unreadable("sales.stock"))
     }
 }
 
-/// The shards of those of these sales that exist.
+/// The shards of the existing sales among these.
 pub(in crate::ledger) async fn shards_of(
     with: impl PgExecutor<'_>,
     sales: &[SaleId],

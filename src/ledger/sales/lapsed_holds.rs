@@ -1,23 +1,22 @@
-//! Holds that nobody paid in time, by who took them (protocol, rule 17).
+//! Holds that were not paid in time, by buyer or address (protocol, rule 17).
 
 use crate::domain::ids::SaleId;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The lapsed holds of one buyer, or of one network address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LapsedHolds {
-    /// The buyer or the address; `None` where the address is not known.
+    /// The buyer or the address; `None` if the address is unknown.
     pub name: Option<String>,
     pub holds: i64,
     pub units: i64,
-    /// How many buyers took them, and from how many known addresses.
+    /// How many buyers took them, from how many known addresses.
     pub buyers: i64,
     pub addresses: i64,
     pub last_lapsed_at_ms: i64,
 }
 
 impl Ledger {
-    /// The lapsed holds of a sale, by address or else by buyer, most holds first. All of them are read, for 3 s at most.
+    /// The lapsed holds of a sale by address or by buyer, most holds first. Reads all of them, within 3 s.
     pub async fn lapsed_holds(
         &self,
         sale: SaleId,

@@ -1,4 +1,4 @@
-//! What the live page shows of a sale, read in one snapshot and within a bound of time.
+//! The live page's figures of a sale, read in one snapshot within a time limit.
 
 use sqlx::Executor;
 
@@ -7,20 +7,20 @@ use crate::domain::ids::SaleId;
 use crate::domain::live::{LedgerFigures, OrderFigures, OutboxFigures};
 use crate::ledger::{Ledger, LedgerError};
 
-/// The most rows of the outbox that are counted, so that a count reads no more entries of its index.
+/// Limit of outbox rows per count, and so of index entries read.
 const DEPTH_MAX: i64 = 10_000;
 
-/// Repeated counts of a sale's orders or lapsed holds rest this many times as long as they took, so that counting a million of
-/// them takes a twentieth of PostgreSQL's time.
+/// After a count of a sale's orders or lapsed holds, the caller rests this many times as long. So counting takes at most 5 % of
+/// PostgreSQL's time.
 pub const REST_FACTOR: u32 = 19;
 
 impl Ledger {
-    /// A sale's figures; `None` when there is no such sale.
+    /// A sale's figures; `None` if there is no such sale.
     ///
-    /// The sale's row and its waves come by key (`sale_waves_of_sale`), the alarm by `alarms_open`, and each number of the outbox from at
-    /// most 10000 entries of the partial index that its workers read (`outbox_due`, `outbox_sent`, `outbox_parked`). The orders of the sale
-    /// are counted (`orders_of_sale`, `purchase_groups_unsettled`), so the caller rests longer, the longer this takes. A purchase in two
-    /// groups counts twice until one of them is settled: telling them apart would cost a look for each.
+    /// The sale's row and its waves are read by key (`sale_waves_of_sale`), the alarm by `alarms_open`. Each outbox figure reads at most
+    /// 10,000 entries of a partial index (`outbox_due`, `outbox_sent`, `outbox_parked`). The orders of the sale are counted
+    /// (`orders_of_sale`, `purchase_groups_unsettled`), so the caller rests in proportion. A purchase in two groups counts twice until one
+    /// of them is settled, because a check would cost a look-up for each.
     pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;

@@ -1,4 +1,4 @@
-//! Sales: their terms and products, the catalogue that instances load, epochs, waves, and what the auditor and the live page read.
+//! Sales: terms and products, the catalogue of the instances, epochs, waves, and reads for the auditor and the live page.
 
 pub mod audit;
 mod audit_checks;

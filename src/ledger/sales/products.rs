@@ -11,19 +11,18 @@ use crate::ledger::audit_log;
 use crate::ledger::sales::terms::{self, load_sales};
 use crate::ledger::{Ledger, LedgerError};
 
-/// A picture as it is stored.
 pub struct NewPicture {
     pub hash: String,
     pub small: (Size, Vec<u8>),
     pub large: (Size, Vec<u8>),
 }
 
-/// How long a picture that no product shows any more is kept: pages that are open may still ask for it.
+/// How long an unused picture is kept, for pages that are still open.
 const UNUSED_FOR: &str = "1 day";
 
 impl Ledger {
-    /// Creates a product or changes it, with the picture that the change names. Returns its id, and the first version of the
-    /// catalogue that has the change; `None` when an alternative text is given for a product that has no picture.
+    /// Creates or changes a product, with its picture if given. Returns its id, and the first catalogue version with the change; `None` if
+    /// the change has an alternative text and the product has no picture.
     pub async fn set_product(
         &self,
         change: &ProductChange,
@@ -32,7 +31,7 @@ impl Ledger {
     ) -> Result<Option<(i64, i64)>, LedgerError> {
         let mut tx = self.begin().await?;
         if let Some(NewPicture { hash, small, large }) = picture {
-            // DO UPDATE also locks the row, so that nobody clears a picture that is about to be used.
+            // DO UPDATE also locks the row, so that a picture that is about to be used is not cleared.
             sqlx::query!(
                 "INSERT INTO pictures (hash, small_width, small_height, small, large_width, large_height, large)
                  VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (hash) DO UPDATE SET unused_since = NULL",
@@ -47,7 +46,7 @@ impl Ledger {
             .execute(&mut *tx)
             .await?;
         }
-        // Two statements: a constraint of the table would judge the row that is proposed, not the one that is there.
+        // Two statements, because a table constraint would check the proposed row, not the existing one.
         sqlx::query!(
             "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name",
             change.name
@@ -79,8 +78,7 @@ impl Ledger {
         Ok(Some((id, version)))
     }
 
-    /// Clears pictures that no product has shown for a day. A process that dies between the statements leaves the rest to the next
-    /// call.
+    /// Clears pictures that were unused for a day. If the process dies between the statements, the next call clears the rest.
     pub async fn clear_unused_pictures(&self) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE pictures SET unused_since = now()
@@ -98,7 +96,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// A picture's file; `None` when there is no such file.
     pub async fn picture(&self, file: &PictureFile) -> Result<Option<Bytes>, LedgerError> {
         let found = sqlx::query_scalar!(
             "SELECT CASE $2::integer WHEN small_width THEN small WHEN large_width THEN large END FROM pictures WHERE hash = $1",
@@ -110,7 +107,7 @@ impl Ledger {
         Ok(found.flatten().map(Bytes::from))
     }
 
-    /// The sales whose ids follow `after`, at most `limit`, in the order of their ids.
+    /// At most `limit` sales with ids above `after`, ordered by id.
     pub async fn sales_after(&self, after: Option<SaleId>, limit: i64) -> Result<Vec<Sale>, LedgerError> {
         let after = after.map_or(0, SaleId::get);
         let mut connection = self.pool.acquire().await?;
@@ -121,8 +118,7 @@ impl Ledger {
         Ok(sales)
     }
 
-    /// Products by name, those whose name follows `after`; `text` is a part of the name, in capitals or not. They come in the order of
-    /// `products_name_unique`.
+    /// Products with names after `after`, ordered by name (`products_name_unique`). `text` is a part of the name, in any case.
     pub async fn products(
         &self,
         after: Option<&str>,
@@ -146,7 +142,7 @@ impl Ledger {
         Ok(rows.collect())
     }
 
-    /// The product of this name. By `products_name_unique`.
+    /// The product of this name, by `products_name_unique`.
     pub async fn product_named(&self, name: &str) -> Result<Option<Product>, LedgerError> {
         let row = sqlx::query!(
             r#"SELECT id, name, description,
@@ -160,7 +156,6 @@ impl Ledger {
         }))
     }
 
-    /// The newest version of the catalogue.
     pub async fn catalog_version(&self) -> Result<i64, LedgerError> {
         terms::version(&mut *self.pool.acquire().await?).await
     }

@@ -1,21 +1,21 @@
-//! Clears what is no longer needed, most of it of sales that ended long ago. Each step walks over a page of a table by its primary key, so
-//! that it needs no index of its own, and locks nothing that a running sale uses.
+//! Clears old rows, mostly of sales that ended long ago. Each step walks over one page of a table by its primary key. So it needs no index
+//! of its own, and locks nothing that a running sale uses.
 
 use uuid::Uuid;
 
 use crate::ledger::{Ledger, LedgerError};
 
-/// Rows that one step looks at.
+/// Rows per step.
 const PAGE: i64 = 5000;
-/// Group rows that one step looks at: of tens of thousands of purchases.
+/// Group rows per step. These have tens of thousands of purchases.
 const GROUPS: i64 = 500;
 
-/// Where the walk over a table goes on; 0 is its beginning.
+/// Where the walk over a table continues; 0: at its start.
 pub type Cursor = i64;
 
 impl Ledger {
-    /// Marks the sales that ended `messages_days` ago and whose orders are settled, and those whose steps may go, too; locked ones later. The indexes
-    /// `sales_to_clear` and `sales_steps_to_clear` have them, in the order in which they are asked for.
+    /// Marks the sales that ended `messages_days` ago with all orders settled, and the sales whose steps can be cleared. Skips locked ones
+    /// until later. The indexes `sales_to_clear` and `sales_steps_to_clear` have them in this order.
     pub async fn mark_cleared(&self, messages_days: i32, steps_days: i32) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE sales SET cleared_at = now()
@@ -39,7 +39,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Clears the processed outbox rows of cleared sales from one page. Returns where to go on, and how many rows were cleared.
+    /// Clears the processed outbox rows of cleared sales, one page. Returns the next cursor, and the number of cleared rows.
     pub async fn clear_outbox(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id, sale_id, status FROM outbox WHERE id > $1 ORDER BY id LIMIT $2),
@@ -57,7 +57,7 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears the settled group rows of cleared sales, likewise.
+    /// Clears the settled group rows of cleared sales, one page.
     pub async fn clear_groups(&self, from: Uuid) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id, sale_id FROM purchase_groups WHERE id > $1 ORDER BY id LIMIT $2),
@@ -74,7 +74,7 @@ impl Ledger {
         Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
     }
 
-    /// Clears the steps of orders of sales whose steps may go, likewise. A step that the shop has not heard of stays.
+    /// Clears the steps of orders of marked sales, one page. Keeps steps that the order webhook has not delivered.
     pub async fn clear_steps(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id, order_id FROM order_steps WHERE id > $1 ORDER BY id LIMIT $2),
@@ -92,7 +92,7 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears what is known of the lapsed holds of cleared sales, likewise.
+    /// Clears the lapsed holds of cleared sales, one page.
     pub async fn clear_lapsed_holds(&self, from: Uuid) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT order_id, sale_id FROM lapsed_holds WHERE order_id > $1 ORDER BY order_id LIMIT $2),
@@ -110,7 +110,7 @@ impl Ledger {
         Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
     }
 
-    /// Clears the counters of the buyers of a sale whose steps may go: the next one after `from` that has counters.
+    /// Clears the buyers' counters of one marked sale: the next after `from` that has counters.
     pub async fn clear_buyers(&self, from: Cursor) -> Result<(Cursor, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH next AS (SELECT sale_id FROM sale_buyers WHERE sale_id > $1 ORDER BY sale_id LIMIT 1),
@@ -129,7 +129,7 @@ impl Ledger {
         Ok((next, row.gone.unsigned_abs()))
     }
 
-    /// Clears a page of the outflow items that were sent at least `days` ago, except those of refunds in flight.
+    /// Clears the outflow items sent at least `days` ago, one page. Keeps those of refunds in flight.
     pub async fn clear_outflow_items(&self, from: Uuid, days: i32) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id FROM outflow_items WHERE id > $1 ORDER BY id LIMIT $2),
@@ -148,7 +148,7 @@ impl Ledger {
         Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
     }
 
-    /// Clears lines of the audit log of this age, at most a page.
+    /// Clears old lines of the audit log, at most one page.
     pub async fn clear_audit_log(&self, days: i32) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM audit_log WHERE id IN (
@@ -159,7 +159,7 @@ impl Ledger {
         Ok(done.execute(&self.pool).await?.rows_affected())
     }
 
-    /// Clears alarms that ended so many days ago, and callbacks that were set aside then and are settled, from a page of each.
+    /// Clears alarms that ended `days` ago, and settled callbacks that were quarantined then, one page of each.
     pub async fn clear_records(&self, from: Cursor, days: i32) -> Result<(Cursor, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH alarms_page AS (SELECT id FROM alarms WHERE id > $1 ORDER BY id LIMIT $2),
@@ -179,7 +179,7 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears processed messages of this age, at most a page.
+    /// Clears old processed messages, at most one page.
     pub async fn clear_processed_messages(&self, messages_days: i32) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM processed_messages WHERE (message_id, consumer) IN (

@@ -1,4 +1,4 @@
-//! Sales and products: creating, changing, reading.
+//! Creates, changes and reads sales and products.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -12,7 +12,6 @@ use crate::domain::shards::ShardCount;
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A sale with its stock, for people.
 #[derive(Debug, Clone)]
 pub struct SaleFigures {
     pub sale: Sale,
@@ -20,20 +19,19 @@ pub struct SaleFigures {
     pub stock: i64,
 }
 
-/// Which sales to show.
+/// A filter for sales.
 #[derive(Debug, Clone, Default)]
 pub struct SaleSearch {
     pub only: Option<SaleId>,
-    /// Only sales that come after this one in the list: older ones.
+    /// Only sales after this one in the list: older ones.
     pub before: Option<SaleId>,
     pub phase: Option<SalePhase>,
-    /// A part of the product's name, in capitals or not.
+    /// A part of the product's name, in any case.
     pub text: Option<String>,
     pub limit: i64,
 }
 
 impl SaleSearch {
-    /// The newest sales.
     pub fn newest(limit: i64) -> Self {
         Self { limit, ..Self::default() }
     }
@@ -91,27 +89,24 @@ impl SaleRow {
     }
 }
 
-/// A limit per buyer, as the ledger has it.
 pub(super) fn per_user(units: i32) -> Result<Units, LedgerError> {
     let units = u64::try_from(units).ok().and_then(|n| Units::parse(n).ok());
     units.ok_or(LedgerError::Unreadable("sales.per_user"))
 }
 
-/// A number of shards, as the ledger has it.
 pub(super) fn shard_count(shards: i16) -> Result<ShardCount, LedgerError> {
     let shards = u64::try_from(shards).ok().and_then(|n| ShardCount::parse(n).ok());
     shards.ok_or(LedgerError::Unreadable("sales.shards"))
 }
 
-/// The catalogue's version after this transaction's changes. Its row stays locked until the commit.
+/// The catalogue version of this transaction's changes. Its row stays locked until the commit.
 pub(super) async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
     Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
 }
 
 impl Ledger {
-    /// Creates a sale, its product where that is missing, and its epoch row, which asks for a refill. `keys` are the
-    /// purchase key and the waiting key. The sale's times count from `from_ms`, or from the moment at which it is created. Returns the
-    /// sale, and the first version of the catalogue that has it.
+    /// Creates a sale, its product if missing, and its epoch row, which requests a refill. `keys`: the purchase key and the waiting key.
+    /// The sale's times count from `from_ms`, or else from now. Returns the sale, and the first catalogue version that has it.
     pub async fn create_sale(
         &self,
         new: &NewSale,
@@ -120,7 +115,7 @@ impl Ledger {
         actor: &str,
     ) -> Result<(SaleId, i64), LedgerError> {
         let mut tx = self.begin().await?;
-        // DO UPDATE, because DO NOTHING returns no row where the product exists.
+        // DO UPDATE, because DO NOTHING returns no row for an existing product.
         let product = sqlx::query_scalar!(
             "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
             new.product
@@ -175,8 +170,7 @@ impl Ledger {
         Ok((SaleId::from_db(id), version))
     }
 
-    /// Sets a sale's status. Returns the catalogue's version with the change; `None` when there is no such sale, or the
-    /// sale is closed, which is final.
+    /// Sets a sale's status. Returns the catalogue version of the change; `None` if the sale does not exist or is closed, which is final.
     pub async fn set_sale_status(
         &self,
         sale: SaleId,
@@ -205,13 +199,12 @@ impl Ledger {
         is_bought_in(&mut *self.pool.acquire().await?, sale).await
     }
 
-    /// Removes a sale without purchases. The caller has called `is_bought_in` before, because commits wait while the epoch's row is locked.
-    /// Returns the catalogue's version with the change; `None` when there is no
-    /// such sale, or it has orders.
+    /// Removes a sale without purchases. Call `is_bought_in` first, because commits wait while the epoch's row is locked. Returns the
+    /// catalogue version of the change; `None` if the sale does not exist or has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
         let mut tx = self.begin().await?;
         sqlx::query("SET LOCAL statement_timeout = '2s'").execute(&mut *tx).await?;
-        // The epoch row goes first: purchases lock it shared while they insert their rows.
+        // The epoch row first: purchases lock it shared while they insert their rows.
         let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
         if epochs.rows_affected() == 0 || is_bought_in(&mut tx, sale).await? {
             return Ok(None);
@@ -230,8 +223,7 @@ impl Ledger {
         Ok(Some(version))
     }
 
-    /// Sales with their stock, newest first. They come by their key; a search that few fit reads them all, of which there are thousands
-    /// at most.
+    /// Sales with their stock, newest first, by their key. A search with few matches reads all sales: thousands at most.
     pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
         let rows = sqlx::query_as!(
             SaleRow,
@@ -258,7 +250,7 @@ impl Ledger {
         rows.into_iter().map(SaleRow::figures).collect()
     }
 
-    /// A document, and the catalogue's version in the same snapshot.
+    /// A document, and the catalogue version of the same snapshot.
     pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
@@ -282,7 +274,7 @@ impl Ledger {
     }
 }
 
-/// The sales with these ids, without those that were removed.
+/// The sales with these ids. Removed ones are missing.
 pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
     let rows = sqlx::query_as!(
         SaleRow,
@@ -299,7 +291,7 @@ pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) ->
     rows.into_iter().map(|row| Ok(row.figures()?.sale)).collect()
 }
 
-/// Whether a sale has purchases: orders, or purchases that are not orders yet. Each has an index.
+/// Whether a sale has orders, or purchases without an order. Both checks use an index.
 async fn is_bought_in(connection: &mut PgConnection, sale: SaleId) -> Result<bool, LedgerError> {
     let bought = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT FROM orders WHERE sale_id = $1)

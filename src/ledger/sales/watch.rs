@@ -1,24 +1,24 @@
-//! Which sales are looked at again and again: those that sell, those that have changed, and the others in turn. None of these questions
-//! reads all sales, however many are planned.
+//! Selects the sales to check: selling ones, changed ones, and the others in turn. No query here reads all sales, even if very many are
+//! planned.
 
 use super::epochs::{EpochRow, Row};
 use crate::domain::ids::SaleId;
 use crate::ledger::{Ledger, LedgerError};
 
-/// Changes that are read in one statement.
+/// Changes per statement.
 const CHANGES_MAX: i64 = 1000;
 
-/// The sales that have changed since some version of the catalogue.
+/// The sales that changed since a catalogue version.
 pub struct ChangedSales {
     pub sales: Vec<SaleId>,
-    /// The version of the last change that was read.
+    /// The version of the last change in `sales`.
     pub version: i64,
-    /// `false` when some changes are no longer known.
+    /// `false` if some changes were cleared.
     pub complete: bool,
 }
 
 impl Ledger {
-    /// The sales whose window is open, opens within a minute, or closed less than ten minutes ago. The index `sales_by_window` has them.
+    /// The sales with a window that is open, opens within a minute, or closed less than ten minutes ago (index `sales_by_window`).
     pub async fn selling_sales(&self) -> Result<Vec<SaleId>, LedgerError> {
         let ids = sqlx::query_scalar!(
             "SELECT id FROM sales
@@ -27,7 +27,7 @@ impl Ledger {
         Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
     }
 
-    /// At most `limit` of the sales that Redis keeps: those that come after this one. The index `sale_epochs_in_redis` has them.
+    /// At most `limit` sales in Redis, with ids above `after` (index `sale_epochs_in_redis`).
     pub async fn sales_in_redis(&self, after: SaleId, limit: usize) -> Result<Vec<SaleId>, LedgerError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let ids = sqlx::query_scalar!(
@@ -38,7 +38,7 @@ impl Ledger {
         Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
     }
 
-    /// The sales whose terms or status have changed since this version, removed ones too.
+    /// The sales with terms or status changed since this version, removed ones too.
     pub async fn changed_sales(&self, since: i64) -> Result<ChangedSales, LedgerError> {
         let mut changed = ChangedSales { sales: Vec::new(), version: since, complete: true };
         loop {
@@ -61,8 +61,8 @@ impl Ledger {
         }
     }
 
-    /// The epochs of these sales and of those that wait for a refill, in the order of their ids; each only if Redis keeps it. The index
-    /// `sale_epochs_to_fill` has the latter.
+    /// The epochs of these sales, and of all that wait for a refill (index `sale_epochs_to_fill`), ordered by id. Only sales that Redis
+    /// keeps.
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
@@ -82,7 +82,7 @@ impl Ledger {
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
-    /// The epochs of these sales; each only if Redis keeps it.
+    /// The epochs of these sales, if Redis keeps them.
     pub async fn epochs_of(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(

@@ -1,5 +1,4 @@
-//! Waves: stock that goes on sale later (protocol, rule 14). Each is released once, in one transaction with the outbox
-//! row that carries it to Redis.
+//! Waves: stock that goes on sale later (protocol, rule 14). Each is released once, in one transaction with the outbox row for Redis.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,10 +11,9 @@ use crate::domain::ids::SaleId;
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The newest waves of a sale that are shown. Each addition to the stock is one.
+/// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
 const WAVES_MAX: i64 = 1000;
 
-/// A wave, planned with its sale or added since.
 #[derive(Debug, Clone)]
 pub struct WaveRow {
     pub units: i32,
@@ -24,26 +22,25 @@ pub struct WaveRow {
     pub planned: bool,
 }
 
-/// Which waves are to be released.
 #[derive(Debug)]
 pub struct DueWaves {
     pub sales: BTreeSet<SaleId>,
-    /// The time until the first one that is not due yet, if that is within a second.
+    /// The time until the next wave, if within a second.
     pub next_in: Option<Duration>,
 }
 
-/// What only a sale's manager sees of its terms.
+/// The terms that only a sale's manager sees.
 #[derive(Debug, Clone)]
 pub struct SalePlan {
     pub refund_returns_stock: bool,
     pub created_at: DateTime<Utc>,
-    /// The waves that come last first.
+    /// Latest first.
     pub waves: Vec<WaveRow>,
 }
 
 impl Ledger {
-    /// Adds units to a sale's stock, as a wave that is due at once; `false` when there is no such sale, the sale is
-    /// closed, or its stock is unlimited.
+    /// Adds units to a sale's stock, as a wave that is due now. Returns `false` if the sale does not exist, is closed, or has unlimited
+    /// stock.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         let added = sqlx::query!(
@@ -64,8 +61,8 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The sales with waves that are due: of the `limit` waves that come first within a second, without those of some sales. The index
-    /// `sale_waves_to_release` has them.
+    /// The sales with due waves, among the first `limit` waves of the next second (index `sale_waves_to_release`). Skips the sales in
+    /// `without`.
     pub async fn due_waves(&self, limit: i64, without: &[SaleId]) -> Result<DueWaves, LedgerError> {
         let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let waves = sqlx::query!(
@@ -85,7 +82,7 @@ impl Ledger {
         })
     }
 
-    /// Releases the waves of a sale that are due. Returns how many there were.
+    /// Releases the due waves of a sale. Returns their number.
     pub async fn release_waves(&self, sale: SaleId) -> Result<usize, LedgerError> {
         let mut tx = self.begin().await?;
         let due = sqlx::query!(
@@ -114,7 +111,7 @@ impl Ledger {
         Ok(due.len())
     }
 
-    /// What only a sale's manager sees of its terms; `None` when there is no such sale. By key, and `sale_waves_of_sale`.
+    /// The terms that only a sale's manager sees; `None` if there is no such sale. By key, and `sale_waves_of_sale`.
     pub async fn sale_plan(&self, sale: SaleId) -> Result<Option<SalePlan>, LedgerError> {
         let mut connection = self.pool.acquire().await?;
         let row = sqlx::query!("SELECT refund_returns_stock, created_at FROM sales WHERE id = $1", sale.get());
