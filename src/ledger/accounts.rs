@@ -8,25 +8,25 @@ use super::sessions::read_role;
 use super::{Ledger, LedgerError};
 use crate::domain::account::{AccountName, AccountRole};
 
-/// An account as it is listed.
+/// An account in a list.
 pub struct ListedAccount {
     pub name: String,
     pub role: String,
     pub disabled_at: Option<DateTime<Utc>>,
     pub created_by: String,
     pub created_at: DateTime<Utc>,
-    /// Sessions that have neither ended nor been idle too long.
+    /// Live sessions: neither ended nor idle for too long.
     pub sessions: i64,
 }
 
-/// What an attempt to sign in is checked against.
+/// The data to check a sign-in against.
 pub struct SignInTerms {
     pub password_hash: String,
-    /// The account has signed in from this address not long ago.
+    /// The account has recently signed in from this address.
     pub address_is_known: bool,
 }
 
-/// A change of an account. What is `None` stays as it is.
+/// A change of an account. `None` changes nothing.
 #[derive(Debug, Default)]
 pub struct AccountChange<'a> {
     pub role: Option<AccountRole>,
@@ -34,18 +34,16 @@ pub struct AccountChange<'a> {
     pub password_hash: Option<&'a str>,
 }
 
-/// What a change of an account came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountOutcome {
     Changed,
-    /// There is no such account.
     Unknown,
-    /// Nothing was changed, because no other admin can sign in.
+    /// Nothing was changed: no other admin could sign in.
     LastAdmin,
 }
 
 impl Ledger {
-    /// Creates an account. Returns `false` if there is one with this name already.
+    /// Creates an account. Returns `false` if the name is taken.
     pub async fn create_account(
         &self,
         name: &AccountName,
@@ -67,7 +65,7 @@ impl Ledger {
         Ok(created.execute(&self.pool).await?.rows_affected() == 1)
     }
 
-    /// All accounts, by name. A session without a request for `idle_ms` is over, and not counted.
+    /// All accounts, by name. Sessions without a request for `idle_ms` are not counted.
     pub async fn accounts(&self, idle_ms: i64) -> Result<Vec<ListedAccount>, LedgerError> {
         let accounts = sqlx::query_as!(
             ListedAccount,
@@ -80,14 +78,14 @@ impl Ledger {
         Ok(accounts.fetch_all(&self.pool).await?)
     }
 
-    /// Whether there is such an account, disabled or not.
+    /// Whether the account exists. It may be disabled.
     pub async fn has_account(&self, name: &AccountName) -> Result<bool, LedgerError> {
         let exists =
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM accounts WHERE name = $1) AS "there!""#, name.as_str());
         Ok(exists.fetch_one(&self.pool).await?)
     }
 
-    /// What an attempt to sign in is checked against; `None` if there is no such account, or it is disabled.
+    /// The data to check a sign-in against; `None` if the account does not exist or is disabled.
     pub async fn sign_in_terms(
         &self,
         name: &AccountName,
@@ -107,19 +105,19 @@ impl Ledger {
         Ok(terms.fetch_optional(&self.pool).await?)
     }
 
-    /// Changes an account's password, which ends its sessions. Returns `false` if there is no such account.
+    /// Changes an account's password and ends its sessions. Returns `false` if there is no such account.
     pub async fn set_password(&self, name: &AccountName, hash: &str, actor: &str) -> Result<bool, LedgerError> {
         let change = AccountChange { password_hash: Some(hash), ..AccountChange::default() };
         Ok(self.change(name, &change, false, actor).await? != AccountOutcome::Unknown)
     }
 
-    /// Disables an account, which ends its sessions, or enables it again. Returns `false` if there is no such account.
+    /// Disables an account and ends its sessions, or enables it again. Returns `false` if there is no such account.
     pub async fn set_disabled(&self, name: &AccountName, disabled: bool, actor: &str) -> Result<bool, LedgerError> {
         let change = AccountChange { disabled: Some(disabled), ..AccountChange::default() };
         Ok(self.change(name, &change, false, actor).await? != AccountOutcome::Unknown)
     }
 
-    /// Changes an account, unless no admin who can sign in would be left: then nobody could make one in the console again.
+    /// Changes an account, unless no admin could sign in afterwards: then nobody could make one in the console.
     pub async fn change_account(
         &self,
         name: &AccountName,
@@ -129,7 +127,7 @@ impl Ledger {
         self.change(name, change, true, actor).await
     }
 
-    /// Makes all parts of the change, or none. `keeps_admin`: an admin must be left.
+    /// Makes all parts of the change, or none. `keeps_admin`: requires that an admin is left.
     async fn change(
         &self,
         name: &AccountName,
@@ -138,8 +136,7 @@ impl Ledger {
         actor: &str,
     ) -> Result<AccountOutcome, LedgerError> {
         let mut tx = self.begin().await?;
-        // All admins are locked, in one order: of two admins who disable each other at once, the second one sees what the first
-        // one did.
+        // Locks all admins, in one order. If two admins disable each other at once, the second sees the first one's change.
         let locked = sqlx::query!(
             "SELECT name, role, disabled_at FROM accounts
              WHERE name = $1 OR (role = 'admin' AND disabled_at IS NULL) ORDER BY name FOR UPDATE",
@@ -157,7 +154,7 @@ impl Ledger {
         if keeps_admin && was_admin && !is_admin && locked.len() == 1 {
             return Ok(AccountOutcome::LastAdmin);
         }
-        // A trigger ends the sessions of an account that is disabled or has another password.
+        // A trigger ends the sessions if the account is disabled or gets another password.
         sqlx::query!(
             "UPDATE accounts SET role = $2, password_hash = coalesce($3, password_hash),
                                  disabled_at = CASE WHEN $4 THEN coalesce(disabled_at, now()) END

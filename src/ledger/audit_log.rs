@@ -1,4 +1,4 @@
-//! The audit log: who has changed what. Each line is written in the transaction of its change.
+//! The audit log of changes, with their actors. Each line is written in the transaction of its change.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use sqlx::{Executor, PgConnection};
 use super::{Ledger, LedgerError};
 use crate::domain::log_filter::LogFilter;
 
-/// Lines about one subject in a minute that are no changes. They tell of an attack as well as thousands would.
+/// Limit of lines per subject and minute that record no change. They show an attack as well as thousands would.
 const LINES_PER_MINUTE: i64 = 30;
 
 /// A line of the audit log.
@@ -21,7 +21,7 @@ pub struct LogLine {
     pub details: Value,
 }
 
-/// A line that is about to be written.
+/// A line to write.
 #[derive(Debug)]
 pub struct NewLine<'a> {
     pub actor: &'a str,
@@ -32,25 +32,23 @@ pub struct NewLine<'a> {
 }
 
 impl Ledger {
-    /// Appends a line for a change that no transaction of the ledger makes.
+    /// Appends a line for a change outside the ledger's transactions.
     pub async fn record(&self, actor: &str, action: &str, subject: &str, details: Value) -> Result<(), LedgerError> {
         append(&mut *self.pool.acquire().await?, actor, action, subject, details).await
     }
 
-    /// Appends a line about something that changed nothing, such as a refusal, unless `counted` has had all its lines
-    /// of this minute. The next line that is written says how many were not.
+    /// Appends a line about an event that changed nothing, such as a refusal, unless `counted` has had all its lines of this minute. The
+    /// next written line says how many were skipped.
     pub async fn record_bounded(&self, counted: &str, line: NewLine<'_>) -> Result<(), LedgerError> {
         append_bounded(&mut *self.pool.acquire().await?, counted, line).await
     }
 
-    /// The newest lines that pass a filter. Each filter has an index, `audit_log_by_…`; without one, the primary key
-    /// has the order.
+    /// The newest lines that pass a filter. Each filter has an index, `audit_log_by_…`. Without a filter, the primary key gives the order.
     pub async fn audit_log(&self, filter: &LogFilter) -> Result<Vec<LogLine>, LedgerError> {
         let mut tx = self.begin().await?;
-        // A plan for all filters alike could use none of the indexes.
+        // A generic plan, for all filters, could use none of the indexes.
         (&mut *tx).execute("SET LOCAL plan_cache_mode = force_custom_plan").await?;
-        // The index has the beginnings of subjects alone: a policy's can be longer than what fits into a page of an
-        // index.
+        // The index has only the beginnings of subjects. A policy's subject can be too long for an index page.
         let lines = sqlx::query_as!(
             LogLine,
             "SELECT id, at, actor, action, subject, details FROM audit_log

@@ -1,37 +1,35 @@
-//! Why a transaction was refused or failed, and what that says about trying it again.
+//! Why a transaction was refused or failed, and whether to try again.
 
 use super::session;
 use crate::domain::ids::FenceToken;
 
-/// Why the ledger has refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The server could not be reached, did not answer, or cannot work: whether a commit took effect is unknown.
+    /// The server was unreachable, did not answer, or cannot work. It is unknown whether a commit took effect.
     #[error("postgres unreachable: {0}")]
     Unreachable(#[source] sqlx::Error),
-    /// Another transaction has kept what this one needs locked for too long. Nothing was changed.
+    /// Another transaction held a needed lock for too long. Nothing was changed.
     #[error("another transaction keeps a row locked")]
     Locked,
     /// The server cancelled the statement at `statement_timeout`, or an operator did. Nothing was changed.
     #[error("a statement was cancelled: {0}")]
     TooSlow(#[source] sqlx::Error),
-    /// A deadlock or a serialization failure. Nothing was changed, and a retry may succeed at once.
+    /// A deadlock or a serialization failure. Nothing was changed. A retry may succeed at once.
     #[error("conflict with another transaction: {0}")]
     Conflict(#[source] sqlx::Error),
-    /// A constraint of the schema refused the change, which had no effect.
+    /// A constraint of the schema refused the change. Nothing was changed.
     #[error("constraint {0} refused the change")]
     Refused(String),
-    /// Any other error of the server.
     #[error("postgres: {0}")]
     Failed(#[source] sqlx::Error),
     #[error("migrations: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
-    /// Transactions have kept a migration from its lock.
+    /// A migration could not get its lock, because transactions held it.
     #[error(
         "migration {0} was given up: for a minute, transactions have used what it changes; docs/runbooks/postgres-lost.md says how to find them"
     )]
     InUse(i64),
-    /// Another holder has written under a newer fencing token: the lock was lost. The transaction is to be rolled back.
+    /// Another holder has written under a newer fencing token: the lock was lost. The caller must roll back.
     #[error("fencing token {0} is older than the newest seen")]
     Overtaken(FenceToken),
     /// A pooler in front of the server drops our session settings, or shares sessions between clients.
@@ -39,7 +37,7 @@ pub enum LedgerError {
         "database.url leads to a pooler that does not pass on the settings of a session; name PostgreSQL itself: {0}"
     )]
     Pooled(String),
-    /// A row that this version of the program does not write.
+    /// A row with values that this version does not write.
     #[error("unreadable row: {0}")]
     Unreadable(&'static str),
 }
@@ -68,18 +66,17 @@ impl From<sqlx::Error> for LedgerError {
     }
 }
 
-/// Errors by which the server says that it cannot work, whatever the row: connection; read-only, which a server becomes in a
-/// failover; a table, column or right that is missing; out of resources; shutting down or starting; failures of its
-/// disk, and inside. Of 57, without a statement that was cancelled.
+/// Codes of errors that would also hit any other row. They are: connection; read-only, as in a failover; a missing table, column or right;
+/// out of resources; shutdown or start; disk; internal. Class 57 is without cancelled statements.
 const OUTAGES: [&str; 7] = ["08", "25006", "42", "53", "57", "58", "XX"];
 
 impl LedgerError {
-    /// Whether the same batch may succeed later, unchanged. After a time-out, the caller tries smaller batches instead.
+    /// Whether the same batch may succeed later. After a time-out, the caller tries smaller batches instead.
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Locked | Self::Conflict(_))
     }
 
-    /// Whether the same single item may succeed later. Here a time-out counts as well: there is no smaller batch.
+    /// Whether the same single item may succeed later. A time-out counts here, because there is no smaller batch.
     pub fn is_temporary(&self) -> bool {
         self.is_outage() || matches!(self, Self::TooSlow(_))
     }

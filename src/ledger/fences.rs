@@ -1,15 +1,15 @@
-//! Fences: the newest fencing token that a write was made under, by the lock's name.
+//! Fences: the newest fencing token of each lock, under which something was written.
 
 use sqlx::PgConnection;
 
 use super::LedgerError;
 use crate::domain::ids::FenceToken;
 
-/// Checks a token in the caller's transaction, before anything is written under the lock. Until the end of the
-/// transaction no other one passes this check for the same lock. The same token may pass again.
+/// Checks a token in the caller's transaction, before any write under the lock. Until the end of the transaction, no other transaction
+/// passes this check for the same lock. The same token may pass again.
 ///
 /// # Errors
-/// `Overtaken` when a newer token has been seen: another holder has the lock.
+/// `Overtaken` if a newer token has been seen: another holder has the lock.
 pub async fn check(connection: &mut PgConnection, name: &str, token: FenceToken) -> Result<(), LedgerError> {
     let newest = sqlx::query_scalar!(
         "INSERT INTO fences (name, token) VALUES ($1, $2)

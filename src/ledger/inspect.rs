@@ -1,8 +1,7 @@
-//! What PostgreSQL says of itself to our role on our connections, for `seckill doctor`. Nothing is changed.
+//! PostgreSQL's facts as our role sees them on our connections, for `seckill doctor`. Changes nothing.
 //!
-//! The questions travel as simple queries, without prepared statements, so that they are also answered through a pooler that breaks
-//! prepared statements: the doctor is to say what is wrong with it. So the compiler does not check them; tests/api/doctor.rs asks all
-//! of them.
+//! The questions are simple queries, without prepared statements. So they also work through a pooler that breaks prepared statements, and
+//! the doctor can report that pooler. The compiler does not check them: tests/api/doctor.rs asks all of them.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use crate::config::tls::{Protection, Route};
 use crate::config::{self, servers};
 use crate::domain::clock_reading::ClockReading;
 
-/// Settings as they are in force for our role on our connection, and what the role may do.
+/// The settings in force on our connection, and the role's rights.
 #[derive(Debug, Clone, Deserialize)]
 pub struct DatabaseFacts {
     pub version: String,
@@ -32,48 +31,47 @@ pub struct DatabaseFacts {
     pub read_only: bool,
     pub statement_timeout_ms: u64,
     pub max_connections: i64,
-    /// Those of `max_connections` that are kept for superusers and the like.
+    /// The part of `max_connections` reserved for superusers and similar roles.
     pub kept_connections: i64,
-    /// The limits of the role and of the database; -1 is none.
+    /// Connection limits of the role and of the database; -1: none.
     pub role_limit: i64,
     pub database_limit: i64,
     /// Open sessions of all databases.
     pub sessions: i64,
     pub role: String,
-    /// The attributes of the role that a service does not need.
+    /// The role's attributes that a service does not need.
     pub powers: Vec<String>,
 }
 
-/// A server that receives our changes. Only pg_read_all_stats shows more than that it exists.
+/// A server that replicates from this one. Without pg_read_all_stats, only its existence is visible.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Standby {
     pub name: Option<String>,
-    /// `streaming` and so on; `backup` is a backup that is being taken.
+    /// `streaming` and so on; `backup`: a backup is running.
     pub state: Option<String>,
     /// `sync`, `quorum`, `potential` or `async`.
     pub sync_state: Option<String>,
 }
 
-/// The migrations of the database, compared with those of this program.
+/// The database's migrations, compared with this program's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SchemaState {
-    /// The newest migration of this program.
     pub newest: i64,
     pub missing: Vec<i64>,
-    /// Begun, and not ended.
+    /// Begun, but not finished.
     pub unfinished: Vec<i64>,
-    /// Applied with another text.
+    /// Applied, but with another text.
     pub changed: Vec<i64>,
-    /// Not known to this program.
+    /// Unknown to this program.
     pub unknown: Vec<i64>,
 }
 
-/// Units that are still to be sold, in all sales that have not ended.
+/// Unsold units of all sales that have not ended.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct PlannedUnits {
     pub sales: u64,
     pub units: u64,
-    /// Sales without a limit, whose units nobody knows.
+    /// Sales with unlimited stock, which have no number of units.
     pub unlimited: u64,
 }
 
@@ -122,7 +120,7 @@ const PLANNED: &str = "SELECT row_to_json(planned)::text FROM (
                           WHERE sale_id = sales.id AND released_at IS NULL) coming ON true
      WHERE ends_at > now() AND status <> 'closed') planned";
 
-/// The code of PostgreSQL's error for a table that does not exist.
+/// PostgreSQL's error code for a missing table.
 const UNDEFINED_TABLE: &str = "42P01";
 
 impl Ledger {
@@ -130,7 +128,7 @@ impl Ledger {
         self.ask(FACTS).await
     }
 
-    /// The servers that receive our changes.
+    /// The servers that replicate from this one.
     pub async fn standbys(&self) -> Result<Vec<Standby>, LedgerError> {
         self.ask(STANDBYS).await
     }
@@ -139,7 +137,7 @@ impl Ledger {
         self.ask(PLANNED).await
     }
 
-    /// PostgreSQL's clock. The connection is opened before the time is taken.
+    /// PostgreSQL's clock. The connection is opened first, so that its delay does not count.
     pub async fn clock(&self) -> Result<ClockReading, LedgerError> {
         let mut connection = self.own_connection().await?;
         let asked_at = Instant::now();
@@ -149,7 +147,6 @@ impl Ledger {
         Ok(ClockReading { ms, asked_at, answered_at })
     }
 
-    /// Compares the database's migrations with those of this program.
     pub async fn schema_state(&self) -> Result<SchemaState, LedgerError> {
         let mut connection = self.own_connection().await?;
         let applied: Vec<AppliedMigration> = match text_of(APPLIED, &mut connection).await {
@@ -174,8 +171,8 @@ impl Ledger {
         Ok(state)
     }
 
-    /// Whether a connection of ours is a session of PostgreSQL's own. It is none where a pooler hands sessions out by the
-    /// transaction: then two connections have the same session at once, or one loses it to another's transaction.
+    /// Whether each of our connections has its own PostgreSQL session. A pooler in transaction mode breaks this: two connections get the
+    /// same session, or one loses its session to another's transaction.
     pub async fn has_own_sessions(&self) -> Result<bool, LedgerError> {
         let (mut one, mut other) = (self.own_connection().await?, self.own_connection().await?);
         let before = (session(&mut one).await?, session(&mut other).await?);
@@ -190,11 +187,11 @@ impl Ledger {
         Ok(own)
     }
 
-    /// Whether a notice of one connection reaches a listener on another one within `wait`. Nobody else listens to its channel.
+    /// Whether a notice from one connection reaches a listener on another within `wait`. The channel is new, so it has no other listener.
     pub async fn hears_notices(&self, wait: Duration) -> Result<bool, LedgerError> {
         let channel = format!("seckill_doctor_{}", Uuid::new_v4().simple());
         let mut connection = self.own_connection().await?;
-        // A pool that takes a connection as it is, through a pooler too.
+        // This pool does not check its connections, so it also works through a pooler.
         let options = PgConnectOptions::clone(&self.pool.connect_options());
         let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
@@ -207,7 +204,7 @@ impl Ledger {
         }
     }
 
-    /// A connection to the server that the pools use. One that is away is an error at once, where a pool would try again.
+    /// A connection to the server of the pools. If the server is away, this fails at once, where a pool would try again.
     async fn own_connection(&self) -> Result<PgConnection, LedgerError> {
         self.found().await;
         Ok(PgConnection::connect_with(&self.pool.connect_options()).await?)
@@ -220,20 +217,20 @@ impl Ledger {
         Ok(answer)
     }
 
-    /// The most connections that one process opens, with that of its listener.
+    /// The maximum of connections of one process, with its listener's.
     pub fn connections_max(&self) -> u32 {
         self.pool.options().get_max_connections() + self.reserved.options().get_max_connections() + 1
     }
 }
 
-/// The way to each server, as the address says.
+/// The route to each server, from the address.
 pub fn routes(database: &config::Database) -> Result<Vec<Route>, LedgerError> {
     let route = |address: String| {
         let options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;
         let host = options.get_host();
         let socket = options.get_socket().is_some() || host.starts_with('/');
         let protection = match options.get_ssl_mode() {
-            // `prefer` goes on without TLS where the server, or who answers for it, offers none.
+            // `prefer` continues without TLS if the server, or an impostor, offers none.
             PgSslMode::Disable | PgSslMode::Allow | PgSslMode::Prefer => Protection::Nothing,
             PgSslMode::Require => Protection::AnyCertificate,
             PgSslMode::VerifyCa | PgSslMode::VerifyFull => Protection::CheckedCertificate,
@@ -243,7 +240,7 @@ pub fn routes(database: &config::Database) -> Result<Vec<Route>, LedgerError> {
     servers::each_postgres(&database.url).into_iter().map(route).collect()
 }
 
-/// The first column of the first row, which is text.
+/// The first column of the first row, as text.
 async fn text_of(sql: &'static str, connection: &mut PgConnection) -> Result<String, sqlx::Error> {
     raw_sql(sql).fetch_one(connection).await?.try_get(0)
 }
@@ -256,7 +253,7 @@ fn parse<T: DeserializeOwned>(json: &str) -> Result<T, LedgerError> {
     serde_json::from_str(json).map_err(|_| LedgerError::Unreadable("what PostgreSQL says of itself"))
 }
 
-/// The process of the server that answers.
+/// The id of the server process behind this connection.
 async fn session(connection: &mut PgConnection) -> Result<i64, LedgerError> {
     read("SELECT pg_backend_pid()::text", connection).await
 }

@@ -1,8 +1,8 @@
-//! Brings the schema up to date while an older version of the service lives (docs/install.md).
+//! Migrates the schema while an older version of the service runs (docs/install.md).
 //!
-//! A migration that waits for a table makes all later statements wait. So it waits only for a moment, gives up without a
-//! change, and is tried again. Each migration is one transaction: if the process dies on any line, the schema is that of a whole
-//! number of migrations, and the next run goes on from there.
+//! While a migration waits for a table, all later statements wait too. So it waits only briefly, gives up without a change, and is tried
+//! again. Each migration is one transaction. If the process dies, the schema has a whole number of migrations, and the next run continues
+//! there.
 
 use std::time::Duration;
 
@@ -14,31 +14,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Ledger, LedgerError};
 
-/// The schema that this program is made for.
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
-/// No time-out of statements, because an index of a large table takes as long as it takes. The limit on waiting for a lock is half of
-/// PostgreSQL's deadlock_timeout: of two that wait for each other, the migration gives up, and never a purchase.
+/// No time-out of statements, because an index of a large table may take long. The lock time-out is half of PostgreSQL's deadlock_timeout.
+/// So in a deadlock the migration gives up, and never a purchase.
 const SESSION: [(&str, &str); 2] = [("statement_timeout", "0"), ("lock_timeout", "500ms")];
-/// The pause after a try, in which the statements that have waited behind it go on.
+/// The pause after a try. Statements that waited behind it run in this time.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Tries of migrations that cannot get a lock: for about a minute.
+/// Tries for a lock, for about a minute.
 const TRIES_MAX: u32 = 25;
-/// How long to wait for another process that migrates.
+/// How long to wait for a migration in another process.
 const OTHER_MAX: Duration = Duration::from_secs(3600);
 
-/// Why a try has ended without a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blocked {
-    /// Another process migrates.
     ByMigration,
-    /// A transaction uses what this migration changes.
+    /// A transaction uses a table of this migration.
     ByTransaction(i64),
 }
 
 fn blocked(error: &LedgerError) -> Option<Blocked> {
     let (cause, blocked) = match error {
-        // Only sqlx's own statements: of them, one waits, for its lock.
+        // This error is from sqlx's own statements. Only one of them waits: for sqlx's lock.
         LedgerError::Migration(MigrateError::Execute(cause)) => (cause, Blocked::ByMigration),
         LedgerError::Migration(MigrateError::ExecuteMigration(cause, version)) => {
             (cause, Blocked::ByTransaction(*version))
@@ -51,7 +48,7 @@ fn blocked(error: &LedgerError) -> Option<Blocked> {
 }
 
 impl Ledger {
-    /// Whether the schema has all migrations of this program. It may have newer ones.
+    /// Whether the schema has all migrations of this program. It may have more.
     pub async fn has_migrations(&self) -> Result<bool, LedgerError> {
         let ours: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
         let applied = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE success AND version = ANY($1)");
@@ -59,15 +56,15 @@ impl Ledger {
         Ok(usize::try_from(applied).is_ok_and(|applied| applied == ours.len()))
     }
 
-    /// Brings the schema up to date. May run at any time, and in several processes at once: one works, and the others wait for it.
+    /// Migrates the schema. May run at any time and in several processes: one works, the others wait.
     ///
     /// # Errors
-    /// `InUse` when a transaction has kept a migration from its lock for a minute; `Unreachable` when the server does not answer;
-    /// else the migration's own. What a failed migration did is undone, and those before it stay.
+    /// `InUse` if a migration did not get its lock for a minute; `Unreachable` if the server does not answer; else the migration's own
+    /// error. A failed migration is rolled back. Earlier ones stay.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
         self.found().await;
         let mut outages = self.outages();
-        // A statement may take hours, so only pings beside it tell a server that works from one that has vanished.
+        // A statement may take hours. Pings on a second connection show whether the server has vanished.
         let lost = async {
             tokio::select! {
                 _ = outages.changed() => {}
@@ -102,12 +99,12 @@ impl Ledger {
         }
     }
 
-    /// Applies what is missing, on a connection of its own, because the settings of its session are not for the pool.
+    /// Applies missing migrations on a separate connection, because its session settings are not for the pool.
     async fn try_to_migrate(&self) -> Result<(), LedgerError> {
         let options = PgConnectOptions::clone(&self.pool.connect_options()).options(SESSION);
         let mut connection = Self::within(self.timeout, self.connect(&options)).await?;
         let done = MIGRATIONS.run(&mut connection).await;
-        // The lock of a failed run is the session's, and ends with it.
+        // The session holds the lock of a failed run. Closing the connection releases it.
         if let Err(error) = connection.close().await {
             tracing::debug!(%error, "the connection of the migrations was not closed in good order");
         }

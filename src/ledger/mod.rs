@@ -1,4 +1,4 @@
-//! PostgreSQL: what is committed here is true. The only room that names sqlx.
+//! PostgreSQL: the truth. A committed row is true, whatever Redis or RabbitMQ say. The only room that names sqlx.
 //!
 //! Plans must not depend on the age of PostgreSQL's statistics:
 //!
@@ -44,39 +44,36 @@ use crate::config::{self, servers, tls};
 pub use error::LedgerError;
 use primary::Primary;
 
-/// How long the server may take to answer the heartbeat, or to show that a returned connection still works.
+/// Time limit for the heartbeat's answer, and for the test of a returned connection.
 const PING_MAX: Duration = Duration::from_secs(2);
-/// How long after an interrupted beginning each connection that comes back is asked whether a transaction is open. The one that matters
-/// comes back at once.
+/// How long, after an interrupted `BEGIN`, every returned connection is tested for an open transaction. The affected connection returns at
+/// once.
 const DOUBTED_FOR: Duration = Duration::from_secs(600);
-/// A statement that may take long takes less.
+/// Time limit for statements that may take long.
 const ANSWERED_MAX: Duration = Duration::from_secs(900);
-/// Pings in a row without an answer, after which whatever waits for the server is given up.
+/// After this many lost pings in a row, all waiting for the server is given up.
 const PINGS_LOST: u32 = 3;
 
-/// A handle on the ledger; clones share its pools.
+/// A handle on the ledger. Clones share its pools.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     pool: PgPool,
-    /// Connections that hardly any read can take: for the commits of purchases, the tickets of repeated ones, the heartbeat, the ping, and
-    /// notices.
+    /// Connections reserved for the commits of purchases, the tickets of repeats, the heartbeat, the ping and notices.
     reserved: PgPool,
     timeout: Duration,
-    /// Whether there is no connection without TLS.
+    /// Whether all connections use TLS.
     encrypted: bool,
     /// Changes when the server has not answered for seconds.
     outages: watch::Sender<()>,
-    /// When a transaction's beginning was interrupted last.
+    /// When a `BEGIN` was last interrupted.
     interrupted: Arc<Mutex<Option<Instant>>>,
-    /// The receivers that this process has reported as away.
     away: Arc<Mutex<HashSet<String>>>,
-    /// Where the address names several servers: which of them is used, and the task that follows the primary.
+    /// If the address names several servers: the one in use, and the task that follows the primary.
     primary: Option<(Arc<Primary>, Arc<AbortOnDropHandle<()>>)>,
 }
 
 impl Ledger {
-    /// Prepares the pools. Connections are opened when they are needed. `committers` is how many commits of purchases may be
-    /// in progress at the same time.
+    /// Prepares the pools. Connections are opened on demand. `committers`: how many commits of purchases may run at once.
     pub fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {
         let options = connect_options(config)?;
         let encrypted = options.iter().any(is_encrypted);
@@ -92,8 +89,8 @@ impl Ledger {
                 None => pool.after_connect(|connection, _| Box::pin(session::begin(connection))),
             };
             let (primary, interrupted) = (primary.clone(), Arc::clone(&interrupted));
-            // sqlx tests a connection that comes back, for as long as it takes. A server that has vanished would keep the
-            // connection's place in the pool until the kernel gives up, which takes a quarter of an hour.
+            // sqlx tests a returned connection without a time limit. If the server has vanished, the connection would keep its place in the
+            // pool until the kernel gives up, after a quarter of an hour.
             pool.after_release(move |connection, released| {
                 let stale = primary.as_ref().is_some_and(|primary| !primary.is_fresh(released.age));
                 let doubted = interrupted.lock().is_some_and(|at: Instant| at.elapsed() < DOUBTED_FOR);
@@ -112,10 +109,10 @@ impl Ledger {
             })
             .connect_lazy_with(first.clone())
         };
-        // Longer than the server's own limits: after this time there is no server.
+        // Longer than the server's own limits. After this time, the server must be away.
         let timeout = Duration::from_millis(config.statement_timeout_ms + config.acquire_timeout_ms);
         let reserved = u32::try_from(committers).unwrap_or(u32::MAX).saturating_add(4);
-        // Commits of purchases wait less for a lock than others do.
+        // Commits of purchases wait for locks for a shorter time than others.
         let (pool, reserved) = (pool(config.max_connections, None), pool(reserved, Some("RESET lock_timeout")));
         let outages = watch::Sender::new(());
         let primary = primary.map(|primary| {
@@ -125,32 +122,32 @@ impl Ledger {
         Ok(Self { pool, reserved, timeout, encrypted, outages, interrupted, away: Arc::default(), primary })
     }
 
-    /// Waits until it is known which of several servers is the primary, if any is.
+    /// Waits until the primary among several servers was searched for. There may be none.
     pub async fn found(&self) {
         if let Some((primary, _)) = &self.primary {
             primary.looked_at().await;
         }
     }
 
-    /// A handle whose reads use the connections that no other read can take. They suffice for one at a time.
+    /// A handle with reads on the reserved connections. They suffice for one read at a time.
     #[must_use]
     pub fn with_reserved(&self) -> Self {
         Self { pool: self.reserved.clone(), ..self.clone() }
     }
 
-    /// A number that rises when another server becomes the primary: a connection from before is not to be used again.
+    /// A number that rises when another server becomes the primary. Connections from before must not be used again.
     fn primary_changes(&self) -> u64 {
         self.primary.as_ref().map_or(0, |(primary, _)| primary.changes())
     }
 
-    /// A pool for the connection of one listener. A listener gives its connection back without a time-out, so that one to a server that
-    /// has vanished would keep its place in another pool, and that pool from being closed, for a quarter of an hour.
+    /// A pool for one listener's connection. A listener returns its connection without a time-out. In another pool, a connection to a
+    /// vanished server would keep its place, and would delay the pool's closing for a quarter of an hour.
     fn pool_of_listener(&self) -> PgPool {
         let options = PgConnectOptions::clone(&self.reserved.connect_options());
         self.reserved.options().clone().max_connections(1).connect_lazy_with(options)
     }
 
-    /// A connection that belongs to no pool.
+    /// A connection outside the pools.
     async fn connect(&self, options: &PgConnectOptions) -> Result<PgConnection, LedgerError> {
         let mut connection = PgConnection::connect_with(options).await?;
         session::begin(&mut connection).await?;
@@ -160,8 +157,7 @@ impl Ledger {
         Ok(connection)
     }
 
-    /// Checks that the server does not refuse TLS, where the address asks for it. A server that cannot be reached now is not
-    /// checked.
+    /// If the address asks for TLS: checks that the server does not refuse it. Skips a server that is unreachable now.
     ///
     /// # Errors
     /// The server's certificate is not trusted, or the server does not speak TLS.
@@ -175,10 +171,10 @@ impl Ledger {
         refused.map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "PostgreSQL", problem, address, setting }))
     }
 
-    /// Checks that the server is PostgreSQL itself. One that cannot be reached now is not checked.
+    /// Checks that no pooler stands before PostgreSQL. Skips a server that is unreachable now.
     ///
     /// # Errors
-    /// `Pooled` where a pooler stands before it.
+    /// `Pooled` if there is a pooler.
     pub async fn check_session(&self) -> Result<(), LedgerError> {
         match Self::within(self.timeout, self.connect(&self.reserved.connect_options())).await {
             Err(error @ LedgerError::Pooled(_)) => Err(error),
@@ -186,19 +182,18 @@ impl Ledger {
         }
     }
 
-    /// Waits for a step no longer than a living server can take. Without this, a connection to a server that has vanished
-    /// would be waited on for ever.
+    /// Limits a step to the time that a live server needs at most. Without this, a connection to a vanished server would wait for ever.
     ///
     /// # Errors
-    /// `Unreachable` after the time-out, else the step's own.
+    /// `Unreachable` after the time-out, else the step's own error.
     pub async fn in_time<T>(&self, step: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
         Self::within(self.timeout, step).await
     }
 
-    /// Waits for a step that may take long, for as long as the server answers pings.
+    /// Waits for a long step while the server answers pings.
     ///
     /// # Errors
-    /// `Unreachable` when the server does not, else the step's own.
+    /// `Unreachable` if the server stops answering, else the step's own error.
     pub async fn while_it_answers<T>(
         &self,
         step: impl Future<Output = Result<T, LedgerError>>,
@@ -210,10 +205,10 @@ impl Ledger {
         }
     }
 
-    /// Waits for a step no longer than `limit`.
+    /// Limits a step to `limit`.
     ///
     /// # Errors
-    /// `Unreachable` after the limit, else the step's own.
+    /// `Unreachable` after `limit`, else the step's own error.
     pub async fn within<T>(
         limit: Duration,
         step: impl Future<Output = Result<T, LedgerError>>,
@@ -221,8 +216,8 @@ impl Ledger {
         tokio::time::timeout(limit, step).await.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
     }
 
-    /// Pings the server every second, until cancelled. When it has not answered several times, whatever waits for it is given
-    /// up: a connection to a server that vanished without a word would be waited on for minutes.
+    /// Pings the server every second, until cancelled. After several lost pings, all waiting for the server is given up. A connection to a
+    /// vanished server would wait for minutes.
     pub async fn watch(self, stop: CancellationToken) {
         let mut lost = 0;
         while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_some() {
@@ -240,13 +235,13 @@ impl Ledger {
         }
     }
 
-    /// Changes each time that what waits for the server is to be given up.
+    /// Changes when all waiting for the server must be given up.
     pub fn outages(&self) -> watch::Receiver<()> {
         self.outages.subscribe()
     }
 
-    /// Begins a transaction. Nothing else in this room may: sqlx 0.9.0 returns a connection whose `BEGIN` was interrupted to the pool with
-    /// the transaction open (its issue 4393, mended after that release), and the next user's statements would not be committed.
+    /// Begins a transaction. Other code in this room must not: sqlx 0.9.0 returns a connection with an interrupted `BEGIN` to the pool,
+    /// with the transaction open (its issue 4393, fixed after that release). The next user's statements would not be committed.
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         self.begin_in(&self.pool).await
     }
@@ -254,7 +249,7 @@ impl Ledger {
     /// As [`begin`](Self::begin), in one of the two pools.
     async fn begin_in(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         let mut begin = pin!(pool.begin());
-        // Declared last and so dropped first: the interruption is noted before the connection goes back.
+        // Declared last, so dropped first: the interruption is noted before the connection returns.
         let interruption = Interruption { noted_in: Some(&self.interrupted) };
         let begun = begin.as_mut().await;
         if begun.is_ok() {
@@ -263,8 +258,8 @@ impl Ledger {
         begun
     }
 
-    /// Begins to read for people: one snapshot, in which nothing can be changed. A statement that takes more than 3 s is cancelled,
-    /// before its caller gives up. Each is planned for its own values, because a plan for all values uses no partial index.
+    /// Begins a read for people: one read-only snapshot. Statements are cancelled after 3 s, before the caller gives up. Each is planned
+    /// for its own values, because a generic plan uses no partial index.
     async fn begin_reading(&self) -> Result<Transaction<'static, Postgres>, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx)
@@ -282,13 +277,13 @@ impl Ledger {
         Ok(now.timestamp_millis())
     }
 
-    /// Closes the pool, and waits for the connections in use.
+    /// Closes the pools. Waits for the connections in use.
     pub async fn close(&self) {
         tokio::join!(self.pool.close(), self.reserved.close());
     }
 }
 
-/// How to connect to each server that the address names.
+/// The options for each server in the address.
 fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, LedgerError> {
     let server = |address: String| {
         let mut options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;
@@ -301,7 +296,7 @@ fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, L
     servers::each_postgres(&config.url).into_iter().map(server).collect()
 }
 
-/// Notes when it is dropped before [`did_not_happen`](Self::did_not_happen) is called.
+/// Records an interruption if it is dropped before [`did_not_happen`](Self::did_not_happen).
 struct Interruption<'a> {
     noted_in: Option<&'a Mutex<Option<Instant>>>,
 }
@@ -320,12 +315,12 @@ impl Drop for Interruption<'_> {
     }
 }
 
-/// Whether no transaction is open on a connection that comes back to its pool: in an open one, `now()` is the time of its `BEGIN`.
+/// Whether a returned connection has no open transaction. In an open one, `now()` is the time of its `BEGIN`.
 async fn is_outside_transaction(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::raw_sql("SELECT now() = statement_timestamp()").fetch_one(connection).await?.try_get(0)
 }
 
-/// Why TLS failed, if this is the error of a handshake.
+/// The reason, if this is an error of the TLS handshake.
 fn handshake_problem(error: sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(error) => tls::handshake_problem(&error),
@@ -334,7 +329,7 @@ fn handshake_problem(error: sqlx::Error) -> Option<String> {
     }
 }
 
-/// The address with the server named first that is the primary now, so that nobody waits for another one.
+/// The address with the current primary first, so that its user does not wait for another server.
 pub async fn with_primary_first(config: &config::Database) -> String {
     match connect_options(config) {
         Ok(servers) if servers.len() > 1 => servers::with_first(&config.url, primary::find(&servers).await),
@@ -342,12 +337,11 @@ pub async fn with_primary_first(config: &config::Database) -> String {
     }
 }
 
-/// Whether there is no connection to this server without TLS.
+/// Whether every connection to this server uses TLS.
 fn is_encrypted(server: &PgConnectOptions) -> bool {
     matches!(server.get_ssl_mode(), PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull)
 }
 
-/// A duration in microseconds, for intervals in statements.
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }

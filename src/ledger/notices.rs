@@ -1,5 +1,4 @@
-//! Notices between processes that there is work to do, by LISTEN and NOTIFY. A lost notice costs time, never work: every
-//! listener also polls.
+//! Notices of work between processes, by LISTEN and NOTIFY. A lost notice costs time, never work, because every listener also polls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,36 +11,35 @@ use tokio_util::sync::CancellationToken;
 use super::{Ledger, LedgerError};
 use crate::domain::pressure::{Pressure, Report};
 
-/// What a notice is about. Its text is the name of its channel in PostgreSQL.
+/// The topic of a notice. Its text is the channel's name in PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 pub enum Topic {
     /// Rows were added to the outbox.
     #[strum(serialize = "seckill_outbox")]
     Outbox,
-    /// A sale was created or changed, or is to be refilled.
+    /// A sale was created or changed, or needs a refill.
     #[strum(serialize = "seckill_catalog")]
     Catalog,
     /// A policy or an application was changed. A trigger notifies.
     #[strum(serialize = "seckill_policies")]
     Policies,
-    /// An item was put into an outflow, or an outflow was created, resumed or changed. A trigger notifies.
+    /// An item was added to an outflow, or an outflow was created, resumed or changed. A trigger notifies.
     #[strum(serialize = "seckill_outflow")]
     Outflow,
     /// Orders have changed their status.
     #[strum(serialize = "seckill_orders")]
     Orders,
-    /// Purchases wait in a process, or a rush begins there; the text says which.
+    /// Purchases wait in a process, or a rush begins there. The notice's text says which.
     #[strum(serialize = "seckill_pressure")]
     Pressure,
 }
 
 impl Ledger {
-    /// Notifies every listener.
     pub async fn notify(&self, topic: Topic) -> Result<(), LedgerError> {
         self.send_notice(topic, "").await
     }
 
-    /// Tells the other processes how purchases fare in this one.
+    /// Reports this process's backlog of purchases to the others.
     pub async fn report_pressure(&self, report: Report) -> Result<(), LedgerError> {
         self.send_notice(Topic::Pressure, &report.text()).await
     }
@@ -52,11 +50,11 @@ impl Ledger {
     }
 }
 
-/// The pause after a notice. In a rush hundreds of groups are committed in a second, and each notice wakes every process.
+/// The pause after a notice. A rush commits hundreds of groups per second, and each notice wakes every process.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Sends notices from a task of its own, so that no caller waits for PostgreSQL. The first is sent at once; changes that come while
-/// it is being sent, or in the pause after it, share the next one.
+/// Sends notices from its own task, so that no caller waits for PostgreSQL. The first is sent at once. Changes during a send or a pause
+/// share the next notice.
 #[derive(Clone, Default)]
 pub struct Notifier {
     outbox: Arc<Notify>,
@@ -64,13 +62,11 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Notifies that rows were added to the outbox.
     pub fn outbox_changed(&self) {
         self.outbox.notify_one();
     }
 
-    /// Notifies that orders have changed their status. To be called after the commit: buyers who follow these orders, and
-    /// the webhook's receiver, learn it at once and not by the next poll.
+    /// To call after the commit. Then buyers who follow these orders, and the webhook, learn the change at once, not by the next poll.
     pub fn orders_changed(&self) {
         self.orders.notify_one();
     }
@@ -92,12 +88,12 @@ impl Notifier {
     }
 }
 
-/// Wakes the workers of this process that have subscribed to a topic, and records the pressure that other processes report. A
-/// worker that is busy at the notice finds it afterwards.
+/// Wakes subscribed workers of this process, and records the pressure that other processes report. A busy worker finds the notice
+/// afterwards.
 #[derive(Clone)]
 pub struct Listener {
     pressure: Arc<Pressure>,
-    /// One for each topic, in their order.
+    /// One per topic, in the order of `Topic`.
     topics: Arc<[watch::Sender<()>]>,
 }
 
@@ -136,7 +132,7 @@ impl Listener {
             listens = listener.listen_all(Topic::VARIANTS.iter().map(<&str>::from)) => listens?,
             _ = outages.changed() => return Err(gone()),
         }
-        // Notices that were sent while no connection listened are lost: every subscriber polls once now.
+        // Notices sent without a listening connection are lost, so every subscriber polls once now.
         Topic::VARIANTS.iter().for_each(|topic| self.wake(*topic));
         loop {
             let notice = tokio::select! {

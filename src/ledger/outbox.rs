@@ -1,5 +1,4 @@
-//! The outbox: work that a transaction has left to be done after its commit. Workers claim rows, carry them out, and
-//! settle them.
+//! The outbox: work to do after a transaction's commit. Workers claim rows, do the work, and settle the rows.
 
 mod claimed;
 mod parked;
@@ -20,14 +19,14 @@ pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
 pub use task::{BrokerMessage, UnitRelease};
 use task::{ClaimedRow, Task};
 
-/// Holds of one claim of releases, about: each row has up to a thousand.
+/// The approximate number of holds per claim of releases. A row has up to 1,000.
 const HOLDS_A_CLAIM: i64 = 2000;
-/// The kinds that travel through the broker.
+/// The kinds that go through the broker.
 const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::GroupExpire, OutboxKind::PaymentRequested];
-/// The kinds that the releaser carries out.
+/// The kinds that the releaser handles.
 const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
 
-/// How often, and after how long, a failed row is tried again.
+/// The retry limit of a failed row, and its pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryTerms {
     pub max_attempts: u32,
@@ -35,7 +34,7 @@ pub struct RetryTerms {
     pub backoff_max_ms: u64,
 }
 
-/// A claimed row, and what it asks for.
+/// A claimed row with its task.
 #[derive(Debug, Clone)]
 pub struct OutboxRow<T> {
     pub id: i64,
@@ -43,12 +42,12 @@ pub struct OutboxRow<T> {
     pub shard: Shard,
     pub attempts: u32,
     pub task: T,
-    /// The step that wrote the row, if it is traced.
+    /// The trace's step that wrote the row, if traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
 impl Ledger {
-    /// Whether messages are due. Asked before a transaction claims them: most of the time there are none.
+    /// Whether messages are due. Asked before the claiming transaction, because usually none are.
     pub async fn has_due_messages(&self) -> Result<bool, LedgerError> {
         self.has_due(&MESSAGES).await
     }
@@ -59,7 +58,7 @@ impl Ledger {
     }
 
     async fn has_due(&self, kinds: &[OutboxKind]) -> Result<bool, LedgerError> {
-        // The first entry of each kind in `outbox_due`. Any other question about due rows becomes a scan of the outbox when the backlog is long.
+        // Reads the first entry of each kind in `outbox_due`. Any other query for due rows would scan the outbox in a long backlog.
         let due = sqlx::query_scalar!(
             r#"SELECT coalesce(bool_or((SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND outbox.kind = k.kind
                                         ORDER BY next_attempt_at, id LIMIT 1) <= now()), false) AS "due!"
@@ -69,7 +68,7 @@ impl Ledger {
         Ok(due.fetch_one(&self.pool).await?)
     }
 
-    /// Claims messages that are due, oldest first, up to `limit` of each kind. Rows that other workers have claimed are skipped.
+    /// Claims due messages, oldest first, up to `limit` of each kind. Skips rows that other workers have claimed.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
         let mut tx = self.begin().await?;
         let mut rows = Vec::new();
@@ -95,7 +94,7 @@ impl Ledger {
         })
     }
 
-    /// Claims releases of units that are due, oldest first: up to `limit` of each kind, of about `HOLDS_A_CLAIM` holds.
+    /// Claims due releases of units, oldest first, up to `limit` of each kind, with about `HOLDS_A_CLAIM` holds.
     pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
         let mut tx = self.begin().await?;
         let mut rows = Vec::new();
@@ -127,8 +126,8 @@ impl Ledger {
         })
     }
 
-    /// Counts a failed attempt at processing a message: the message is sent again later, or parked after
-    /// `max_attempts`. Returns whether it was parked.
+    /// Counts a failed attempt to process a message. The message is sent again later, or parked after `max_attempts`. Returns whether it
+    /// was parked.
     pub async fn fail_message(
         &self,
         kind: OutboxKind,
@@ -152,8 +151,8 @@ impl Ledger {
         Ok(parked)
     }
 
-    /// Has messages sent again after a while, without counting a failure: what they are about cannot be changed at the moment. Rows that are
-    /// locked themselves are skipped: their messages are sent again like any that is lost.
+    /// Sends messages again later, without counting a failure, because their sale is locked now. Skips outbox rows that are locked: their
+    /// messages are sent again like lost ones.
     pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'
@@ -173,7 +172,7 @@ fn names(kinds: &[OutboxKind]) -> Vec<String> {
     kinds.iter().map(OutboxKind::to_string).collect()
 }
 
-/// An error's text as one bounded line, for logs and for people.
+/// An error's text as one line of limited length.
 pub(super) fn one_line(error: &str) -> String {
     error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(500).collect()
 }

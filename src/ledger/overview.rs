@@ -1,4 +1,4 @@
-//! What the console shows at one look, besides what other reads have: the sales of now and next, open alarms, and the last message.
+//! Reads for the console's overview: current and next sales, open alarms, and the last message.
 
 use crate::domain::ids::SaleId;
 use crate::domain::sale::SaleStatus;
@@ -7,7 +7,7 @@ use crate::ledger::flow::alarms::Alarm;
 use crate::ledger::sales::epochs::sharding;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A sale that is not over.
+/// A sale that has not ended.
 #[derive(Debug, Clone)]
 pub struct CurrentSale {
     pub id: SaleId,
@@ -18,12 +18,12 @@ pub struct CurrentSale {
     pub ends_at_ms: i64,
     /// -1: unlimited, as in `stock`.
     pub total_stock: i64,
-    /// The units that are left in PostgreSQL: fulfilment lowers it, a little after Redis has.
+    /// The unsold units in PostgreSQL. Fulfilment lowers them shortly after Redis.
     pub stock: i64,
 }
 
 impl Ledger {
-    /// The sales that are neither over nor closed, in the order of their starts. The index `sales_by_end` has them.
+    /// The sales that are neither over nor closed, ordered by start (index `sales_by_end`).
     pub async fn current_sales(&self, limit: i64) -> Result<Vec<CurrentSale>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT s.id, p.name AS product, s.status, s.starts_at, s.ends_at, s.total_stock, s.stock, s.shards, s.captcha <> 'none' AS "asks_pass!"
@@ -48,7 +48,7 @@ impl Ledger {
         sales.collect()
     }
 
-    /// The newest open alarms of these kinds. The index `alarms_open` has them.
+    /// The newest open alarms of these kinds (index `alarms_open`).
     pub async fn open_alarms(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
@@ -60,7 +60,6 @@ impl Ledger {
         Ok(alarms.fetch_all(&self.pool).await?)
     }
 
-    /// How many alarms of these kinds are open.
     pub async fn count_open_alarms(&self, kinds: &[String]) -> Result<i64, LedgerError> {
         let open = sqlx::query_scalar!(
             r#"SELECT count(*) AS "open!" FROM alarms WHERE cleared_at IS NULL AND kind = ANY($1)"#,
@@ -69,7 +68,7 @@ impl Ledger {
         Ok(open.fetch_one(&self.pool).await?)
     }
 
-    /// When a worker last finished a message, in ms since the epoch. The index `processed_messages_by_age` has it.
+    /// When a worker last finished a message, in ms since the epoch (index `processed_messages_by_age`).
     pub async fn last_message_ms(&self) -> Result<Option<i64>, LedgerError> {
         let last =
             sqlx::query_scalar!("SELECT max(processed_at) FROM processed_messages").fetch_one(&self.pool).await?;

@@ -1,9 +1,8 @@
-//! Which of several PostgreSQL servers is the primary, where the address names several.
+//! Finds the primary if the address names several PostgreSQL servers. With one server, nothing of this runs.
 //!
-//! sqlx knows one server. So a task looks which of them takes writes and leads the pools there, and each new connection is looked
-//! at before it is used: one to a server in recovery, to a server of another cluster, or to a primary that has been replaced is given
-//! up. A primary is known to have been replaced by its timeline, which each promotion raises. A pool keeps no connection from
-//! before the last change. Where the address names one server, nothing of this runs.
+//! sqlx knows one server. So a task finds the server that takes writes, and points the pools at it. Each new connection is checked before
+//! use. It is dropped if its server is in recovery, belongs to another cluster, or is a replaced primary. The timeline shows a replaced
+//! primary, because each promotion raises it. A pool keeps no connection from before the last change.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,32 +17,32 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often the primary is asked whether it still is one. It is also noticed at once by a connection that fails.
+/// How often the primary is asked whether it still is one. A failed connection triggers the question at once.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// How often all servers are looked at, so that a primary that was replaced without its knowledge is noticed.
+/// How often all servers are checked, to notice a replacement that the old primary does not know of.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The pause between two looks while there is no primary, and the least between any two.
+/// The pause between two checks without a primary, and the shortest between any two.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
-/// How long a server may take to accept a connection and say what it is. One that is gone without a word costs each look this much.
+/// How long a server may take to accept a connection and answer. A vanished server costs each check this long.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Connections that were opened up to so long after a change are given up as well: they may have been on their way before it.
+/// Connections opened within this time after a change are dropped too: they may have begun before it.
 const MARGIN: Duration = Duration::from_millis(100);
 
-/// What a server is. One simple query, which is one round trip: a prepared one would be two on each new connection.
+/// A server's state. A simple query is one round trip. A prepared one would need two on each new connection.
 const STANDING: &str = "SELECT system_identifier AS system,
     NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writes,
     CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
          ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END AS timeline
   FROM pg_control_system()";
 
-/// What a server says of itself.
+/// A server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
     writes: bool,
     history: History,
 }
 
-/// The cluster that a server belongs to, and the line of its history that it writes.
+/// A server's cluster and timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct History {
     system: i64,
@@ -62,7 +61,7 @@ enum Unfit {
 }
 
 impl Standing {
-    /// Whether this server may be used by those who have met the history `known`.
+    /// Whether this server is usable, if the newest history seen is `known`.
     fn judge(self, known: Option<History>) -> Result<History, Unfit> {
         match known {
             Some(known) if known.system != self.history.system => Err(Unfit::OtherCluster),
@@ -73,22 +72,22 @@ impl Standing {
     }
 }
 
-/// The server to use: of those that may be used the one with the newest timeline; of equals the present one, else the first.
+/// The server to use: among usable ones, the newest timeline; among equals the current one, else the first.
 fn choose(known: Option<History>, present: usize, seen: &[Option<Standing>]) -> Option<usize> {
     let fit = seen.iter().enumerate().filter_map(|(at, standing)| Some((at, standing.as_ref()?.judge(known).ok()?)));
     fit.max_by_key(|(at, history)| (history.timeline, *at == present, Reverse(*at))).map(|(at, _)| at)
 }
 
-/// Several servers, of which one is the primary.
+/// Several servers; one is the primary.
 #[derive(Debug)]
 pub(super) struct Primary {
     servers: Vec<PgConnectOptions>,
     present: Mutex<Present>,
     /// Rises with each change of the primary.
     changes: AtomicU64,
-    /// A connection has met a server that is not the primary.
+    /// A connection has reached a server that is not the primary.
     doubted: Notify,
-    /// Whether all servers have been looked at once.
+    /// Whether all servers were checked once.
     looked: watch::Sender<bool>,
 }
 
@@ -106,12 +105,11 @@ impl Primary {
         Self { servers, present, changes, doubted, looked }
     }
 
-    /// A number that rises with each change of the primary.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Waits until the servers have been looked at once.
+    /// Waits until all servers were checked once.
     pub(super) async fn looked_at(&self) {
         let _ = self.looked.subscribe().wait_for(|looked| *looked).await;
     }
@@ -121,7 +119,7 @@ impl Primary {
         join_all(self.servers.iter().map(probe)).await.into_iter().filter_map(Result::err).collect()
     }
 
-    /// Lets a pool use only connections to the present primary.
+    /// Restricts a pool to connections to the current primary.
     pub(super) fn admit_only_primary(self: &Arc<Self>, pool: PgPoolOptions) -> PgPoolOptions {
         let (opened, taken) = (Arc::clone(self), Arc::clone(self));
         pool.after_connect(move |connection, _| {
@@ -131,7 +129,7 @@ impl Primary {
                 primary.admit(connection).await
             })
         })
-        // sqlx would test an old connection first, for as long as a server that has vanished takes to answer.
+        // sqlx would test an old connection first, and wait for a vanished server without a limit.
         .test_before_acquire(false)
         .before_acquire(move |connection, age| {
             let fresh = taken.is_fresh(age.age);
@@ -141,17 +139,17 @@ impl Primary {
         })
     }
 
-    /// Whether a connection of this age was opened since the last change.
+    /// Whether a connection of this age was opened after the last change.
     pub(super) fn is_fresh(&self, age: Duration) -> bool {
         self.changes() == 0 || age + MARGIN < self.present.lock().since.elapsed()
     }
 
-    /// Looks at a new connection before it is used.
+    /// Checks a new connection before use.
     pub(super) async fn admit(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let standing = standing(connection).await?;
         let known = self.present.lock().known;
         match standing.judge(known) {
-            // A server that was promoted a moment ago is used once the look has found it.
+            // A newly promoted server is used after the next check has found it.
             Ok(history) if known.is_none_or(|known| known == history) => Ok(()),
             Ok(_) => Err(self.doubt("was promoted a moment ago")),
             Err(unfit) => Err(self.doubt(&unfit.to_string())),
@@ -163,7 +161,7 @@ impl Primary {
         sqlx::Error::Io(std::io::Error::other(format!("the PostgreSQL server {why}")))
     }
 
-    /// Follows the primary until the handle is dropped: leads the pools to it, and tells those who wait for the one before.
+    /// Follows the primary until the handle is dropped. Points the pools at it, and reports a change to all who wait for the old one.
     pub(super) fn follow(self: Arc<Self>, pools: Vec<PgPool>, outages: watch::Sender<()>) -> AbortOnDropHandle<()> {
         AbortOnDropHandle::new(tokio::spawn(async move {
             let (mut held, mut looked, mut away): (Option<PgConnection>, _, _) = (None, Instant::now(), false);
@@ -185,7 +183,7 @@ impl Primary {
         }))
     }
 
-    /// Asks the primary on the connection that is held to it.
+    /// Asks the primary on the open connection.
     async fn is_still_primary(&self, held: &mut Option<PgConnection>) -> bool {
         let Some(connection) = held else { return false };
         let known = self.present.lock().known;
@@ -193,7 +191,7 @@ impl Primary {
         matches!(standing, Ok(Ok(standing)) if standing.judge(known).ok() == known)
     }
 
-    /// Looks at all servers, and leads the pools to the primary. Returns a connection to it, or why there is none.
+    /// Checks all servers, and points the pools at the primary. Returns a connection to it, or why there is none.
     async fn look(&self, pools: &[PgPool], outages: &watch::Sender<()>) -> Result<PgConnection, String> {
         let mut seen = join_all(self.servers.iter().map(probe)).await;
         let standings: Vec<_> = seen.iter().map(|seen| seen.as_ref().ok().map(|(_, standing)| *standing)).collect();
@@ -228,7 +226,7 @@ impl Primary {
     }
 }
 
-/// The place of the primary among these servers; that of the first, where none is.
+/// The index of the primary among these servers; without one, the first index.
 pub(super) async fn find(servers: &[PgConnectOptions]) -> usize {
     let seen = join_all(servers.iter().map(probe)).await;
     let standings: Vec<_> = seen.iter().map(|seen| seen.as_ref().ok().map(|(_, standing)| *standing)).collect();
@@ -239,7 +237,7 @@ fn name(server: &PgConnectOptions) -> String {
     format!("{}:{}", server.get_host(), server.get_port())
 }
 
-/// What a look at a server has found, in words.
+/// A server's state in words.
 fn said(seen: &Result<(PgConnection, Standing), sqlx::Error>, known: Option<History>) -> String {
     match seen {
         Err(error) => format!("does not answer: {error}"),
@@ -247,7 +245,7 @@ fn said(seen: &Result<(PgConnection, Standing), sqlx::Error>, known: Option<Hist
     }
 }
 
-/// Opens a connection, and asks the server what it is.
+/// Opens a connection, and asks for the server's state.
 async fn probe(server: &PgConnectOptions) -> Result<(PgConnection, Standing), sqlx::Error> {
     let ask = async {
         let mut connection = PgConnection::connect_with(server).await?;
@@ -283,9 +281,9 @@ mod tests {
 
     #[test]
     fn a_primary_that_was_replaced_is_not_used_again() {
-        // It comes back, while the new one is away.
+        // The old server is back, but the new one is away.
         assert_eq!(choose(SECOND, 1, &[seen(true, 7, 1), None]), None);
-        // Both take writes: the newer one is chosen, also where the other was used before.
+        // Both take writes. The newer timeline is chosen, even if the other server was in use.
         assert_eq!(choose(FIRST, 0, &[seen(true, 7, 1), seen(true, 7, 2)]), Some(1));
         assert_eq!(choose(None, 0, &[seen(true, 7, 1), seen(true, 7, 2)]), Some(1));
     }

@@ -1,28 +1,28 @@
-//! The processes that serve or work, as each of them reports itself.
+//! The live processes, by their own reports.
 
 use uuid::Uuid;
 
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A process that runs workers reports itself so often; one that has missed three reports does not count as alive.
+/// How often a process of workers reports. After three missed reports, it does not count as live.
 pub const WORKERS_REPORT_S: u64 = 5;
 const WORKERS_ALIVE_FOR: &str = "16 seconds";
-/// Processes of one kind that are listed: those that were seen last.
+/// How many processes of a kind are listed, the latest reports first.
 const PROCESSES_MAX: i64 = 100;
 
-/// A process that was seen within a day.
+/// A process with a report within a day.
 #[derive(Debug, Clone)]
 pub struct SeenProcess {
     pub id: Uuid,
     pub seen_at_ms: i64,
     pub alive: bool,
-    /// The workers that it runs; none of an instance that serves.
+    /// Its workers; empty for a serving instance.
     pub workers: Vec<String>,
 }
 
 impl Ledger {
-    /// The instances that serve. The table has a row for each, and drops those that were not seen for a day.
+    /// The serving instances. The table drops those without a report for a day.
     pub async fn instances(&self) -> Result<Vec<SeenProcess>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT id, seen_at, seen_at > now() - $1::text::interval AS "alive!" FROM instances
@@ -41,7 +41,6 @@ impl Ledger {
         Ok(seen.collect())
     }
 
-    /// The processes that run workers.
     pub async fn worker_processes(&self) -> Result<Vec<SeenProcess>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT id, seen_at, seen_at > now() - $1::text::interval AS "alive!", workers FROM worker_processes
@@ -60,7 +59,7 @@ impl Ledger {
         Ok(seen.collect())
     }
 
-    /// Records that a process is alive and runs these workers. Forgets processes that were not seen for a day.
+    /// Records that a process is live and runs these workers. Removes processes without a report for a day.
     pub async fn report_workers(&self, process: Uuid, workers: &[String]) -> Result<(), LedgerError> {
         sqlx::query!(
             "WITH forgotten AS (DELETE FROM worker_processes WHERE seen_at < now() - interval '1 day' AND id <> $1)

@@ -1,37 +1,37 @@
-//! What every session sets for itself: nothing that statements rely on is left to the defaults of a server, a database or a role.
+//! Settings of every session. Statements rely on none of the defaults of a server, database or role.
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Executor, PgConnection, Row};
 
-/// Settings that every supported version knows. `TimeZone`, `DateStyle` and the encoding are set by sqlx.
+/// Settings that every supported version knows. sqlx sets `TimeZone`, `DateStyle` and the encoding.
 const SETTINGS: [(&str, &str); 14] = [
-    // What a statement relies on that reads a row again after it has waited for it.
+    // Statements rely on this if they read a row again after waiting for it.
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_deferrable", "off"),
     ("bytea_output", "hex"),
     ("standard_conforming_strings", "on"),
     ("transform_null_equals", "off"),
     ("plan_cache_mode", "auto"),
-    // Compiling a statement takes longer than any of ours runs: an audit would take a second instead of milliseconds.
+    // Compiling takes longer than any of our statements: an audit would take a second instead of milliseconds.
     ("jit", "off"),
-    // Of a row that another transaction keeps locked, so that what is about other rows goes on.
+    // If another transaction holds a row's lock, work on other rows must continue.
     ("lock_timeout", "2000"),
     ("idle_in_transaction_session_timeout", "30000"),
-    // So that the server ends the sessions of a process that has vanished, and their locks.
+    // The server ends the sessions of a vanished process, with their locks.
     ("tcp_keepalives_idle", "10"),
     ("tcp_keepalives_interval", "3"),
     ("tcp_keepalives_count", "3"),
     ("tcp_user_timeout", "15000"),
-    // Says that the settings have reached the server.
+    // Shows that the settings have reached the server.
     (MARK, "on"),
 ];
 const MARK: &str = "seckill.session";
-/// The schema of our tables, unless the address names another one.
+/// The schema of our tables, unless the address names one.
 const SEARCH_PATH: &str = "search_path";
 
-/// Sets what newer versions know, and what is set only where it is worse: with `synchronous_commit` off, a 202 would promise what a crash
-/// undoes. Returns whether the settings above were passed on.
+/// Sets what only newer versions know, and replaces worse values. With `synchronous_commit` off, a crash could undo a purchase after its
+/// 202. Returns whether the settings above have arrived.
 const BEGIN: &str = "SELECT coalesce(current_setting('seckill.session', true), '') = 'on',
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', false) END,
     CASE WHEN current_setting('idle_session_timeout', true) <> '0' THEN set_config('idle_session_timeout', '0', false) END,
@@ -42,7 +42,7 @@ const BEGIN: &str = "SELECT coalesce(current_setting('seckill.session', true), '
 #[error("the settings that a connection asked for are not in force")]
 pub(super) struct Unset;
 
-/// Has new connections ask for our settings.
+/// Adds our settings to new connections.
 pub(super) fn set(options: PgConnectOptions, statement_timeout_ms: u64) -> PgConnectOptions {
     let names_schema = options.get_options().is_some_and(|set| set.contains(SEARCH_PATH));
     let options = if names_schema { options } else { options.options([(SEARCH_PATH, "public")]) };
@@ -52,13 +52,13 @@ pub(super) fn set(options: PgConnectOptions, statement_timeout_ms: u64) -> PgCon
 /// Prepares a new connection.
 ///
 /// # Errors
-/// A pooler that was told to ignore what it cannot pass on, as PgBouncer can be, stands before the server.
+/// A pooler drops our settings. PgBouncer can be configured to.
 pub(super) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let row = connection.fetch_one(BEGIN).await?;
     if row.try_get(0)? { Ok(()) } else { Err(sqlx::Error::Configuration(Box::new(Unset))) }
 }
 
-/// Whether this is the error of a pooler that refuses the settings, as PgBouncer does.
+/// Whether a pooler has refused the settings, as PgBouncer does.
 pub(super) fn is_refused(error: &dyn DatabaseError) -> bool {
     error.code().as_deref() == Some("08P01") && error.message().contains("startup parameter")
 }

@@ -1,4 +1,4 @@
-//! Sessions of accounts. They are read from here at every request, so that an ended session ends at once everywhere.
+//! Sessions of accounts. Every request reads its session here, so that an ended session ends everywhere at once.
 
 use serde_json::json;
 
@@ -7,12 +7,12 @@ use super::{Ledger, LedgerError};
 use crate::domain::account::{Account, AccountName, AccountRole};
 use crate::domain::policy::{Name, Role};
 
-/// Sessions that one account may have; the next one ends the oldest.
+/// Session limit per account. The next one ends the oldest.
 const SESSIONS_MAX: i64 = 20;
-/// Addresses of one account that are remembered: those of the newest sign-ins.
+/// How many addresses of an account are remembered, newest sign-ins first.
 const ADDRESSES_MAX: i64 = 20;
 
-/// A session that is about to be opened.
+/// A session to open.
 #[derive(Debug)]
 pub struct NewSession<'a> {
     pub token_hash: &'a [u8; 32],
@@ -24,13 +24,13 @@ pub struct NewSession<'a> {
 }
 
 impl Ledger {
-    /// Opens a session, and deletes expired ones. Returns the account's role and the session's end, in ms since the epoch;
-    /// `None` if the password has been changed or the account disabled since the password was checked.
+    /// Opens a session, and deletes expired ones. Returns the account's role and the session's end, in ms since the epoch. Returns `None`
+    /// if, since the check, the password was changed or the account disabled.
     pub async fn open_session(&self, new: &NewSession<'_>) -> Result<Option<(AccountRole, i64)>, LedgerError> {
         let NewSession { token_hash, account, password_hash, session_ms, address } = *new;
         let mut tx = self.begin().await?;
-        // The lock orders the sign-ins of one account: two at once would not see each other's session. It also waits for a
-        // change of the account, which is then seen here.
+        // The lock orders the sign-ins of one account, so that two at once see each other's session. It also waits for a change of the
+        // account.
         let role = sqlx::query_scalar!(
             "SELECT role FROM accounts WHERE name = $1 AND password_hash = $2 AND disabled_at IS NULL FOR UPDATE",
             account.as_str(),
@@ -75,7 +75,7 @@ impl Ledger {
         Ok(Some((read_role(&role)?, expires_at.timestamp_millis())))
     }
 
-    /// The account of a session, and the session's end, in ms since the epoch. Counts as a request: the session is not idle.
+    /// A session's account, and the session's end in ms since the epoch. Counts as a request, so the session is not idle.
     pub async fn session(&self, token_hash: &[u8; 32], idle_ms: i64) -> Result<Option<(Account, i64)>, LedgerError> {
         let row = sqlx::query!(
             r#"WITH seen AS (
@@ -102,7 +102,6 @@ impl Ledger {
         Ok(Some((account, row.expires_at.timestamp_millis())))
     }
 
-    /// Ends a session.
     pub async fn close_session(&self, token_hash: &[u8; 32]) -> Result<(), LedgerError> {
         let mut tx = self.begin().await?;
         let ended =
@@ -113,10 +112,10 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Ends all sessions of an account. Returns how many there were; `None` if there is no such account.
+    /// Ends all sessions of an account. Returns how many; `None` if there is no such account.
     pub async fn close_sessions(&self, account: &AccountName, actor: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
-        // A session that is being opened is waited for, and ends, too.
+        // Waits for a session that is being opened, and ends it too.
         let locked = sqlx::query_scalar!("SELECT name FROM accounts WHERE name = $1 FOR UPDATE", account.as_str());
         if locked.fetch_optional(&mut *tx).await?.is_none() {
             return Ok(None);
@@ -130,7 +129,7 @@ impl Ledger {
     }
 }
 
-/// A line about an account by itself. Their number is bounded, because an account could sign in and out without end.
+/// A line about an account's own action. Limited, because an account could sign in and out without end.
 async fn append_of(
     tx: &mut sqlx::PgConnection,
     account: &str,

@@ -1,4 +1,4 @@
-//! Rows that a worker has claimed: locked or leased, and settled once the worker has carried them out.
+//! Rows that a worker has claimed. They are locked or leased until they are settled.
 
 use std::collections::HashSet;
 
@@ -13,42 +13,42 @@ use crate::domain::trace_context::TraceContext;
 use crate::ledger::sales::epochs::{Sharded, shards_of};
 use crate::ledger::{Ledger, LedgerError};
 
-/// How long a row waits whose queue has no room, whose queue does not answer, or whose channel is not configured: settings change with a restart.
+/// Pauses of rows: if the queue has no room; if the queue does not answer; if the channel is not configured, which only a restart changes.
 const NO_ROOM_MS: i64 = 500;
 const UNANSWERED_MS: i64 = 10_000;
 const NO_CHANNEL_MS: i64 = 60_000;
 /// How long a relay may wait for a slow broker. If the relay dies, its rows are due again after this time.
 const LEASE_MS: i64 = 30_000;
 
-/// Rows of the outbox. They are locked until they are settled or the connection is lost, or leased until `leased_until`.
+/// Claimed outbox rows. They are locked until they are settled or the connection is lost, or leased until `leased_until`.
 pub struct ClaimedBatch<T> {
     ledger: Ledger,
-    /// None once they are leased.
+    /// `None` once they are leased.
     tx: Option<Transaction<'static, Postgres>>,
-    /// `next_attempt_at` of all leased rows. A row with another value is not ours any more.
+    /// `next_attempt_at` of the leased rows. A row with another value is no longer ours.
     leased_until: Option<DateTime<Utc>>,
     pub rows: Vec<OutboxRow<T>>,
 }
 
-/// What became of a claim's messages at the broker, by row id.
+/// The broker's results for a claim's messages, by row id.
 #[derive(Debug, Default)]
 pub struct PublishOutcome {
     pub sent: Vec<i64>,
     pub failed: Vec<(i64, String)>,
-    /// The broker had no room, which is no fault of the message.
+    /// The broker had no room. The message itself is good.
     pub postponed: Vec<i64>,
-    /// Their queue does not answer: they wait until it is tried again.
+    /// Their queue did not answer. They wait until it is tried again.
     pub unanswered: Vec<i64>,
-    /// Payments of a channel that is not configured: they wait longer, and count no attempt.
+    /// Payments of a channel that is not configured. They wait longer, and no attempt is counted.
     pub without_channel: Vec<i64>,
 }
 
-/// What became of a claim's releases in Redis, by row id.
+/// Redis's results for a claim's releases, by row id.
 #[derive(Debug, Default)]
 pub struct ReleaseOutcome {
-    /// With the epoch that Redis answered under.
+    /// With the epoch of Redis's answer.
     pub released: Vec<(i64, Epoch)>,
-    /// Redis does not serve the sale at the moment, which is no fault of the row.
+    /// Redis does not serve the sale now. The row itself is good.
     pub refused: Vec<i64>,
     pub failed: Vec<(i64, String)>,
 }
@@ -74,8 +74,8 @@ impl<T> ClaimedBatch<T> {
         Ok(Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows })
     }
 
-    /// A transaction that holds the row locks, and the ids of the rows that are still ours. A consumer may have changed a leased row since,
-    /// or may have locked it.
+    /// A transaction with the row locks, and the ids of the rows that are still ours. A consumer may have changed or locked a leased row
+    /// meanwhile.
     async fn claimed(&mut self) -> Result<(Transaction<'static, Postgres>, HashSet<i64>), LedgerError> {
         if let Some(tx) = self.tx.take() {
             return Ok((tx, self.ids().into_iter().collect()));
@@ -98,8 +98,8 @@ impl<T> ClaimedBatch<T> {
 }
 
 impl ClaimedBatch<BrokerMessage> {
-    /// Replaces the row locks by a lease of `LEASE_MS`, while the broker is slow: consumers update the same rows, and would wait for the
-    /// locks.
+    /// Replaces the row locks with a lease of `LEASE_MS` while the broker is slow. Otherwise consumers, which update the same rows, would
+    /// wait.
     pub async fn lease(&mut self) -> Result<(), LedgerError> {
         let Some(mut tx) = self.tx.take() else { return Ok(()) };
         postpone(&mut tx, &self.ids(), LEASE_MS).await?;
@@ -108,7 +108,7 @@ impl ClaimedBatch<BrokerMessage> {
         Ok(tx.commit().await?)
     }
 
-    /// Ends the lease, so that the rows are due now. The outcome of their messages is unknown.
+    /// Ends the lease: the rows are due now. The outcome of their messages is unknown.
     pub async fn give_back(mut self) -> Result<(), LedgerError> {
         if self.tx.is_some() {
             return Ok(());
@@ -118,8 +118,7 @@ impl ClaimedBatch<BrokerMessage> {
         Ok(tx.commit().await?)
     }
 
-    /// Marks what the broker has confirmed as sent, counts the failures, postpones what found no room, and unlocks all
-    /// rows.
+    /// Marks confirmed messages as sent, counts failures, postpones messages without room, and unlocks all rows.
     pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
         let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
         let (mut tx, claimed) = self.claimed().await?;
@@ -142,7 +141,7 @@ impl ClaimedBatch<BrokerMessage> {
 }
 
 impl ClaimedBatch<UnitRelease> {
-    /// The shards of those of these sales that exist, read on the connection of the claim.
+    /// The shards of the existing sales among these, read on the claim's connection.
     pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
         match &mut self.tx {
             Some(tx) => shards_of(&mut **tx, sales).await,
@@ -150,9 +149,9 @@ impl ClaimedBatch<UnitRelease> {
         }
     }
 
-    /// Marks a release as processed if Redis answered under the sale's current epoch (rule 9). Other answered releases stay
-    /// pending and are repeated. A refused release is processed if its sale was removed, or ended `retire_after_ms` ago: Redis
-    /// does not keep such a sale. Other refused releases are postponed. Failures are counted.
+    /// Marks a release as processed if Redis answered under the sale's current epoch (rule 9). Other answered releases stay pending and are
+    /// repeated. A refused release is processed if its sale was removed, or ended `retire_after_ms` ago, because Redis has dropped such a
+    /// sale. Other refused releases are postponed. Failures are counted.
     pub async fn settle_released(
         mut self,
         outcome: &ReleaseOutcome,
@@ -191,7 +190,7 @@ impl ClaimedBatch<UnitRelease> {
     }
 }
 
-/// Postpones pending rows that could not be tried by `wait_ms`. No attempt is counted.
+/// Postpones untried pending rows by `wait_ms`. Counts no attempt.
 async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms: i64) -> Result<(), LedgerError> {
     if !ids.is_empty() {
         sqlx::query!(
@@ -205,8 +204,7 @@ async fn postpone(tx: &mut Transaction<'static, Postgres>, ids: &[i64], wait_ms:
     Ok(())
 }
 
-/// Counts a failure of a locked row, which is tried again after a backoff, or parked after `max_attempts`. Returns
-/// whether the row was parked.
+/// Counts a failure of a locked row. The row is tried again after a backoff, or parked after `max_attempts`. Returns whether it was parked.
 pub(super) async fn count_failure(
     tx: &mut Transaction<'static, Postgres>,
     id: i64,

@@ -1,4 +1,4 @@
-//! Parked rows: work that has failed too often, and waits for people.
+//! Parked rows: work that failed too often and waits for people.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::domain::message::ParkedKind;
 use crate::ledger::{Ledger, LedgerError, audit_log};
 
-/// How many parked rows one transaction makes pending again, at most: its locks and its work stay small, however many are parked.
+/// Row limit per transaction that makes rows pending again. It keeps locks and work small, however many rows are parked.
 pub const UNPARK_STEP: i64 = 1000;
 
 /// A parked row, for people.
@@ -17,16 +17,16 @@ pub struct ParkedRow {
     pub kind: String,
     pub order_id: Uuid,
     pub sale_id: i64,
-    /// The buyer, if the message is about one order; else empty.
+    /// The buyer if the message is about one order, else empty.
     pub user_id: String,
     pub attempts: i32,
     pub last_error: Option<String>,
     pub created_at: DateTime<Utc>,
-    /// What else the message says.
+    /// The rest of the message.
     pub payload: Value,
 }
 
-/// Which parked rows are listed.
+/// A filter for parked rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ParkedFilter {
     pub kind: Option<ParkedKind>,
@@ -36,14 +36,14 @@ pub struct ParkedFilter {
 }
 
 impl Ledger {
-    /// The newest parked rows, the oldest of them first.
+    /// The newest parked rows, in ascending order.
     pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
         let mut rows = self.parked_page(&ParkedFilter { limit, ..ParkedFilter::default() }).await?;
         rows.reverse();
         Ok(rows)
     }
 
-    /// Parked rows of the outbox and parked events of the order webhook, newest first. Both have an index of their parked rows.
+    /// Parked outbox rows and parked webhook events, newest first. Both tables have an index of parked rows.
     pub async fn parked_page(&self, filter: &ParkedFilter) -> Result<Vec<ParkedRow>, LedgerError> {
         Ok(sqlx::query_as!(
             ParkedRow,
@@ -76,18 +76,18 @@ impl Ledger {
         .await?)
     }
 
-    /// Makes these parked rows pending again. Returns how many there were.
+    /// Makes these parked rows pending again. Returns how many were.
     pub async fn unpark(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        // In the statements, no ids mean all rows.
+        // In the statements, an empty list of ids means all rows.
         if ids.is_empty() { Ok(0) } else { self.unpark_those(ids, None, i64::MAX, actor).await }
     }
 
-    /// Makes the first `UNPARK_STEP` parked rows pending again, of one kind or of all. Returns how many there were.
+    /// Makes the first `UNPARK_STEP` parked rows pending again, of one kind or of all. Returns how many were.
     pub async fn unpark_step(&self, kind: Option<ParkedKind>, actor: &str) -> Result<u64, LedgerError> {
         self.unpark_those(&[], kind, UNPARK_STEP, actor).await
     }
 
-    /// A row that two people retry at once is pending for the first of them, and is passed over for the second.
+    /// If two people retry a row at once, the first makes it pending, and the second skips it.
     async fn unpark_those(
         &self,
         ids: &[i64],

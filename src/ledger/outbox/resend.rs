@@ -1,10 +1,10 @@
-//! Messages that were sent, and are not processed: what tells that their queue has let them out, and which are sent again.
+//! Finds sent messages that were lost, by marks in their queues, and sends them again.
 
 use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
-    /// The queues, by their keys, that may hold messages which were sent and are not processed, and are overdue by `after_ms`. Of payments
-    /// the kind is named, and not the channels.
+    /// The queues, by key, that may hold overdue messages: sent, not processed, and late by `after_ms`. Payments appear by their kind, not
+    /// by channel.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT queue AS "queue!"
@@ -22,7 +22,7 @@ impl Ledger {
         .await?)
     }
 
-    /// Records that a mark which was published at `mark_ms` has come out of its queue.
+    /// Records that a mark published at `mark_ms` has left its queue.
     pub async fn mark_passed(&self, queue: &str, mark_ms: i64) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO queue_marks (queue, published_at) VALUES ($1, to_timestamp($2::bigint / 1000.0))
@@ -35,14 +35,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// Clears marks that came out more than an hour ago.
+    /// Clears marks that left their queue more than an hour ago.
     pub async fn clear_marks(&self) -> Result<(), LedgerError> {
         sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'").execute(&self.pool).await?;
         Ok(())
     }
 
-    /// Makes messages pending again, at most `limit` of each kind: those that were sent before a mark which came out of their
-    /// queue `after_ms` ago, and are not processed. An expiry is in its queue when its deadline is over. Returns the number of the kind with most.
+    /// Makes lost messages pending again, at most `limit` of each kind. A message is lost if it was sent before a mark, the mark left the
+    /// queue `after_ms` ago, and the message is not processed. An expiry enters its queue at its deadline. Returns the largest number of
+    /// one kind.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
         let groups = sqlx::query!(
@@ -84,7 +85,7 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        // A payment that was taken back, by a process that died before its message was pending again, has no message.
+        // A process may die after it took back a payment, before the payment's message is pending again. Then the payment has no message.
         let forgotten = sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now(), processed_at = NULL
              WHERE id IN (SELECT b.id FROM payments p JOIN outbox b ON b.order_id = p.id AND b.kind = 'payment_requested'

@@ -1,4 +1,4 @@
-//! What a row of the outbox asks for, by its kind.
+//! The task of an outbox row, by its kind.
 
 use uuid::Uuid;
 
@@ -8,18 +8,18 @@ use crate::domain::order::HoldRelease;
 use crate::domain::payment::PaymentId;
 use crate::ledger::LedgerError;
 
-/// A message that is to be published.
+/// A message to publish.
 #[derive(Debug, Clone)]
 pub enum BrokerMessage {
     GroupPlaced {
         group: GroupId,
-        /// How many purchases it has.
+        /// The number of its purchases.
         members: usize,
     },
     GroupExpire {
         group: GroupId,
         members: usize,
-        /// The time until the deadline of its orders, by PostgreSQL's clock.
+        /// The time until its orders' deadline, by PostgreSQL's clock.
         remaining_ms: i64,
     },
     PaymentRequested {
@@ -29,7 +29,7 @@ pub enum BrokerMessage {
 }
 
 impl BrokerMessage {
-    /// The row's kind, and the id of the group or payment that the message is about.
+    /// The row's kind, and the id of its group or payment.
     pub fn key(&self) -> (OutboxKind, Uuid) {
         match self {
             Self::GroupPlaced { group, .. } => (OutboxKind::GroupPlaced, group.0),
@@ -39,10 +39,10 @@ impl BrokerMessage {
     }
 }
 
-/// Units that are to go on sale in Redis.
+/// Units to put on sale in Redis.
 #[derive(Debug, Clone)]
 pub enum UnitRelease {
-    /// Holds that ended together.
+    /// Holds that ended in the same transaction.
     Holds(Vec<HoldRelease>),
     Wave {
         wave: WaveId,
@@ -50,7 +50,7 @@ pub enum UnitRelease {
     },
 }
 
-/// A row as the claiming statements return it.
+/// A row of the claiming statements.
 pub(super) struct ClaimedRow {
     pub(super) id: i64,
     pub(super) kind: String,
@@ -62,15 +62,15 @@ pub(super) struct ClaimedRow {
     pub(super) attempts: i32,
     pub(super) remaining_ms: i64,
     pub(super) channel: Option<String>,
-    /// How many purchases the group has that the row is about.
+    /// The number of purchases of the row's group.
     pub(super) members: Option<i32>,
-    /// The orders whose holds are released, and when each of them lapsed.
+    /// The orders with released holds, and when each hold lapsed, if it did.
     pub(super) released: Option<Vec<Uuid>>,
     pub(super) lapsed: Option<Vec<Option<i64>>>,
     pub(super) trace: Option<String>,
 }
 
-/// What a row asks for, by the worker that carries it out.
+/// A row's task, by the worker for it.
 pub(super) enum Task {
     Publish(BrokerMessage),
     Release(UnitRelease),
@@ -89,7 +89,7 @@ impl ClaimedRow {
                 remaining_ms: self.remaining_ms,
             }),
             OutboxKind::PaymentRequested => {
-                // A row that lacks its payment has no channel, and waits as one whose channel is not configured.
+                // Without its payment, a row has no channel. It waits like a row of an unknown channel.
                 let channel = self.channel.clone().unwrap_or_default();
                 Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id), channel })
             }
@@ -110,7 +110,7 @@ impl ClaimedRow {
         })
     }
 
-    /// A row that lacks its group is published, too, and does not stop the others.
+    /// A row without its group is published too, so that it does not stop the others.
     fn group_size(&self) -> usize {
         self.members.and_then(|members| usize::try_from(members).ok()).unwrap_or(1)
     }

@@ -1,5 +1,4 @@
-//! Outflows: their channels, adding items, and figures for operators. slots.rs takes items out, parked.rs
-//! has those that were not taken.
+//! Outflows: their channels, adding items, and figures for operators. slots.rs takes items out, parked.rs has the parked ones.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
@@ -11,24 +10,23 @@ use crate::ledger::audit_log;
 use crate::ledger::micros;
 use crate::ledger::{Ledger, LedgerError};
 
-/// An item to be sent, once, in its turn.
+/// An item to send once, in its turn.
 #[derive(Debug, Clone)]
 pub struct NewItem {
-    /// Also the Idempotency-Key that the receiver sees.
+    /// Also the receiver's Idempotency-Key.
     pub id: Uuid,
     pub channel: String,
-    /// Items of one key leave in the order in which they were committed.
+    /// Items of one key are sent in the order of their commits.
     pub key: String,
     pub payload: Value,
 }
 
-/// What came of adding an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enqueued {
     Taken,
-    /// An item of this id exists, in whatever state.
+    /// An item with this id exists, in any state.
     Known,
-    /// The channel's queue is at its bound.
+    /// The channel's queue is full.
     Full,
 }
 
@@ -48,12 +46,12 @@ pub struct ChannelFigures {
 }
 
 impl ChannelFigures {
-    /// The age of the oldest item that waits, in seconds.
+    /// The age of the oldest waiting item, in seconds.
     pub fn oldest_s(&self) -> i64 {
         self.oldest_at.map_or(0, |at| (self.now - at).num_seconds())
     }
 
-    /// The target without what may be secret in an address: a name and password before the host, and the query.
+    /// The target without the parts of an address that may be secret: name, password and query.
     pub fn shown_target(&self) -> String {
         let address = self.target.split(['?', '#']).next().unwrap_or_default();
         let Some((scheme, rest)) = address.split_once("://") else { return String::new() };
@@ -63,7 +61,7 @@ impl ChannelFigures {
     }
 }
 
-/// What of a channel can be changed.
+/// The settings of a channel that can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutflowTerms {
     pub rate: i32,
@@ -71,15 +69,15 @@ pub struct OutflowTerms {
     pub paused: bool,
 }
 
-/// A change of a channel. What is `None` stays as it is.
+/// A change of a channel. `None` changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OutflowUpdate {
     pub pace: Option<Pace>,
     pub paused: Option<bool>,
 }
 
-/// Adds an item to its channel, in the caller's transaction. The key's row stays locked until the transaction ends, so that the
-/// order within a key is that of the commits. A caller that adds items of several keys must add the keys in a fixed order.
+/// Adds an item to its channel, in the caller's transaction. The key's row stays locked until the end of the transaction, so that items of
+/// a key are ordered by commit. A caller with several keys must add them in a fixed order.
 pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<Enqueued, LedgerError> {
     let room = sqlx::query_scalar!(
         r#"SELECT coalesce(d.items < c.capacity, true) AS "room!"
@@ -91,7 +89,7 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM outflow_items WHERE id = $1) AS "known!""#, item.id);
         return Ok(if known.fetch_one(connection).await? { Enqueued::Known } else { Enqueued::Full });
     }
-    // A row that exists is not changed, only locked.
+    // An existing row is only locked, not changed.
     sqlx::query!(
         "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
          ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
@@ -116,7 +114,7 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
     Ok(Enqueued::Known)
 }
 
-/// Deletes a key that has nothing waiting; returns whether it did. The caller holds the key's row lock.
+/// Deletes a key without waiting items. Returns whether it did. The caller holds the key's row lock.
 pub(in crate::ledger) async fn drop_key_if_empty(
     connection: &mut PgConnection,
     channel: &str,
@@ -134,7 +132,7 @@ pub(in crate::ledger) async fn drop_key_if_empty(
     Ok(dropped.rows_affected() == 1)
 }
 
-/// A channel's terms, locked until the transaction ends.
+/// A channel's settings, locked until the end of the transaction.
 async fn locked_terms(tx: &mut PgConnection, name: &str) -> Result<Option<OutflowTerms>, LedgerError> {
     let terms = sqlx::query_as!(
         OutflowTerms,
@@ -144,7 +142,7 @@ async fn locked_terms(tx: &mut PgConnection, name: &str) -> Result<Option<Outflo
     Ok(terms.fetch_optional(tx).await?)
 }
 
-/// Writes a change, and a line of the audit log for each part of it.
+/// Writes a change, with a line of the audit log for each part.
 async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, actor: &str) -> Result<(), LedgerError> {
     let OutflowUpdate { pace, paused } = update;
     sqlx::query!(
@@ -176,7 +174,7 @@ async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, a
 }
 
 impl Ledger {
-    /// Adds an item to its channel, in a transaction of its own.
+    /// Adds an item to its channel, in its own transaction.
     pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<Enqueued, LedgerError> {
         let mut tx = self.begin().await?;
         let enqueued = enqueue(&mut tx, item).await?;
@@ -184,7 +182,7 @@ impl Ledger {
         Ok(enqueued)
     }
 
-    /// Creates a channel; `false` when one of that name exists.
+    /// Creates a channel. Returns `false` if the name is taken.
     pub async fn create_outflow(
         &self,
         name: &str,
@@ -215,8 +213,8 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Creates the outflow of a payment channel's refunds where it is missing, and updates its target. An outflow that exists
-    /// keeps its rate: returns the gap between its slots, in microseconds.
+    /// Creates the outflow for a payment channel's refunds if it is missing, and updates its target. An existing outflow keeps its rate.
+    /// Returns the gap between its slots, in microseconds.
     pub async fn ensure_refund_outflow(
         &self,
         name: &str,
@@ -238,11 +236,11 @@ impl Ledger {
         Ok(gap_us.fetch_one(&self.pool).await?)
     }
 
-    /// Changes a channel to what `decide` makes of its present terms, which nobody changes meanwhile: all of it or nothing, with its
-    /// lines of the audit log. `false` when there is no such channel.
+    /// Changes a channel's settings to the result of `decide`, under a lock. All changes and their lines of the audit log are one
+    /// transaction. Returns `false` if there is no such channel.
     ///
-    /// Slots that are already claimed (100 ms of them) are still used when a channel is paused. More than a second lies between the last
-    /// slot of an old rate and the first of a new one, so that no second sees both.
+    /// A paused channel still uses its claimed slots (100 ms of them). More than a second lies between the last slot of an old rate and the
+    /// first of a new one, so that no second sees both.
     pub async fn change_outflow<E: From<LedgerError>>(
         &self,
         name: &str,
@@ -259,7 +257,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Counts the items that wait in each channel, for the bounds of the queues and for metrics. A channel that stays empty is not written.
+    /// Counts the waiting items of each channel, for the queue limits and for metrics. Writes nothing for a channel that stays empty.
     pub async fn count_outflow(&self) -> Result<(), LedgerError> {
         sqlx::query!(
             "INSERT INTO outflow_depths (channel, items, at)
@@ -276,7 +274,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// All channels, with the last counts.
+    /// All channels with their last counts.
     pub async fn outflow_figures(&self) -> Result<Vec<ChannelFigures>, LedgerError> {
         Ok(sqlx::query_as!(
             ChannelFigures,

@@ -1,4 +1,4 @@
-//! Parked items of outflows: what their receivers did not take, and waits for people.
+//! Parked outflow items: their receivers refused them, and they wait for people.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -13,26 +13,26 @@ pub struct ParkedItem {
     pub id: Uuid,
     pub channel: String,
     pub key: String,
-    /// Rises with the time at which items were added, over all channels.
+    /// Rises with the time of adding, across all channels.
     pub seq: i64,
     pub attempts: i32,
     pub last_error: Option<String>,
     pub created_at: DateTime<Utc>,
-    /// The beginning of what is sent.
+    /// The beginning of the payload.
     pub payload: String,
 }
 
-/// Which parked items are listed.
+/// A filter for parked items.
 #[derive(Debug, Clone, Default)]
 pub struct ItemFilter {
     pub channel: Option<String>,
-    /// Only items before this number: the next page.
+    /// Only items below this number: the next page.
     pub before: Option<i64>,
     pub limit: i64,
 }
 
 impl Ledger {
-    /// Parked items, newest first, from the index `outflow_items_parked`.
+    /// Newest first, by the index `outflow_items_parked`.
     pub async fn parked_outflow(&self, filter: &ItemFilter) -> Result<Vec<ParkedItem>, LedgerError> {
         Ok(sqlx::query_as!(
             ParkedItem,
@@ -48,7 +48,7 @@ impl Ledger {
         .await?)
     }
 
-    /// Makes one parked item pending again; `false` if it is not parked.
+    /// Makes one parked item pending again. Returns `false` if it is not parked.
     pub async fn unpark_outflow_item(&self, id: Uuid, actor: &str) -> Result<bool, LedgerError> {
         let channel =
             sqlx::query_scalar!("SELECT channel FROM outflow_items WHERE id = $1 AND status || '' = 'parked'", id)
@@ -60,11 +60,11 @@ impl Ledger {
         }
     }
 
-    /// Makes parked items of a channel pending again, those named or else the first `UNPARK_STEP`; returns how many. They leave before
-    /// later items of their keys.
+    /// Makes parked items of a channel pending again: these ids, or without ids the first `UNPARK_STEP`. Returns how many. They are sent
+    /// before later items of their keys.
     pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.begin().await?;
-        // Not locked: keys are locked first. What another transaction makes pending meanwhile is passed over below.
+        // Not locked, because keys are locked first. Items that become pending meanwhile are skipped below.
         let found = sqlx::query_scalar!(
             "SELECT id FROM outflow_items
              WHERE channel = $1 AND status = 'parked' AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))
@@ -75,7 +75,7 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        // Keys first, in a fixed order, as every transaction locks them.
+        // Keys first, in a fixed order, as in every transaction.
         sqlx::query!(
             "INSERT INTO outflow_keys (channel, key, turn_at)
              SELECT channel, key, clock_timestamp() FROM outflow_items
@@ -99,7 +99,7 @@ impl Ledger {
         if rows > 0 {
             let details = serde_json::json!({ "items": rows, "ids": ids });
             audit_log::append(&mut tx, actor, "outflow retry", &format!("outflow {channel}"), details).await?;
-            // The trigger announces what is inserted; these were there.
+            // The trigger announces only inserted items. These existed before.
             sqlx::query!("SELECT pg_notify('seckill_outflow', '')").execute(&mut *tx).await?;
             tx.commit().await?;
         }

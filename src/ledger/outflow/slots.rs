@@ -1,7 +1,7 @@
-//! Slots of an outflow: claiming the next one together with the item that is sent in it, and writing the outcome.
+//! Slots of an outflow: claims the next slot together with its item, and writes the outcome.
 //!
-//! Every transaction locks key, item, channel, in this order. Only a claim locks its channel first, and it passes over keys that
-//! are locked, so that no two transactions wait for each other.
+//! Lock order of every transaction: key, item, channel. Only a claim locks its channel first. It skips locked keys, so there is no
+//! deadlock.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::ledger::outflow::items::drop_key_if_empty;
 use crate::ledger::{Ledger, LedgerError, micros};
 use seckill_webhook::backoff_ms;
 
-/// An item, and when it is to be sent.
+/// An item with its time slot.
 #[derive(Debug, Clone)]
 pub struct Slot {
     pub item: Uuid,
@@ -23,46 +23,45 @@ pub struct Slot {
     pub key: String,
     pub payload: Value,
     pub target: String,
-    /// The payment channel whose refund the item is.
+    /// If the item is a refund: its payment channel.
     pub payment_channel: Option<String>,
-    /// Of the channel, per second.
+    /// The channel's rate, per second.
     pub rate: u32,
-    /// The earliest moment of the slot, by this process's clock.
+    /// The earliest time of the slot, by this process's clock.
     pub at: Instant,
-    /// The latest moment of the slot, and the earliest to send the item.
+    /// The latest time of the slot, and the earliest time to send the item.
     pub earliest: Instant,
-    /// The latest moment to send the item.
+    /// The latest time to send the item.
     pub latest: Instant,
     claim: i32,
     attempts: u32,
-    /// PostgreSQL's clock, in microseconds since the epoch.
+    /// By PostgreSQL's clock, in microseconds since the epoch.
     at_us: i64,
     gap_us: i64,
     turn_us: i64,
 }
 
-/// What an outcome led to.
+/// The effect of an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Done,
     WillRetry,
     Parked,
-    /// Another claim of the item holds, or the item is done: nothing was changed.
+    /// The item is done, or another claim has it. Nothing was changed.
     Overtaken,
 }
 
 impl Slot {
-    /// The slot by PostgreSQL's clock, in seconds since the epoch.
+    /// The slot's time by PostgreSQL's clock, in seconds since the epoch.
     pub fn at_s(&self) -> i64 {
         self.at_us / 1_000_000
     }
 }
 
 impl Ledger {
-    /// Claims the next slot of some channel that has something due, together with the item: first in first out within a
-    /// key, and the key whose turn it has been for longest. `None`, and no slot is used up, when there is nothing to
-    /// send, the time has not come, or other workers hold the rows. Channels in `without` are passed over, and so are
-    /// the refunds of payment channels that are not in `payment_channels`.
+    /// Claims the next slot of a channel with due items, together with an item. Keys take turns, and items of a key are first in, first
+    /// out. Returns `None`, without using a slot, if no item is due, the next slot is too far away, or other workers hold the rows. Skips
+    /// channels in `without`, and refunds of payment channels outside `payment_channels`.
     pub async fn claim_slot(
         &self,
         without: &[String],
@@ -70,8 +69,8 @@ impl Ledger {
         lease: Duration,
     ) -> Result<Option<Slot>, LedgerError> {
         let mut tx = self.begin().await?;
-        // At random among the channels that can be served, so that none is always last. Not FOR UPDATE, because a transaction that
-        // adds an item holds its channel's row by the foreign key, and must not block a claim.
+        // Random among the channels with work, so that none is always last. Not FOR UPDATE: a transaction that adds an item holds its
+        // channel's row by the foreign key, and must not block a claim.
         let channel = sqlx::query!(
             "SELECT c.name, c.target, c.payment_channel, c.rate, c.gap_us FROM outflow_channels c
              WHERE NOT c.paused AND c.name <> ALL($1)
@@ -86,7 +85,7 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(channel) = channel else { return Ok(None) };
-        // PostgreSQL reads its clock between these two moments.
+        // PostgreSQL reads its clock between `before` and `after`.
         let before = Instant::now();
         let claimed = sqlx::query!(
             r#"WITH turn AS MATERIALIZED (
@@ -122,7 +121,7 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         let after = Instant::now();
-        // No item can be taken now; the transaction's end takes the slot back.
+        // No item can be claimed now. The rollback returns the slot.
         let Some(row) = claimed else { return Ok(None) };
         tx.commit().await?;
         let wait = Duration::from_micros(row.wait_us.max(0).unsigned_abs());
@@ -145,7 +144,7 @@ impl Ledger {
         }))
     }
 
-    /// How long until there may be a slot to claim; `None` when nothing waits in any channel that runs.
+    /// How long until a slot may be due; `None` if no running channel has waiting items.
     pub async fn next_slot(
         &self,
         without: &[String],
@@ -167,8 +166,7 @@ impl Ledger {
         Ok(wait_us.map(|us| Duration::from_micros(us.max(0).unsigned_abs())))
     }
 
-    /// Gives back a slot in which nothing was sent: the item keeps its turn, and the slot is taken by the next that is
-    /// claimed, unless later ones have been claimed already.
+    /// Returns an unused slot. The item keeps its turn. The next claim gets the slot, unless later slots are already claimed.
     pub async fn give_back(&self, slot: &Slot) -> Result<(), LedgerError> {
         let mut tx = self.begin().await?;
         if !self.let_go(&mut tx, slot).await? {
@@ -186,7 +184,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Moves the slots that are not claimed yet, because a request left late and later ones could come too close to it.
+    /// Delays the unclaimed slots: a request left late, and the next ones could come too close to it.
     pub async fn leave_hole(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
         sqlx::query!(
             "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",
@@ -198,7 +196,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes the outcome of an item that was sent.
+    /// Writes a sent item's outcome.
     pub async fn settle_slot(
         &self,
         slot: &Slot,
@@ -233,7 +231,7 @@ impl Ledger {
         Ok(settled)
     }
 
-    /// Makes the item pending as it was, its key's turn with it; `false` when another claim holds.
+    /// Makes the item pending again, with its key's turn. Returns `false` if another claim has it.
     async fn let_go(&self, tx: &mut Transaction<'static, Postgres>, slot: &Slot) -> Result<bool, LedgerError> {
         lock_key(tx, slot).await?;
         let ours = sqlx::query!(
@@ -252,7 +250,7 @@ impl Ledger {
     }
 }
 
-/// The receiver has the item: it is done, even if another claim holds by now.
+/// The receiver has the item, so it is done, even if another claim has it now.
 async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerError> {
     lock_key(tx, slot).await?;
     let was = sqlx::query_scalar!("SELECT status FROM outflow_items WHERE id = $1", slot.item);
@@ -265,14 +263,14 @@ async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerErr
     )
     .execute(&mut *tx)
     .await?;
-    // A parked item had passed its key's turn on: the turn belongs to another item.
+    // When the item was parked, its key's turn was passed on. The turn now belongs to another item.
     if was != "parked" {
         pass_turn(tx, slot, 0).await?;
     }
     Ok(Settled::Done)
 }
 
-/// Counts a failure of an item whose claim still holds: it waits, or is parked.
+/// Counts a failure of an item that this claim still has. The item waits, or is parked.
 async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option<u64>) -> Result<Settled, LedgerError> {
     lock_key(tx, slot).await?;
     let failed = sqlx::query!(
@@ -292,7 +290,7 @@ async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option
     Ok(if retry_in_ms.is_some() { Settled::WillRetry } else { Settled::Parked })
 }
 
-/// Locks the key's row, under which items of the key are changed and added.
+/// Locks the key's row. Every change or addition of the key's items needs this lock.
 async fn lock_key(tx: &mut PgConnection, slot: &Slot) -> Result<(), LedgerError> {
     sqlx::query!("SELECT FROM outflow_keys WHERE channel = $1 AND key = $2 FOR UPDATE", slot.channel, slot.key)
         .execute(tx)
@@ -300,7 +298,7 @@ async fn lock_key(tx: &mut PgConnection, slot: &Slot) -> Result<(), LedgerError>
     Ok(())
 }
 
-/// Moves the key to the back of the queue of keys, or removes it when nothing waits.
+/// Moves the key to the end of the queue of keys. Removes it if it has no waiting items.
 async fn pass_turn(tx: &mut PgConnection, slot: &Slot, wait_ms: u64) -> Result<(), LedgerError> {
     if drop_key_if_empty(tx, &slot.channel, &slot.key).await? {
         return Ok(());

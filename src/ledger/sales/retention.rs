@@ -129,7 +129,7 @@ impl Ledger {
         Ok((next, row.gone.unsigned_abs()))
     }
 
-    /// Clears the outflow items sent at least `days` ago, one page. Keeps those of refunds in flight.
+    /// Clears the outflow items sent at least `days` ago, one page. Keeps items of refunds in flight.
     pub async fn clear_outflow_items(&self, from: Uuid, days: i32) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT id FROM outflow_items WHERE id > $1 ORDER BY id LIMIT $2),
