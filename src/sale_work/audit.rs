@@ -14,26 +14,24 @@ use crate::ledger::sales::audit::{Finding, LedgerSnapshot, LiveOrder};
 use crate::ledger::sales::epochs::Sharded;
 use crate::sale::{SaleError, Stores};
 
-/// How long an audit waits for the sale to be at rest, and the pause between two checks.
+/// How long an audit waits for the sale to be at rest, and how often it checks.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const CHECK_EVERY: Duration = Duration::from_millis(200);
-/// How many checks in a row must find something while the sale is at rest: a write under way is no broken invariant.
+/// How many checks in a row must find something while the sale is at rest. A single finding may be a write in flight.
 const CHECKS_TO_REPORT: u32 = 5;
-/// An order is overdue this long after its deadline: the delay queues are up to a second late, and the sweeper takes
-/// its turn after them.
+/// An order is overdue this long after its deadline. The delay queues are up to a second late, and the sweeper comes after them.
 const OVERDUE_GRACE_MS: i64 = 45_000;
-/// How many pieces of evidence each finding shows.
+/// Limit of evidence per finding.
 const EVIDENCE_MAX: usize = 20;
 
-/// The result of one sale's audit.
 #[derive(Debug, Clone, Serialize)]
 pub struct SaleVerdict {
     pub sale_id: SaleId,
     pub held: bool,
     pub at_rest: bool,
-    /// Whether Redis could be compared: the sale did not change meanwhile, and Redis serves the ledger's epoch.
+    /// Whether Redis could be compared: the sale did not change during the check, and Redis serves the ledger's epoch.
     pub redis_compared: bool,
-    /// Ended long ago, and no longer kept in Redis.
+    /// The sale ended long ago, and Redis has dropped it.
     pub retired: bool,
     pub total_stock: i64,
     pub stock: i64,
@@ -43,27 +41,26 @@ pub struct SaleVerdict {
     pub findings: Vec<Finding>,
 }
 
-/// What is not settled yet.
+/// Work that is not settled.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct InFlight {
-    /// Units of purchases that have no order yet.
+    /// Units of purchases without an order.
     pub promised_units: i64,
-    /// Units of holds that are not durable yet.
+    /// Units of holds that are not durable.
     pub unconfirmed_units: i64,
-    /// Units of ended orders that Redis still holds.
+    /// Units of ended orders that are still held in Redis.
     pub unreleased_units: i64,
-    /// Units of released waves that Redis does not sell yet.
+    /// Units of released waves that are not for sale in Redis.
     pub wave_units: i64,
-    /// Loans between shards that are neither closed nor taken back yet.
+    /// Loans between shards that are neither closed nor taken back.
     pub open_loans: i64,
-    /// Outbox rows that are not settled.
     pub messages: i64,
-    /// Payments and refunds whose outcome is not known yet.
+    /// Payments and refunds with an unknown outcome.
     pub money: i64,
 }
 
 impl Stores {
-    /// Audits one sale; `None` when there is no such sale.
+    /// Audits one sale; `None` if there is no such sale.
     pub async fn audit(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
         let deadline = Instant::now() + WAIT_MAX;
         let mut checks = 0;
@@ -120,7 +117,7 @@ impl Stores {
         Ok(Some(verdict))
     }
 
-    /// Unconfirmed holds that no row in PostgreSQL knows.
+    /// Unconfirmed holds without a row in PostgreSQL.
     async fn without_row(&self, sale: SaleId, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
         let unconfirmed: Vec<OrderId> = redis.shards.iter().flat_map(|shard| &shard.unconfirmed).copied().collect();
         let known = self.ledger.known_orders(sale, &unconfirmed).await?;
@@ -128,8 +125,8 @@ impl Stores {
     }
 }
 
-/// Compares Redis with the ledger (I1): every live ticket has its order, every live order its ticket, and Redis sells
-/// what the ledger has left, less what is not settled yet.
+/// Compares Redis with the ledger (I1). Every live ticket must have its order, and every live order its ticket. Redis must sell the
+/// ledger's unsold units, less those that are not settled.
 fn compare(
     redis: &Snapshot,
     of: Sharded,
@@ -142,7 +139,7 @@ fn compare(
     verdict.in_flight.open_loans = i64::try_from(open_loans).unwrap_or(i64::MAX);
     let mut held: HashMap<OrderId, i64> = HashMap::new();
     let holds = redis.shards.iter().flat_map(|shard| &shard.tickets).filter(|(_, ticket)| ticket.kind.is_hold());
-    // An order that two shards hold units for has more than it asked for.
+    // If two shards hold units for an order, it has more than it asked for.
     holds.for_each(|(order, ticket)| *held.entry(*order).or_default() += ticket.units);
     let unreleased: HashMap<OrderId, i64> = ledger
         .unreleased
@@ -197,7 +194,7 @@ fn compare(
     }
 }
 
-/// Live orders whose units another shard holds than their record names, or which the home of their buyer does not know.
+/// Live orders with units at another shard than in their record, or unknown to their buyer's home.
 fn misplaced(redis: &Snapshot, of: SaleShards, ledger: &LedgerSnapshot) -> Vec<String> {
     let ticket =
         |shard: Shard, order: &OrderId| redis.shards.get(usize::from(shard.0.unsigned_abs()))?.tickets.get(order);
@@ -207,7 +204,7 @@ fn misplaced(redis: &Snapshot, of: SaleShards, ledger: &LedgerSnapshot) -> Vec<S
         let is_right = if home == live.shard {
             at_shard == Some(TicketKind::Live)
         } else {
-            // An open loan is closed as soon as its confirmation arrives.
+            // An open loan is closed when its confirmation arrives.
             let knows = |kind| matches!(kind, TicketKind::ClosedLoan | TicketKind::OpenLoan);
             at_shard == Some(TicketKind::Lent)
                 && at_home.is_some_and(|loan| knows(loan.kind) && loan.lender == Some(live.shard))

@@ -1,5 +1,4 @@
-//! Cancels orders that were not paid in time (protocol, rule 8): by delayed messages, and by a slow sweeper for those
-//! whose message was lost.
+//! Cancels orders that were not paid in time (protocol, rule 8): by delayed messages, and by a slow sweeper in case a message was lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,25 +20,24 @@ use crate::sale::{SaleError, Step};
 use crate::sale_work::fulfil::{by_sale, joined};
 use crate::sale_work::relay_messages::groups_expire;
 
-/// Cancels orders that were not paid in time.
 #[derive(Clone)]
 pub struct OrderExpiry {
     pub ledger: Ledger,
     pub publisher: Arc<Publisher>,
     pub notifier: Notifier,
     pub retry: RetryTerms,
-    /// Messages about orders of these are sent again later, so that the others do not wait for the same lock.
+    /// Sales with a locked row. Their messages are sent again later, so that other sales do not wait for the same lock.
     pub locked: Arc<LockedSales>,
-    /// Orders in one transaction.
+    /// Orders per transaction.
     pub batch_max: usize,
 }
 
 impl OrderExpiry {
-    /// Cancels the orders of groups that are due. The messages of the others are sent again with the time that they have left: groups of one
-    /// delay together.
+    /// Cancels the due orders of groups. The messages of the other groups are sent again with their remaining time. Groups of one share a
+    /// delay message.
     ///
     /// # Errors
-    /// When PostgreSQL or the broker fails: the whole batch is to be tried again.
+    /// PostgreSQL or the broker fails. Retry the whole batch.
     #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
     pub async fn settle(&self, messages: Vec<GroupsExpireV1>) -> Result<(), SaleError> {
         let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();
@@ -60,7 +58,7 @@ impl OrderExpiry {
         self.send_again(&again).await
     }
 
-    /// Cancels orders that are overdue by more than `grace_ms`: their message was lost. Orders of locked sales have their turn later.
+    /// Cancels orders that are overdue by more than `grace_ms`, because their message was lost. Skips locked sales until later.
     pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
         let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
         let overdue = self.ledger.overdue(grace_ms, limit, &self.locked.all()).await?;
@@ -71,11 +69,11 @@ impl OrderExpiry {
         Ok(Step::after(overdue.len(), batch_max))
     }
 
-    /// Expires groups, as many in one transaction as have `batch_max` orders. Those of locked sales are put off, and not among the outcomes.
+    /// Expires groups, with about `batch_max` orders per transaction. Groups of locked sales are postponed, and have no outcome.
     async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let mut outcomes = Vec::new();
         for groups in joined(self.ledger.group_sizes(groups).await?, self.batch_max) {
-            // If a sale was locked a moment ago, the groups of each sale are expired apart.
+            // If a sale was locked a moment ago, each sale has its own transactions.
             let done =
                 if self.locked.is_any() { Err(LedgerError::Locked) } else { self.expire_together(&groups).await };
             match done {
@@ -92,7 +90,7 @@ impl OrderExpiry {
         Ok(outcomes)
     }
 
-    /// Expires groups of one sale; puts their messages off while the sale is locked.
+    /// Expires groups of one sale. While the sale is locked, postpones their messages.
     async fn expire_of_sale(
         &self,
         sale: SaleId,
@@ -112,7 +110,7 @@ impl OrderExpiry {
         Ok(Vec::new())
     }
 
-    /// Expires groups in one transaction, or else each alone.
+    /// Expires groups in one transaction. If that fails, expires each alone.
     async fn expire_together(&self, sizes: &[GroupSize]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let groups: Vec<GroupId> = sizes.iter().map(|size| size.group).collect();
         match self.ledger.expire(&groups).await {
@@ -132,8 +130,8 @@ impl OrderExpiry {
         Ok(done)
     }
 
-    /// Splits the expiry of a group that cannot be cancelled as a whole: its orders are cancelled one by one. A single order, or a group that
-    /// cannot be split either, has its message sent again later, and parked at last.
+    /// Splits the expiry of a group that cannot be cancelled whole, so that its orders are cancelled one by one. If the split fails, or for
+    /// a single order, the message is sent again later, and finally parked.
     async fn expire_unusual(&self, size: &GroupSize, why: &str) -> Result<(), LedgerError> {
         let group = size.group;
         let failure = if size.members > 1 {
@@ -153,7 +151,7 @@ impl OrderExpiry {
         Ok(())
     }
 
-    /// Sends messages round again. The messages that they come from are acknowledged only after these are safe.
+    /// Sends messages again. Their original messages are acknowledged only after these are confirmed.
     async fn send_again(&self, early: &[Outgoing]) -> Result<(), SaleError> {
         let receipts = self.publisher.publish(early).await?;
         if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {

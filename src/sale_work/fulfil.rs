@@ -1,4 +1,4 @@
-//! Purchases become orders, as the messages about their groups arrive (protocol, rule 7). One bad purchase does not delay the others.
+//! Turns purchases into orders when the messages of their groups arrive (protocol, rule 7). One bad purchase does not delay the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,26 +18,25 @@ use crate::queue::Received;
 use crate::sale::SaleError;
 use crate::telemetry::spans::{Span, SpanKind};
 
-/// Turns purchases into orders.
 #[derive(Clone)]
 pub struct Fulfilment {
     pub ledger: Ledger,
     pub notifier: Notifier,
     pub retry: RetryTerms,
-    /// Messages about these are sent again later, so that the others do not wait for the same lock.
+    /// Sales with a locked row. Their messages are sent again later, so that other sales do not wait for the same lock.
     pub locked: Arc<LockedSales>,
-    /// Orders in one transaction.
+    /// Orders per transaction.
     pub batch_max: usize,
 }
 
 type Traces = HashMap<GroupId, TraceContext>;
 
 impl Fulfilment {
-    /// Turns the purchases of groups into orders. A group that cannot be settled whole is split into groups of one, which are sent again by
-    /// themselves. A purchase that fails alone is sent again alone, and parked at last.
+    /// Turns the purchases of groups into orders. A group that cannot be settled whole is split into groups of one, which get their own
+    /// messages. If a group of one fails, its message is sent again later, and finally parked.
     ///
     /// # Errors
-    /// When PostgreSQL cannot be reached: the whole batch is to be tried again.
+    /// PostgreSQL cannot be reached. Retry the whole batch.
     #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = received.messages.len()))]
     pub async fn settle(&self, received: Received<GroupsPlacedV1>) -> Result<(), SaleError> {
         let mut spans = spans_of(&received);
@@ -54,7 +53,7 @@ impl Fulfilment {
         let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();
         let groups = self.ledger.unsettled_groups(&groups).await?;
         for together in joined(groups, self.batch_max) {
-            // If a sale was locked a moment ago, the groups of each sale are settled apart.
+            // If a sale was locked a moment ago, each sale has its own transactions.
             let settled = if self.locked.is_any() {
                 Err(LedgerError::Locked)
             } else {
@@ -68,14 +67,14 @@ impl Fulfilment {
                 }
                 settled => settled?,
             }
-            // The next transaction may take a while.
+            // Notified now, because the next transaction may take a while.
             self.notifier.outbox_changed();
             self.notifier.orders_changed();
         }
         Ok(())
     }
 
-    /// Settles groups of one sale; puts their messages off while the sale is locked.
+    /// Settles groups of one sale. While the sale is locked, postpones their messages.
     async fn settle_of_sale(&self, sale: SaleId, groups: &[GroupSize], traces: &Traces) -> Result<(), LedgerError> {
         let settled = if self.locked.contains(sale) {
             Err(LedgerError::Locked)
@@ -95,7 +94,7 @@ impl Fulfilment {
         }
     }
 
-    /// Settles groups in one transaction, or else each alone.
+    /// Settles groups in one transaction. If that fails, settles each alone.
     async fn settle_together(&self, together: &[GroupSize], traces: &Traces) -> Result<(), LedgerError> {
         let groups: Vec<GroupId> = together.iter().map(|size| size.group).collect();
         for group in &groups {
@@ -126,8 +125,8 @@ impl Fulfilment {
         Ok(())
     }
 
-    /// Splits a group that cannot be settled whole, or settles a group of one whatever its order becomes. If that fails, too, the group is
-    /// sent again later, and parked at last.
+    /// Splits a group that cannot be settled whole. A group of one is settled in any case, accepted or rejected. If this fails too, the
+    /// message is sent again later, and finally parked.
     async fn settle_unusual(&self, size: &GroupSize, why: &str, traces: &Traces) -> Result<(), LedgerError> {
         let group = size.group;
         let settled = if size.members > 1 {
@@ -155,7 +154,7 @@ impl Fulfilment {
     }
 }
 
-/// A span for each message that is traced. Such a message is about one group.
+/// A span for each traced message. Such a message has one group.
 fn spans_of(received: &Received<GroupsPlacedV1>) -> HashMap<GroupId, Span> {
     let mut spans = HashMap::new();
     for (index, trace) in &received.traces {
@@ -171,7 +170,7 @@ fn count(outcome: &'static str, orders: usize) {
     metrics::counter!("seckill_orders_total", "outcome" => outcome).increment(orders as u64);
 }
 
-/// Groups that go together: as long as they have `max` orders, or one that has more by itself.
+/// Divides groups into transactions of at most `max` orders. A larger group has its own transaction.
 pub(super) fn joined(groups: Vec<GroupSize>, max: usize) -> Vec<Vec<GroupSize>> {
     let (mut transactions, mut orders) = (Vec::<Vec<GroupSize>>::new(), 0);
     for group in groups {
@@ -187,7 +186,6 @@ pub(super) fn joined(groups: Vec<GroupSize>, max: usize) -> Vec<Vec<GroupSize>> 
     transactions
 }
 
-/// The groups of each sale.
 pub(super) fn by_sale(groups: &[GroupSize]) -> BTreeMap<SaleId, Vec<GroupSize>> {
     let mut by_sale = BTreeMap::<_, Vec<_>>::new();
     groups.iter().for_each(|size| by_sale.entry(size.sale).or_default().push(*size));

@@ -1,4 +1,4 @@
-//! Managing sales: creating and removing them, adding stock, and setting their status; and changing products.
+//! Manages sales and products: creates, changes and removes sales, adds stock, sets their status, and changes products.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,28 +14,27 @@ use crate::gate::server_runs::has_no_master;
 use crate::ledger::sales::products::NewPicture;
 use crate::sale::{SaleError, Stores};
 
-/// How long a change waits until every instance has loaded it. A request of the admin API is given up after 5 s, and a change that was
-/// made must not look as if it had failed.
+/// How long a change waits until every instance has loaded it. Below the admin API's 5 s, because a successful change must not look like a
+/// failure.
 const WAIT_MAX: Duration = Duration::from_secs(3);
-/// How long the console waits for a new sale.
+/// How long the console waits for a new sale to be loaded.
 const PLAN_WAIT_MAX: Duration = Duration::from_secs(3);
-/// How long units that were added may take to be for sale.
+/// How long added units may take until they are for sale.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Stores {
-    /// Creates a sale and fills its Redis, then waits until every instance that is alive has loaded it. Returns whether
-    /// all of them have.
+    /// Creates a sale and fills Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
         let [purchase_key, waiting_key] = [random_key(), random_key()];
         let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key], None, actor).await?;
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 
-    /// Creates a sale whose times count from `from_ms`, and waits for a short time until it is known everywhere. Returns whether it is.
+    /// Creates a sale with times that count from `from_ms`. Waits briefly until it is loaded everywhere. Returns whether it is.
     ///
     /// # Errors
-    /// Only where there is no sale: once it is in the ledger, instances fill and load it by themselves, and an error would invite the
-    /// caller to create it once more.
+    /// The sale was not created. Once it is in the ledger, there is no error: instances fill and load it by themselves, and the caller must
+    /// not create it twice.
     pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
         let [purchase_key, waiting_key] = [random_key(), random_key()];
         let keys = [purchase_key.as_str(), waiting_key.as_str()];
@@ -50,9 +49,9 @@ impl Stores {
         }
     }
 
-    /// Fills a new sale's Redis, and waits until every instance that is alive has loaded it. Returns whether all of them have.
+    /// Fills a new sale in Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     async fn publish_sale(&self, sale: SaleId, version: i64) -> Result<bool, SaleError> {
-        // Serving instances do the same: the first one fills the sale, and the others find it whole.
+        // Serving instances do the same. The first one fills the sale, and the others find it complete.
         let Some(of) = self.ledger.epoch(sale).await?.map(|row| row.shards) else { return Ok(false) };
         let (mut servers, one) = (self.gate.connect_to_runs().await?, Arc::new(Semaphore::new(1)));
         let slots = LedgerSlots { short: Arc::clone(&one), long: one };
@@ -69,13 +68,12 @@ impl Stores {
         Ok(self.ledger.wait_for_instances(version, WAIT_MAX).await?)
     }
 
-    /// Adds units to a sale's stock and puts them on sale; `false` when there is no such sale, the sale is closed, or its
-    /// stock is unlimited.
+    /// Adds units to a sale's stock and puts them on sale. Returns `false` if the sale does not exist, is closed, or has unlimited stock.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
         let added = self.ledger.add_stock(sale, units, actor).await?;
         if added {
-            // Workers do the same; the first one releases the units. They are added whatever comes of it: an error would invite the
-            // caller to add them once more.
+            // Workers do the same; the first one releases the units. A failure here is no error, because the units are already added, and
+            // the caller must not add them twice.
             match timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::warn!(%sale, %error, "units added, but not yet for sale; workers try again"),
@@ -85,15 +83,15 @@ impl Stores {
         Ok(added)
     }
 
-    /// Removes a sale that was never bought in, also from Redis and from every instance's memory; `false` when there is
-    /// no such sale, or it has orders.
+    /// Removes a sale without purchases, also from Redis and from the memory of every instance. Returns `false` if the sale does not exist
+    /// or has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
         let Some(of) = self.ledger.shards_of(&[sale]).await?.pop().map(|of| of.shards) else { return Ok(false) };
         if self.ledger.is_bought_in(sale).await? {
             return Ok(false);
         }
-        // Redis goes first: a sale that stays in the ledger is refilled, and nobody would find the keys of one that is no more. Under the lock of
-        // its refills, so that none begins in between.
+        // Redis first. If the sale stays in the ledger, it is refilled, but keys of a removed sale would never be found. The refill lock
+        // keeps a refill from starting in between.
         let run_id = self.gate.connect_to_runs().await?.run_id(of).ok_or_else(has_no_master)?;
         let lock = self.gate.holder().lock_within(&lock_name(of, &run_id), REFILL_LEASE, WAIT_MAX).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("a refill of the sale")) };
@@ -111,11 +109,10 @@ impl Stores {
         Ok(true)
     }
 
-    /// Pauses, resumes or closes a sale, in the ledger first; `false` when there is no such sale, or it is closed, which
-    /// is final.
+    /// Pauses, resumes or closes a sale, first in the ledger. Returns `false` if the sale does not exist or is closed, which is final.
     pub async fn set_sale_status(&self, sale: SaleId, status: SaleStatus, actor: &str) -> Result<bool, SaleError> {
         let Some(version) = self.ledger.set_sale_status(sale, status, actor).await? else { return Ok(false) };
-        // A refill under way may have read the old status: repeated until an epoch that is served has the new one.
+        // A refill in progress may have read the old status. Repeat until the served epoch has the new one.
         let deadline = Instant::now() + WAIT_MAX;
         while let Some(row) = self.ledger.epoch(sale).await? {
             let taken = self.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await?;
@@ -128,7 +125,7 @@ impl Stores {
         Ok(true)
     }
 
-    /// Creates a product or changes it, then waits until every instance that is alive has loaded the change.
+    /// Creates or changes a product. Waits until every live instance has loaded the change.
     pub async fn set_product(
         &self,
         change: &ProductChange,
@@ -146,15 +143,14 @@ impl Stores {
     }
 }
 
-/// The result of changing a product.
 pub enum ProductSet {
-    /// Its id, and whether every instance that is alive has loaded the change.
+    /// Its id, and whether every live instance has loaded the change.
     Done { id: i64, known_everywhere: bool },
-    /// An alternative text was given, and the product has no picture. Nothing was changed.
+    /// The change has an alternative text, but the product has no picture. Nothing was changed.
     NoPicture,
 }
 
-/// 128 random bits, which cannot be guessed before the sale opens.
+/// 128 random bits. They must be unguessable before the sale opens.
 fn random_key() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }

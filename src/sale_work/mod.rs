@@ -1,5 +1,5 @@
-//! The work on a sale beside its purchases: planning and changing it, its messages and what follows from them, the release of
-//! units, and what keeps Redis and PostgreSQL in agreement.
+//! The work on a sale apart from purchasing: planning and changes, messages and their effects, the release of units, and keeping Redis
+//! consistent with PostgreSQL.
 
 pub mod audit;
 pub mod expire;

@@ -1,4 +1,4 @@
-//! Sending parked messages and items again, for the console and the command line.
+//! Retries parked messages and items, for the console and the command line.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,23 @@ use crate::ledger::outbox::ParkedFilter;
 use crate::ledger::outflow::parked::ItemFilter;
 use crate::ledger::{Ledger, LedgerError};
 
-/// What sending all of something again came to.
+/// The result of retrying everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetriedAll {
     pub retried: u64,
-    /// Whether more are parked: the time was up, or they were parked meanwhile.
+    /// Whether rows are still parked: the time was up, or they were parked meanwhile.
     pub more: bool,
 }
 
-/// Sends these parked messages again, and returns how many there were. A message takes effect once, however often it is sent.
+/// Retries these parked messages. Returns how many. A message takes effect once, even if it is sent several times.
 pub async fn retry(ledger: &Ledger, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
     let rows = ledger.unpark(ids, actor).await?;
     wake_workers(ledger, rows).await;
     Ok(rows)
 }
 
-/// Sends all parked messages again, of one kind or of all, until none is left or the time `most` is up. Each step is a transaction of its own
-/// with its line in the audit log: who dies or fails between two steps has made the first of them, and the next caller goes on.
+/// Retries all parked messages, of one kind or of all, until none is left or the time `most` is up. Each step is one transaction with its
+/// line in the audit log. After a crash or a failure, finished steps stay, and the next caller continues.
 pub async fn retry_all(
     ledger: &Ledger,
     kind: Option<ParkedKind>,
@@ -37,7 +37,7 @@ pub async fn retry_all(
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 
-/// Sends all parked items of an outflow again, likewise.
+/// Retries all parked items of an outflow, in the same steps.
 pub async fn retry_items(
     ledger: &Ledger,
     outflow: &str,
@@ -50,8 +50,8 @@ pub async fn retry_items(
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 
-/// Takes steps until one finds nothing or the time is up, and adds up what they have done. A failure after the first step is no
-/// failure of what was done: it shows as what is left.
+/// Repeats a step until it finds nothing or the time is up. Returns the sum. A failure after the first step is no error: the remaining rows
+/// are visible.
 async fn in_steps(most: Duration, mut step: impl AsyncFnMut() -> Result<u64, LedgerError>) -> Result<u64, LedgerError> {
     let (began, mut all) = (Instant::now(), 0);
     loop {
@@ -70,7 +70,7 @@ async fn in_steps(most: Duration, mut step: impl AsyncFnMut() -> Result<u64, Led
     }
 }
 
-/// Without the notices, workers find the rows by their next poll.
+/// Without the notices, workers would find the rows only at their next poll.
 async fn wake_workers(ledger: &Ledger, rows: u64) {
     for topic in [Topic::Outbox, Topic::Orders] {
         if rows > 0

@@ -1,4 +1,4 @@
-//! Finishes holds that are not durable, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
+//! Finishes holds without a durable purchase, and finds wrong stock (protocol, rule 12). It never writes a stock figure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,15 +14,15 @@ use crate::ledger::sales::epochs::RestingSale;
 use crate::sale::{SaleError, Step, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 
-/// Holds that are finished in one step for each sale.
+/// Holds per step and sale.
 const BATCH_MAX: usize = 500;
 
-/// How many checks in a row must find the same difference: a write under way is no drift.
+/// How many checks in a row must find the same difference. A single one may be a write in flight.
 const CHECKS_TO_REPORT: u32 = 3;
-/// A suspect is looked at in each check until it is found at rest, but not in more checks than this.
+/// A suspect is checked every time until it is at rest, but at most this often.
 const CHECKS_TO_MISS: u32 = 100;
 
-/// Finds sales whose stock in Redis differs from the ledger's.
+/// Finds sales with different stock in Redis and in the ledger.
 pub struct DriftWatch {
     stores: Stores,
     retire_after_ms: u64,
@@ -31,12 +31,12 @@ pub struct DriftWatch {
     suspects: HashMap<SaleId, Suspect>,
 }
 
-/// A sale whose last checks have found the same difference.
+/// A sale with the same difference in its last checks.
 struct Suspect {
     epoch: Epoch,
     drift: i64,
     checks: u32,
-    /// Checks since then that could not tell, because the sale was not at rest.
+    /// Later checks that found the sale not at rest.
     missed: u32,
 }
 
@@ -46,8 +46,8 @@ impl DriftWatch {
         Self { stores, retire_after_ms, selling, in_turn, suspects: HashMap::new() }
     }
 
-    /// Checks, if they are at rest, the sales that sell, in turn if they are many, those that are suspected, and the next few of the
-    /// others. A difference that stays is reported, and the sale is refilled under the next epoch.
+    /// Checks sales at rest: those that sell (in turn if there are many), the suspects, and the next few others. A lasting difference is
+    /// reported, and the sale is refilled under the next epoch.
     pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
         let (ledger, gate) = (&self.stores.ledger, &self.stores.gate);
         let mut sales: HashSet<SaleId> = self.selling.next(ledger).await?.iter().copied().collect();
@@ -58,7 +58,7 @@ impl DriftWatch {
         let (mut suspects, mut judged) = (HashMap::new(), HashSet::new());
         for (RestingSale { shards, epoch, left }, units) in resting.into_iter().zip(units) {
             let sale = shards.sale;
-            // The same figure at any moment is no difference.
+            // Equal figures show no difference, whenever they were read.
             if units == Some((epoch, left)) {
                 judged.insert(sale);
                 continue;
@@ -84,7 +84,7 @@ impl DriftWatch {
                 suspects.insert(sale, Suspect { epoch, drift, checks, missed: 0 });
             }
         }
-        // The others are looked at again, and must be found with the same difference three times from then on.
+        // The other suspects are checked again. They need the same difference three times from now on.
         self.suspects.retain(|sale, suspect| {
             (suspect.checks, suspect.missed) = (0, suspect.missed + 1);
             !judged.contains(sale) && suspect.missed <= CHECKS_TO_MISS
@@ -106,20 +106,20 @@ impl DriftWatch {
     }
 }
 
-/// Finds holds that are not committed.
+/// Finds uncommitted holds.
 pub struct HoldWatch {
     stores: Stores,
     older_than_ms: u64,
     selling: SellingInTurn,
     in_turn: SalesInTurn,
-    /// Sales that the last step has left with holds to finish.
+    /// Sales with holds left by the last step.
     unfinished: Vec<SaleId>,
-    /// How many loans at the head of a shard's list wait for their lenders: the next step reads what is behind them, and the one after
-    /// the end begins at the head again.
+    /// How many loans at the head of a shard's list wait for their lenders. The next step reads the loans behind them. After the end, it
+    /// starts at the head again.
     waiting: HashMap<(SaleId, Shard), usize>,
 }
 
-/// What a step has found at a shard.
+/// The findings of a step at a shard.
 struct Found {
     /// Holds and loans, and how many of them wait for another shard.
     holds: usize,
@@ -127,7 +127,7 @@ struct Found {
 }
 
 impl HoldWatch {
-    /// Holds that have been unconfirmed for `older_than_ms` are finished.
+    /// Finishes holds that have been unconfirmed for `older_than_ms`.
     pub fn new(stores: Stores, older_than_ms: u64) -> Self {
         Self {
             stores,
@@ -139,9 +139,8 @@ impl HoldWatch {
         }
     }
 
-    /// Confirms such holds that are durable, and commits the others: forward only (rule 4). Settles loans of dead
-    /// requests (rule 15). It looks at the sales that sell or have just ended, which is where holds are taken, in turn if they are
-    /// many, and at the next few of the others.
+    /// Confirms old holds that are durable, and commits the others: forward only (rule 4). Settles loans of dead requests (rule 15). Checks
+    /// the sales that sell or have just ended (in turn if there are many), because they have most holds, and the next few others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
         let ledger = &self.stores.ledger;
         let mut sales = self.selling.next(ledger).await?.to_vec();
@@ -174,17 +173,17 @@ impl HoldWatch {
             let page = UnconfirmedPage { age_ms: self.older_than_ms, now_ms, passed_over, limit: BATCH_MAX };
             match self.stores.finish_holds_of(of, shard, page).await {
                 Ok(found) if found.holds >= BATCH_MAX => {
-                    // Loans that wait are no reason to look again at once.
+                    // Waiting loans are no reason to continue at once.
                     if found.waiting < found.holds {
                         step = Step::More;
                     }
                     self.waiting.insert((sale, shard), passed_over + found.waiting);
                     self.unfinished.push(sale);
                 }
-                // The end of the list. What has been found may be unfinished still.
+                // The end of the list. Its holds may still be unfinished.
                 Ok(found) if found.holds > 0 => self.unfinished.push(sale),
                 Ok(_) => {}
-                // One sale's failure does not keep the others from being finished.
+                // A failing sale must not stop the others.
                 Err(error) => {
                     tracing::warn!(%sale, %error, "holds not finished; tried again later");
                     self.unfinished.push(sale);
@@ -202,7 +201,7 @@ impl Stores {
         if found.is_empty() {
             return Ok(Found { holds: 0, waiting: 0 });
         }
-        // A hold may be durable in the row of its group. What is committed meanwhile gets a second record, which does no harm.
+        // A hold may be durable in its group's row. If it is committed meanwhile, it gets a second record, which is harmless.
         let asked: Vec<(OrderId, &str)> = found.iter().map(|hold| (hold.order, hold.ticket.user.as_str())).collect();
         let known: HashSet<OrderId> = self.ledger.orders_of_buyers(&asked).await?.into_keys().collect();
         let (loans, holds): (Vec<_>, Vec<_>) = found.iter().partition(|hold| hold.ticket.kind == TicketKind::OpenLoan);
@@ -214,7 +213,7 @@ impl Stores {
         Ok(Found { holds: found.len(), waiting })
     }
 
-    /// Commits the holds of a shard that lack a record, and confirms all of them; those of borrowers at their homes, too.
+    /// Commits a shard's holds without a record, and confirms all. Borrowers' holds are also confirmed at their homes.
     async fn finish_holds_at(
         &self,
         of: SaleShards,
@@ -263,8 +262,8 @@ impl Stores {
         Ok(())
     }
 
-    /// Settles open loans without a record: bars each at its lender. What a lender holds is committed, and what it does not is taken back.
-    /// Loans of which that is not known wait: returns how many.
+    /// Settles open loans without a record. Bars each loan at its lender. If the lender holds the units, commits the loan; if not, takes it
+    /// back. Loans with an unknown answer wait. Returns their number.
     async fn settle_loans(&self, of: SaleShards, home: Shard, loans: &[&Unconfirmed]) -> Result<usize, SaleError> {
         let mut waiting = 0;
         let mut by_lender: BTreeMap<Shard, Vec<(&Unconfirmed, i64)>> = BTreeMap::new();
@@ -274,7 +273,7 @@ impl Stores {
             }
         }
         for (lender, loans) in by_lender {
-            // All were read in one call, so they have one epoch.
+            // One call read all of them, so they have one epoch.
             let Some(epoch) = loans.first().map(|(loan, _)| loan.epoch) else { continue };
             let asked: Vec<(OrderId, i64)> = loans.iter().map(|(loan, number)| (loan.order, *number)).collect();
             let barred = match self.gate.bar_loans(of, lender, epoch, &asked).await {

@@ -14,10 +14,9 @@ use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::messages_for;
 use crate::telemetry::spans::{Span, SpanKind};
 
-/// How long the rows of a batch stay locked while the broker has it: much shorter than consumers wait for a lock.
+/// How long the rows of a batch stay locked while the broker has it. Much shorter than consumers wait for a lock.
 const LOCKED_MAX: Duration = Duration::from_millis(500);
 
-/// Publishes outbox rows to the broker.
 #[derive(Clone)]
 pub struct Relay {
     pub ledger: Ledger,
@@ -27,8 +26,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Publishes one batch and marks what the broker has confirmed. When the broker cannot be reached no attempt is
-    /// counted: the rows are unlocked as they were.
+    /// Publishes one batch and marks the confirmed messages. If the broker cannot be reached, rows are unlocked unchanged, and no attempt
+    /// is counted.
     #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
@@ -95,7 +94,7 @@ impl Relay {
         Ok(Step::after(done, usize::try_from(self.batch_max).unwrap_or(usize::MAX)))
     }
 
-    /// Reports a dead-letter queue that is full or missing: messages that cannot be processed then stay in their queues.
+    /// Reports a dead-letter queue that is full or missing: then messages that cannot be processed stay in their queues.
     pub async fn watch_dead_letters(&self) -> Result<(), SaleError> {
         let queue = self.publisher.dead_letters().await?;
         metrics::gauge!("seckill_dead_letters").set(queue.map_or(f64::NAN, |queue| f64::from(queue.messages)));
@@ -109,9 +108,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Makes messages pending again that were sent and not processed, and that lie in no queue any more. To find out, it
-    /// sends a mark through each queue that holds up messages for longer than `after_ms`: what was sent before a mark, and is
-    /// not processed `after_ms` after the mark came out, is lost.
+    /// Makes lost messages pending again: sent, not processed, and in no queue. Each queue with messages older than `after_ms` gets a mark.
+    /// A message sent before the mark, and not processed `after_ms` after the mark came out, is lost.
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
         let now_ms = self.ledger.now_ms().await?;
         let overdue = self.ledger.queues_with_overdue(after_ms).await?;
@@ -156,8 +154,8 @@ fn outcome_of(rows: &[OutboxRow<BrokerMessage>], carried: &[Vec<usize>], receipt
     outcome
 }
 
-/// Begins a span for each row that is traced, and gives it to the row's message to carry on: such a row has one of its own. Returns
-/// the spans with the places of their messages.
+/// Begins a span for each traced row, and gives it to the row's message, which carries only this row. Returns the spans with the places of
+/// their messages.
 fn publish_spans(
     rows: &[OutboxRow<BrokerMessage>],
     carried: &[Vec<usize>],

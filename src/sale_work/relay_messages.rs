@@ -1,4 +1,4 @@
-//! Which messages carry the rows of the outbox (protocol, rule 6): groups share a message if it goes the same way.
+//! Packs outbox rows into messages (protocol, rule 6). Groups with the same route share a message.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,16 @@ use crate::domain::payment::PaymentId;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow};
 use crate::queue::{Destination, Outgoing};
 
-/// Rows that share messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
     Placed,
-    /// Expiries that wait for the same time on the delay ladder.
+    /// Expiries with the same delay on the ladder.
     Expiries {
         rung_ms: i64,
     },
 }
 
-/// The messages for these rows, and the places of the rows that each of them carries.
+/// The messages for these rows, each with the places of its rows.
 pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>, Vec<Vec<usize>>) {
     let (mut together, mut alone) = (BTreeMap::<Shared, Vec<usize>>::new(), Vec::new());
     for (place, row) in rows.iter().enumerate() {
@@ -47,7 +46,7 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
     messages.into_iter().unzip()
 }
 
-/// How many orders a message carries with this row.
+/// The number of orders in this row.
 fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
     match row.task {
         BrokerMessage::GroupPlaced { members, .. } | BrokerMessage::GroupExpire { members, .. } => members,
@@ -55,7 +54,7 @@ fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
     }
 }
 
-/// Parts of these places that have `ORDERS_A_MESSAGE` orders at most, or are one place that has more by itself.
+/// Splits places into parts of at most `ORDERS_A_MESSAGE` orders. A larger row is a part by itself.
 fn parts(places: &[usize], orders_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
     let (mut parts, mut orders) = (Vec::<Vec<usize>>::new(), 0);
     for &place in places {
@@ -71,8 +70,8 @@ fn parts(places: &[usize], orders_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>
     parts
 }
 
-/// With which others a row may share a message. One that has failed before goes alone, so that it fails alone. One that is traced goes
-/// alone, because a message carries one trace.
+/// The class of rows that may share a message. A row that has failed goes alone, so that it fails alone. A traced row goes alone, because a
+/// message carries one trace.
 fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
     if row.attempts > 0 || row.trace.is_some() {
         return None;
@@ -98,7 +97,7 @@ fn groups_placed(groups: Vec<GroupId>) -> Outgoing {
     Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
-/// The message by which the expiry of these groups comes after about this long.
+/// The delayed expiry message of these groups.
 pub(super) fn groups_expire(groups: Vec<GroupId>, remaining_ms: i64) -> Outgoing {
     let id = OutboxKind::GroupExpire.message_id_of_many(&groups);
     let body = body(&GroupsExpireV1 { version: Version, groups });
@@ -111,7 +110,7 @@ fn payment_requested(payment: PaymentId, channel: String) -> Outgoing {
     Outgoing { to: Destination::PaymentRequested { channel }, id, body, trace: None }
 }
 
-/// Numbers and UUIDs always serialise; an empty body would be dead-lettered, not lost.
+/// Numbers and UUIDs always serialise. An empty body would be dead-lettered, not lost.
 fn body(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
@@ -140,7 +139,7 @@ mod tests {
         row(BrokerMessage::GroupExpire { group: group(n), members: 9, remaining_ms })
     }
 
-    /// Where each message goes, and the rows that it carries.
+    /// Each message's destination, with its rows.
     fn sent(rows: &[OutboxRow<BrokerMessage>]) -> Vec<(Destination, Vec<usize>)> {
         let (messages, carried) = messages_for(rows);
         messages.into_iter().map(|message| message.to).zip(carried).collect()

@@ -1,4 +1,4 @@
-//! Puts units on sale in Redis: those of ended orders' holds (protocol, rule 9), and of waves (rule 14).
+//! Puts units on sale in Redis: from the holds of ended orders (protocol, rule 9), and from waves (rule 14).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
 use crate::ledger::sales::epochs::Sharded;
 use crate::sale::{SaleError, Step, Stores};
 
-/// Holds that one call to Redis ends: a longer one would hold up purchases.
+/// Holds per call to Redis. A longer call would delay purchases.
 const HOLDS_A_CALL: usize = 500;
 
 impl Stores {
-    /// Carries out one batch of releases. Rows of sales that Redis does not serve at the moment wait for the refill, unless Redis keeps
-    /// the sale no more. A row that Redis answers with an error fails alone.
+    /// Carries out one batch of releases. Rows of sales that Redis does not serve wait for the refill, unless Redis has dropped the sale. A
+    /// row with an error from Redis fails alone.
     ///
     /// # Errors
-    /// Redis or PostgreSQL cannot be reached: the whole batch is to be tried again.
+    /// Redis or PostgreSQL cannot be reached. Retry the whole batch.
     pub async fn release_units(
         &self,
         batch_max: i64,
@@ -62,7 +62,7 @@ impl Stores {
         Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
     }
 
-    /// Whether Redis does not serve this sale at the moment, while it may serve others: then its rows wait.
+    /// Whether Redis does not serve this sale, but may serve others. Then only this sale's rows wait.
     fn is_of_this_sale(&self, error: &GateError) -> bool {
         matches!(error, GateError::NotServing) || self.gate.is_of_one_master(error)
     }
@@ -88,8 +88,8 @@ impl Stores {
         Ok(())
     }
 
-    /// Releases units of one shard, and ends the loans of those who have borrowed them. Returns the lowest epoch that Redis answered
-    /// under: if that is still current, so are the epochs of the other answers.
+    /// Releases units of one shard, and ends their borrowers' loans. Returns the lowest epoch of Redis's answers: if that is current, all
+    /// of them are.
     #[tracing::instrument(level = "debug", skip_all, fields(sale = %of.shards.sale, rows = rows.len()))]
     async fn release(&self, of: Sharded, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
         let (mut holds, mut waves, mut epochs) = (Vec::<HoldRelease>::new(), Vec::new(), Vec::new());
@@ -113,7 +113,7 @@ impl Stores {
         epochs.into_iter().min().ok_or(GateError::NotServing)
     }
 
-    /// Ends the loans of those whose home is another shard than the one that has released their units.
+    /// Ends loans with another home shard than the shard that released their units.
     async fn release_loans(
         &self,
         of: SaleShards,
@@ -134,13 +134,13 @@ impl Stores {
         Ok(())
     }
 
-    /// Puts a wave on sale, each shard's part at that shard. Returns the lowest epoch of all answers.
+    /// Puts a wave on sale, each part at its shard. Returns the lowest epoch of all answers.
     async fn release_wave(&self, of: Sharded, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
         let Sharded { shards, per_user } = of;
         let parts = shards.count.all().map(|shard| (shard, shards.count.part(units.unsigned_abs(), per_user, shard)));
         let parts = parts.filter(|(_, part)| *part > 0);
         let released = parts.map(|(shard, part)| self.gate.release_wave(shards, shard, wave, part));
-        // All of them, also where one does not answer.
+        // Waits for all, even if one does not answer.
         let epochs = join_all(released).await.into_iter().collect::<Result<Vec<Epoch>, _>>()?;
         epochs.into_iter().min().ok_or(GateError::NotServing)
     }

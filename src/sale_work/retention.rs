@@ -1,4 +1,4 @@
-//! Clears what nobody needs any more, a page of each table at a time.
+//! Clears old data, one page per table and step.
 
 use uuid::Uuid;
 
@@ -6,8 +6,8 @@ use crate::ledger::LedgerError;
 use crate::ledger::sales::retention::Cursor;
 use crate::sale::{SaleError, Step, Stores};
 
-/// The days after which something is cleared: messages after the end of their sale, and steps after that; what was written down for people
-/// after it was.
+/// The days until data is cleared. Messages of a sale count from its end, steps from the clearing of its messages, and records for people
+/// from their own time.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionTerms {
     pub messages_days: i32,
@@ -15,7 +15,7 @@ pub struct RetentionTerms {
     pub records_days: i32,
 }
 
-/// Walks over the tables, again and again.
+/// Walks over the tables without end.
 pub struct Retention {
     stores: Stores,
     terms: RetentionTerms,
@@ -26,11 +26,11 @@ pub struct Retention {
     buyers: Cursor,
     outflow_items: Uuid,
     records: Cursor,
-    /// How many of the next steps are left out.
+    /// How many of the next steps are skipped.
     rest: u32,
 }
 
-/// Steps that are left out when the walk has come to the end of the tables, and has just found nothing to clear.
+/// Steps to skip after a walk that found nothing to clear.
 const REST: u32 = 4;
 
 impl Retention {
@@ -49,10 +49,10 @@ impl Retention {
         }
     }
 
-    /// Clears one page of each table. One that cannot be cleared keeps none of the others from it.
+    /// Clears one page of each table. A failing table does not stop the others.
     ///
     /// # Errors
-    /// The first that a table met.
+    /// The first table's error.
     pub async fn step(&mut self) -> Result<Step, SaleError> {
         if self.rest > 0 {
             self.rest -= 1;
@@ -97,7 +97,7 @@ impl Retention {
     }
 }
 
-/// Goes on from where a page has ended. Returns how many of its rows were cleared.
+/// Moves the cursor to the end of the page. Returns the number of cleared rows.
 fn walk<C>(page: Result<(C, u64), LedgerError>, cursor: &mut C) -> Result<u64, LedgerError> {
     let (next, rows) = page?;
     *cursor = next;

@@ -1,5 +1,5 @@
-//! The sales that Redis keeps, a few at a time. Whatever is looked at again and again is looked at in turn, so that it costs the same
-//! however many sales are planned, and little more where thousands sell.
+//! The sales in Redis, a few at a time. Repeated checks take the sales in turn, so that a check costs the same for any number of planned
+//! sales, and little more for thousands of live ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,37 +9,36 @@ use tokio::time::Instant;
 use crate::domain::ids::SaleId;
 use crate::ledger::{Ledger, LedgerError};
 
-/// Sales in a turn, where turns come every second or two: 10,000 sales have theirs within some minutes.
+/// Sales per turn. With a turn every second or two, 10,000 sales are checked within minutes.
 pub(super) const SALES_A_TURN: usize = 50;
-/// The ids of so many turns are read in one statement.
+/// Turns per read of ids.
 const TURNS_A_READ: usize = 10;
-/// Sales that sell are looked at together, up to so many,
+/// Up to this many selling sales are checked together.
 const SELLING_A_TURN: usize = 500;
-/// and else in so many turns: two walks are over within the minute for which a sale is listed before it starts.
+/// More of them are divided into this many turns. Two walks end within a minute, which is how early a sale is listed before its start.
 const SELLING_TURNS: usize = 10;
-/// The list of those that sell is read before a walk, and no more often than this.
+/// The shortest time between two reads of the list of selling sales.
 const SELLING_READ_APART: Duration = Duration::from_secs(5);
-/// Comes before all sales.
+/// Before the first sale.
 const BEFORE_ALL: SaleId = SaleId::from_db(0);
 
-/// Walks over all sales that Redis keeps, again and again.
+/// Walks over all sales in Redis, without end.
 pub struct SalesInTurn {
     limit: usize,
-    /// Those of the next turns.
+    /// The sales of the next turns.
     ahead: VecDeque<SaleId>,
-    /// The last one that was read; none of a walk that has not begun.
+    /// The last id read; `BEFORE_ALL` before a walk.
     last: SaleId,
 }
 
-/// The next sales.
 pub(super) struct Turn {
     pub sales: Vec<SaleId>,
-    /// Whether all others have had their turn since the walk began.
+    /// Whether this turn ends the walk.
     pub is_last: bool,
 }
 
 impl SalesInTurn {
-    /// `limit` is the number of sales in a turn.
+    /// `limit`: sales per turn.
     pub fn new(limit: usize) -> Self {
         Self { limit, ahead: VecDeque::new(), last: BEFORE_ALL }
     }
@@ -56,10 +55,10 @@ impl SalesInTurn {
     }
 }
 
-/// Walks over the sales that sell, soon will or just did, again and again.
+/// Walks over the sales that sell, start soon or have just ended, without end.
 #[derive(Default)]
 pub(super) struct SellingInTurn {
-    /// Those of this walk, and how many of them have had their turn, or have it now.
+    /// The sales of this walk. `passed`: how many were checked. `reached`: the end of the current turn.
     sales: Vec<SaleId>,
     passed: usize,
     reached: usize,
@@ -67,7 +66,7 @@ pub(super) struct SellingInTurn {
 }
 
 impl SellingInTurn {
-    /// All of them, if they are no more than one turn has. The same ones again, until `passed` is called.
+    /// All sales, if they fit into one turn. Returns the same sales until `passed` is called.
     pub async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
         if self.passed >= self.sales.len() {
             if self.read_at.is_none_or(|read_at| read_at.elapsed() >= SELLING_READ_APART) {
@@ -81,7 +80,7 @@ impl SellingInTurn {
         Ok(&self.sales[self.passed..self.reached])
     }
 
-    /// The sales of this turn were looked at.
+    /// To call when the sales of this turn were checked.
     pub fn passed(&mut self) {
         self.passed = self.reached;
     }

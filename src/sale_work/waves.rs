@@ -8,18 +8,18 @@ use crate::domain::locked_sales::LockedSales;
 use crate::ledger::notices::Topic;
 use crate::sale::{SaleError, Step, Stores};
 
-/// Waves are asked for at least so often: one may have been planned meanwhile. The ledger looks no further ahead.
+/// How often waves are read at least, because new ones may be planned. The ledger looks this far ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the waves of a sale rest after they could not be released.
+/// How long a sale's waves pause after a failure.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 
-/// Knows when the next wave is due, so that PostgreSQL is asked seldom.
+/// Remembers when the next wave is due, so that PostgreSQL is rarely asked.
 pub struct WaveWatch {
     stores: Stores,
-    /// Waves of these are released later, so that those of other sales do not wait for the same lock.
+    /// Sales with a locked row. Their waves are released later, so that other sales do not wait for the same lock.
     locked: Arc<LockedSales>,
-    /// Nor for the same error.
+    /// Sales with a failed release. Their waves pause too.
     failed: LockedSales,
     waves_max: i64,
     next_look: Instant,
@@ -30,7 +30,7 @@ impl WaveWatch {
         Self { stores, locked, failed: LockedSales::new(FAILED_FOR), waves_max, next_look: Instant::now() }
     }
 
-    /// Releases the waves that are due, at most `waves_max`.
+    /// Releases the due waves, at most `waves_max`.
     pub async fn release_due(&mut self) -> Result<Step, SaleError> {
         let now = Instant::now();
         if now < self.next_look {
@@ -59,7 +59,7 @@ impl WaveWatch {
 }
 
 impl Stores {
-    /// Releases the waves of a sale that are due. Returns how many there were.
+    /// Releases the due waves of a sale. Returns how many.
     pub async fn release_waves(&self, sale: SaleId) -> Result<usize, SaleError> {
         let released = self.ledger.release_waves(sale).await?;
         if released > 0 {

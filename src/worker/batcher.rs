@@ -1,4 +1,4 @@
-//! Writes concurrent requests in one transaction.
+//! Batches concurrent requests into one transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,24 +8,22 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-/// Items in one transaction.
+/// Items per transaction.
 const BATCH_MAX: usize = 256;
-/// Transactions under way at once.
+/// Concurrent transactions.
 const LANES: usize = 2;
-/// From the beginning of one batch to that of the next, so that each has several items while many come; a lone item is written at once.
-/// A channel that sends its callbacks one after the other gets 50 answers a second at most.
+/// The shortest time between the starts of two batches, so that batches grow under load. A lone item is written at once. A channel that
+/// sends callbacks one after another gets at most 50 answers per second.
 pub const PAUSE: Duration = Duration::from_millis(20);
-/// While several items come together, the next batch begins after so many times what the last one took: the slower PostgreSQL is, the more
-/// items share what a batch costs.
+/// After a batch of several items, the next one starts this many times the batch's duration after it. If PostgreSQL is slow, batches grow.
 const PAUSE_OF_TIME_TAKEN: u32 = 4;
-/// The longest of these pauses.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Items that wait; more are refused.
+/// Queue limit in items. More are refused.
 const QUEUE_MAX: usize = 20_000;
-/// How long an item may take in all.
+/// Time limit per item, with its wait.
 const ANSWER_MAX: Duration = Duration::from_secs(7);
 
-/// Collects items from all threads, and writes them in batches. Each item has a reply of its own.
+/// Collects items from all threads, and writes them in batches. Each item gets its own reply.
 pub struct Batcher<T, R> {
     queue: mpsc::Sender<Queued<T, R>>,
 }
@@ -33,7 +31,7 @@ pub struct Batcher<T, R> {
 /// Why an item has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// Too many wait; nothing was written.
+    /// The queue is full. Nothing was written.
     #[error("too many requests at once")]
     TooMany,
     #[error("whether it was written is unknown")]
@@ -43,8 +41,8 @@ pub enum BatchError {
 type Queued<T, R> = (T, oneshot::Sender<R>);
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
-    /// At least `pause` lies between the beginnings of two batches. `write` returns a reply for each item, in order, or `None` if it is
-    /// not known what was written. The tasks end, after what is queued, when the last handle is dropped.
+    /// `pause`: the shortest time between the starts of two batches. `write` returns a reply for each item, in order; `None` if the outcome
+    /// is unknown. When the last handle is dropped, the tasks finish the queue and end.
     pub fn open<W>(
         tasks: &TaskTracker,
         pause: Duration,
@@ -85,10 +83,10 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         Self { queue }
     }
 
-    /// Writes an item with others. An item whose caller hangs up before its turn is not written.
+    /// Writes an item with others. If the caller hangs up before the write, the item is skipped.
     ///
     /// # Errors
-    /// `TooMany` if too many wait; nothing is written then. `Unknown` if it is not known whether the item was written.
+    /// `TooMany` if the queue is full: nothing is written. `Unknown` if the outcome is unknown.
     pub async fn write(&self, item: T) -> Result<R, BatchError> {
         let (reply, replied) = oneshot::channel();
         self.queue.try_send((item, reply)).map_err(|_| BatchError::TooMany)?;
@@ -102,7 +100,7 @@ impl<T, R> Clone for Batcher<T, R> {
     }
 }
 
-/// A batch of those who still wait for their replies.
+/// Takes a batch, without items of callers that hung up.
 fn take<T, R>(first: Queued<T, R>, queue: &mut mpsc::Receiver<Queued<T, R>>) -> Vec<Queued<T, R>> {
     let others = std::iter::from_fn(|| queue.try_recv().ok());
     std::iter::once(first).chain(others).filter(|(_, reply)| !reply.is_closed()).take(BATCH_MAX).collect()

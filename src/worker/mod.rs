@@ -13,41 +13,39 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::pressure::Pressure;
 use crate::domain::step::Step;
 
-/// The shortest and the longest pause after a failed step.
+/// The first and longest pause after a failed step.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=5_000;
 
-/// How long a step may take. Steps are bounded and take seconds at most; one that waits for a dead server is given up.
+/// Time limit of a step. Steps are bounded and take seconds at most. A longer one waits for a dead server, and is given up.
 const STEP_MAX: Duration = Duration::from_secs(120);
 
 /// A step that scans a backlog uses at most 5 % of its connection's time, and runs at least once in `REST_MAX`.
 const REST_FACTOR: u32 = 19;
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// How long a worker that gives way lets pass after a notice. If the notice is of the first purchases of a rush, the instances
-/// that serve it have said by then that purchases wait.
+/// How long a worker that gives way waits after a notice. If the notice comes from the first purchases of a rush, the serving instances
+/// have reported a backlog by then.
 const RUSH_SEEN_WITHIN: Duration = Duration::from_millis(50);
 
-/// How a step is repeated.
 pub struct Terms {
     pub name: &'static str,
-    /// The pause when there is nothing to do.
+    /// The pause if there is nothing to do.
     pub every: Duration,
     /// A notice ends that pause.
     pub wake: Option<watch::Receiver<()>>,
-    /// A change gives up the present step.
+    /// A change aborts the current step.
     pub given_up: watch::Receiver<()>,
-    /// Rests before each step while purchases wait.
+    /// If set: the worker rests before each step while purchases wait.
     pub gives_way: Option<Arc<Pressure>>,
     /// Whether the pause is at least 19 × the duration of the step.
     pub rests: bool,
 }
 
-/// A step, which fails with a text. It is boxed, so that the loop is compiled once for all workers.
+/// A step. Its error is a text. Boxed, so that the loop is compiled once for all workers.
 pub type StepFuture = BoxFuture<'static, Result<Step, String>>;
 
-/// Repeats a step until stopped: at once while there is more to do, else at the next notice or after `every`, whichever
-/// is first. A step that has begun is finished, unless `given_up` changes meanwhile: the server that it waits for does not
-/// answer. After a failure the loop pauses, longer after each, with jitter.
+/// Repeats a step until stopped. Continues at once while there is more to do, else at the next notice or after `every`. A step runs to its
+/// end, unless `given_up` changes, because its server does not answer. After failures the loop pauses, longer each time, with jitter.
 pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnMut() -> StepFuture + Send>) {
     let Terms { name, every, mut wake, mut given_up, gives_way, rests } = terms;
     let mut pause = Pause::default();
@@ -97,7 +95,7 @@ pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnM
         }
         let notice = async {
             match &mut wake {
-                // After a failure the pause is kept, notice or not.
+                // After a failure, a notice does not end the pause.
                 Some(wake) if pause.is_fresh() => {
                     _ = wake.changed().await;
                     if gives_way.is_some() {

@@ -21,38 +21,39 @@ use crate::ledger::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::SalesInTurn;
 
-/// The lease of a refill's lock, which is renewed meanwhile. After the death of its instance, the sale stays closed this
-/// long, but not when the Redis server has been restarted since.
+/// The lease of a refill's lock, renewed during the refill. If its instance dies, the sale stays closed this long, unless the Redis server
+/// was restarted since.
 pub(super) const REFILL_LEASE: Duration = Duration::from_secs(3);
 
-/// A long refill says how far it is.
+/// How often a long refill reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
-/// A sale with more orders takes seconds or minutes.
+/// With more orders, a refill takes seconds or minutes.
 const LONG: i64 = 100_000;
 
-/// Bounds how many refills use PostgreSQL at the same time, and how many long ones: they keep no place of others. A refill waits for half a
-/// second without using it.
+/// Limits the refills that use PostgreSQL at once. Long ones have their own limit, so that they take no place of others. A refill waits
+/// half a second in between, without using PostgreSQL.
 #[derive(Clone)]
 pub(super) struct LedgerSlots {
     pub short: Arc<Semaphore>,
     pub long: Arc<Semaphore>,
 }
 
-/// The lock of a sale's refill on one run of its server, or of its servers. What held it when the server was killed is over, and may be in its AOF.
-/// It lies where the sale's first shard lies.
+/// The lock of a sale's refill, at the sale's first shard. Its name contains the run id of the server or servers. A lock from before a
+/// server was killed is void, but may still be in the AOF.
 pub fn lock_name(of: SaleShards, run_id: &str) -> String {
     format!("refill:{{{}}}:{run_id}", of.tag(Shard::FIRST))
 }
 
-/// Whether the sale's epoch was filled on these runs of its servers, and they still serve it.
+/// Whether the sale's epoch was filled on these server runs, and they still serve it.
 pub(super) fn is_whole(row: &EpochRow, servers: &ServerRuns, state: SaleState) -> bool {
     let is_served = matches!(state, SaleState::Served(standing) if standing.epoch == row.epoch);
     is_served && row.run_id.is_some() && row.run_id == servers.run_id(row.shards)
 }
 
 impl Stores {
-    /// Removes from Redis those of the next sales in turn that ended more than `retire_after_ms` ago. Their orders stay in the ledger.
+    /// Takes the next sales in turn, and drops them from Redis if they ended more than `retire_after_ms` ago. Their orders stay in the
+    /// ledger.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
         let sales = in_turn.next(&self.ledger).await?.sales;
         for row in self.ledger.retired(&sales, retire_after_ms).await? {
@@ -63,10 +64,10 @@ impl Stores {
         Ok(())
     }
 
-    /// Refills a sale under a lock, unless another instance has done so meanwhile.
+    /// Refills a sale under a lock, unless another instance has just done so.
     ///
     /// # Errors
-    /// `Busy` when another instance refills the sale; `Overtaken` when one has done so meanwhile.
+    /// `Busy` if another instance refills the sale; `Overtaken` if one has done so meanwhile.
     pub(super) async fn refill_once(
         &self,
         servers: &mut ServerRuns,
@@ -96,8 +97,8 @@ impl Stores {
         if is_whole(&row, servers, state) { Ok(()) } else { self.refill(servers, run_id, &row, slots).await }
     }
 
-    /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, records the runs of the sale's servers, and opens it. Recorded
-    /// first, because the commits of an open sale share the row of its epoch among each other, and leave no moment to change it.
+    /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, records the server runs, and opens the sale. The record comes
+    /// before the opening: commits of an open sale share the lock of its epoch row all the time, so that no change gets through.
     async fn refill(
         &self,
         servers: &ServerRuns,
@@ -106,12 +107,12 @@ impl Stores {
         slots: &LedgerSlots,
     ) -> Result<(), SaleError> {
         let (sale, of, began, ledger) = (row.sale, row.shards, Instant::now(), &self.ledger);
-        // Each step returns false once another refill has taken over.
+        // Each step returns false after another refill has taken over.
         let not_overtaken = |current: bool| if current { Ok(()) } else { Err(SaleError::Overtaken) };
         let is_long = ledger.in_time(ledger.has_orders(sale, LONG)).await?;
         let slots = if is_long { &slots.long } else { &slots.short };
         let slot = slots.acquire().await;
-        // Nothing more is sold at the old epoch: raising it would wait for ever new purchases.
+        // Stops sales under the old epoch. Otherwise new purchases could delay the raise for ever.
         servers.close(of, row.epoch).await?;
         die_at!("refill.closed");
         let epoch = ledger.in_time(ledger.raise_epoch(sale)).await?;
@@ -127,14 +128,14 @@ impl Stores {
         drop(snapshot);
         drop(slot);
         if row.epoch > Epoch(0) {
-            // An instance may remember that the old epoch was sold out, and does not know who holds tickets of the new
-            // one: nothing is sold until every such memory has lapsed (rule 13).
+            // An instance may remember that the old epoch was sold out, and does not know the ticket holders of the new one. Nothing is
+            // sold until every such memory has expired (rule 13).
             tokio::time::sleep_until(begun_at + self.gate.sold_out_memory(of)).await;
         }
         let _slot = slots.acquire().await;
         let (document, version) = ledger.in_time(ledger.document(DocId::Sale(sale.get()))).await?;
         let Some(Document::Sale(terms)) = document else { return Ok(()) };
-        // A Redis that was flushed meanwhile refuses no older epoch; the ledger knows the current one.
+        // A Redis that was flushed meanwhile accepts old epochs. The ledger knows the current one.
         not_overtaken(ledger.in_time(ledger.record_fill(sale, epoch, run_id)).await?)?;
         die_at!("refill.recorded");
         not_overtaken(servers.open(&terms, version, epoch, left, &waves).await?)?;
@@ -148,7 +149,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Puts the tickets into Redis, page by page. Returns how many.
+    /// Writes the tickets to Redis, page by page. Returns how many.
     async fn put_tickets(
         &self,
         servers: &ServerRuns,
@@ -167,7 +168,7 @@ impl Stores {
             }
             let rows = by_shard(of, page);
             let put = try_join_all(rows.iter().map(|(shard, rows)| servers.put_tickets(of, *shard, epoch, rows)));
-            // The next page is read while this one is written.
+            // Reads the next page while this one is written.
             let (put, next) = tokio::join!(put, self.ledger.while_it_answers(snapshot.next_tickets()));
             if put?.contains(&false) {
                 return Err(SaleError::Overtaken);
@@ -178,7 +179,7 @@ impl Stores {
     }
 }
 
-/// What each shard gets of these tickets: each is written at its buyer's home, and at the shard that holds the units or held them.
+/// Divides tickets by shard. Each ticket is written at its buyer's home, and at the shard that holds or held the units.
 fn by_shard(of: SaleShards, page: Vec<LedgerTicket>) -> BTreeMap<Shard, Vec<TicketRow>> {
     let mut rows: BTreeMap<Shard, Vec<TicketRow>> = BTreeMap::new();
     for LedgerTicket { order, user, units, shard, live, lapsed_at_ms } in page {

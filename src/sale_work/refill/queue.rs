@@ -1,4 +1,4 @@
-//! The refills of one process: many at once, those that are needed first, and each on its own account (protocol, rule 11).
+//! The refills of one process: many at once, needed ones first, and no refill delays another (protocol, rule 11).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use crate::domain::shards::SaleShards;
 use crate::gate::server_runs::ServerRuns;
 use crate::sale::{SaleError, Stores};
 
-/// Refills at the same time. Those that no caller waits for leave some places free for the others.
+/// The limit of refills at once, and that of planned ones, which leaves places for refills with waiting callers.
 const AT_ONCE: usize = 48;
 const UNNEEDED_AT_ONCE: usize = 40;
-/// How many refills of each class use PostgreSQL at the same time. The classes do not wait for each other: refills that a caller
-/// waits for, planned ones, those of sales whose last refill has failed, and long ones.
+/// How many refills of each class use PostgreSQL at once. The classes do not wait for each other: refills with waiting callers, planned
+/// ones, sales with a failed last refill, and long ones.
 const NEEDED_SLOTS: usize = 4;
 const PLANNED_SLOTS: usize = 4;
 const FAILED_SLOTS: usize = 1;
 const LONG_SLOTS: usize = 2;
-/// How long planned sales wait once all have been compared: on few processors their refills slow down those that callers wait for.
+/// How long planned sales wait after all sales were compared. With few processors, their refills slow down those with waiting callers.
 const NEEDED_FIRST: Duration = Duration::from_secs(2);
-/// They wait no more often than this, however often all are compared.
+/// The shortest time between two such waits.
 const NEEDED_FIRST_APART: Duration = Duration::from_secs(10);
-/// The pauses after a refill that failed: the shortest, which doubles with each failure, and the longest.
+/// The pauses after a failed refill: the first, doubled with each failure, and the longest.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
-/// The pause before a sale is taken back from another server: two masters would take it from each other all the time.
+/// The pause before a sale is taken back from another server. Two masters would take it from each other without end.
 const CONTEST_PAUSE: Duration = Duration::from_secs(10);
-/// The pause of a refill that another one has overtaken.
+/// The pause after another refill has taken over.
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
 /// How long a stopping process waits for its refills.
 const FINISH_MAX: Duration = Duration::from_secs(5);
-/// The pause between checks that callers cause, of a sale with a server that is away.
+/// The pause between checks of a sale with an unreachable server, if callers cause them.
 const REACH_PAUSE: Duration = Duration::from_millis(200);
-/// The pause of a refill that met a server which is away.
+/// The pause after a refill that met an unreachable server.
 const AWAY_PAUSE: Duration = Duration::from_millis(500);
 
-/// How urgently a sale is needed, most urgently first.
+/// How urgently a sale is needed, in descending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
     Asked,
@@ -52,20 +52,20 @@ impl Need {
     const ALL: [Self; 3] = [Self::Asked, Self::Live, Self::Planned];
 }
 
-/// A sale whose last refill has failed, or that another server has taken.
+/// A sale with a failed last refill, or taken by another server.
 struct Sick {
     failures: u32,
     until: Instant,
 }
 
-/// The sales that wait for a refill, those that are being refilled, and what came of earlier ones.
+/// Waiting and running refills, and the results of earlier ones.
 pub(super) struct RefillQueue {
     stores: Stores,
     waiting: BTreeMap<(Need, SaleId), SaleShards>,
     running: JoinSet<(SaleId, Option<String>, Result<(), SaleError>)>,
     refilling: HashMap<SaleId, Need>,
     sick: HashMap<SaleId, Sick>,
-    /// The run of the server, or of the servers, on which this process has filled a sale, or was overtaken while it did.
+    /// The server run, or runs, on which this process filled a sale, or was overtaken while filling it.
     filled: HashMap<SaleId, String>,
     needed_slots: Arc<Semaphore>,
     planned_slots: Arc<Semaphore>,
@@ -73,9 +73,9 @@ pub(super) struct RefillQueue {
     long_slots: Arc<Semaphore>,
     /// When planned sales may be refilled.
     planned_from: Option<Instant>,
-    /// Some of them have waited for that moment since places were given last.
+    /// Whether planned sales waited for that moment when places were last given.
     held_back: bool,
-    /// A server has been away since a refill succeeded last, which was reported.
+    /// A server has been away since the last successful refill, and this was reported.
     is_away: bool,
 }
 
@@ -98,17 +98,17 @@ impl RefillQueue {
         }
     }
 
-    /// Whether the sale is neither being refilled nor resting after a failure.
+    /// Whether the sale is neither being refilled nor in a pause.
     pub fn may_start(&self, sale: SaleId) -> bool {
         !self.refilling.contains_key(&sale) && self.sick.get(&sale).is_none_or(|sick| sick.until <= Instant::now())
     }
 
-    /// A server of the sale is away. Requests for the sale start no other check before `REACH_PAUSE` has passed.
+    /// A server of the sale is away. Requests for the sale start no other check within `REACH_PAUSE`.
     pub fn is_out_of_reach(&mut self, sale: SaleId) {
         self.rest(sale, REACH_PAUSE);
     }
 
-    /// Puts a sale in the line of those that wait, unless it is being refilled, or rests. A sale that was asked for keeps its place.
+    /// Queues a sale, unless it is being refilled or in a pause. A sale asked for by callers keeps its place.
     pub fn want(&mut self, of: SaleShards, need: Need) {
         let sale = of.sale;
         let need = if self.waiting.contains_key(&(Need::Asked, sale)) { Need::Asked } else { need };
@@ -118,15 +118,15 @@ impl RefillQueue {
         }
     }
 
-    /// Takes a sale that is whole, or is no more, out of the line.
+    /// Removes a sale from the queue, because it is complete or gone.
     pub fn leave_line(&mut self, sale: SaleId) {
         for need in Need::ALL {
             self.waiting.remove(&(need, sale));
         }
     }
 
-    /// Another process has filled this sale on another server than ours. If ours is still the one on which this process has filled it, there
-    /// are two masters, and the sale rests.
+    /// Another process has filled this sale on another server. If this process filled it on our current server, there are two masters, and
+    /// the sale pauses.
     pub fn taken_elsewhere(&mut self, of: SaleShards, servers: &ServerRuns) {
         let sale = of.sale;
         if self.filled.contains_key(&sale) && self.filled.get(&sale) == servers.run_id(of).as_ref() {
@@ -137,7 +137,7 @@ impl RefillQueue {
         }
     }
 
-    /// The server has lost its memory, or is another one: what callers wait for is refilled alone for a while.
+    /// The server has lost its memory, or was replaced. For a while, only sales with waiting callers are refilled.
     pub fn needed_first(&mut self) {
         let now = Instant::now();
         if self.planned_from.is_none_or(|from| from + NEEDED_FIRST_APART <= now) {
@@ -145,7 +145,7 @@ impl RefillQueue {
         }
     }
 
-    /// Starts refills while there are places.
+    /// Starts refills up to the limits.
     pub fn start(&mut self, servers: &ServerRuns) {
         while let Some((&(need, sale), &of)) = self.waiting.first_key_value() {
             let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
@@ -175,8 +175,8 @@ impl RefillQueue {
         }
     }
 
-    /// Waits until a refill has ended, or planned sales may be refilled. Never returns while there is nothing to wait for. Returns whether a
-    /// server was away.
+    /// Waits until a refill ends, or planned sales may start. Never returns if there is nothing to wait for. Returns whether a server was
+    /// away.
     pub async fn ended(&mut self) -> bool {
         let planned_from = self.planned_from.filter(|_| self.held_back);
         let ended = tokio::select! {
@@ -189,9 +189,9 @@ impl RefillQueue {
         };
         match ended {
             Ok((sale, run, result)) => self.record(sale, run, result),
-            // It was aborted below; another refill of its sale may have begun since.
+            // Aborted below. Another refill of its sale may have begun since.
             Err(error) if error.is_cancelled() => false,
-            // A panic: the sale is not known. It is found again by the next check.
+            // A panic. Its sale is unknown here; the next check finds it again.
             Err(error) => {
                 tracing::error!(%error, "a refill has panicked");
                 self.running.abort_all();
@@ -201,13 +201,13 @@ impl RefillQueue {
         }
     }
 
-    /// Finishes the refills under way, for a few seconds at most. A refill that is cut off is begun anew by another instance.
+    /// Waits a few seconds for running refills. Another instance repeats an aborted one.
     pub async fn finish(mut self) {
         let refills = async { while self.running.join_next().await.is_some() {} };
         _ = tokio::time::timeout(FINISH_MAX, refills).await;
     }
 
-    /// Forgets what came of the refills of other sales than these: of those that have left Redis.
+    /// Forgets the results of sales that have left Redis.
     pub fn forget_unless(&mut self, is_known: impl Fn(SaleId) -> bool) {
         self.sick.retain(|sale, _| is_known(*sale));
         self.filled.retain(|sale, _| is_known(*sale));
@@ -224,14 +224,14 @@ impl RefillQueue {
             Err(SaleError::Busy(_)) => {
                 tracing::debug!(%sale, "another instance refills the sale, which is looked at again in the next check");
             }
-            // Without a pause, two instances that cannot see each other's lock would overtake each other for ever.
+            // Without a pause, two instances that cannot see each other's lock would overtake each other without end.
             Err(SaleError::Overtaken) => {
                 tracing::info!(%sale, "another refill has taken over, or the sale has lost keys again; tried again after a pause");
                 self.filled.extend(run.map(|run| (sale, run)));
                 let pause = OVERTAKEN_PAUSE.mul_f64(rand::random_range(0.5..1.5));
                 self.rest(sale, pause);
             }
-            // Redis or PostgreSQL is away, which is no fault of the sale.
+            // Redis or PostgreSQL is away. The sale itself is good.
             Err(error) if error.is_outage() && !error.is_locked() => {
                 if !std::mem::replace(&mut self.is_away, true) {
                     tracing::warn!(%sale, %error, "sale not refilled, because a server is away; so it may be with others");
@@ -251,7 +251,7 @@ impl RefillQueue {
         false
     }
 
-    /// Leaves a sale alone for a while.
+    /// Pauses a sale.
     fn rest(&mut self, sale: SaleId, pause: Duration) {
         let failures = self.sick.get(&sale).map_or(0, |sick| sick.failures);
         self.sick.insert(sale, Sick { failures, until: Instant::now() + pause });

@@ -1,9 +1,10 @@
-//! Finds the sales that are not whole on this process's Redis server, or on the masters of its cluster, and has them refilled (protocol, rules 10 and 11).
+//! Finds incomplete sales on this process's Redis server, or on its cluster's masters, and starts their refills (protocol, rules 10 and
+//! 11).
 //!
-//! In each check it looks at the server itself, and at the sales that have changed or were not as they should be; once a second also at
-//! those that are live, soon will be or just were, and at a few of the others: both in turn, if they are many. It compares all of them
-//! when the server is another one or may have lost its memory. So a check costs the same however many sales are planned, and little more
-//! where thousands sell; and a planned sale is looked at before it starts.
+//! Each check covers the server itself, and the sales that changed or were not in order. Once a second, a check also covers the sales that
+//! are live, start soon or have just ended, and a few of the others. Both lists take turns if they are long. If the server was replaced or
+//! may have lost its memory, all sales are compared. So the cost of a check does not depend on the number of planned sales, and little on
+//! that of live ones. A planned sale is checked before it starts.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,45 +22,44 @@ use crate::ledger::sales::epochs::EpochRow;
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 
-/// All sales are compared no more often than this because of sales that are missing. One that is deleted again and again is refilled
-/// again and again, but does not have all others looked at.
+/// The shortest time between two comparisons of all sales because of missing ones. A sale that is deleted repeatedly is refilled each time,
+/// but must not cause a comparison of all each time.
 const SUSPICIONS_APART: Duration = Duration::from_secs(10);
 
-/// How often sales are closed on a server that evicts keys: a refill that began before may have opened one.
+/// How often sales are closed on a server that evicts keys. An older refill may have opened one since.
 const CLOSINGS_APART: Duration = Duration::from_secs(5);
 
-/// The sales with lost keys that one check writes down. An alarm names no more.
+/// How many sales with lost keys one check records. An alarm lists no more.
 const LOST_NAMED: usize = 20;
-/// A sale that loses keys again and again, or cannot be refilled, is written down again.
+/// After this time, a sale that repeatedly loses keys, or cannot be refilled, is recorded again.
 const LOST_AGAIN: Duration = Duration::from_secs(30);
 
-/// What tells the servers of one moment from those of another.
+/// Identifies the servers of one moment.
 type Identity = Vec<Option<[String; 2]>>;
 
 /// Watches one Redis server, or the masters of one cluster.
 pub struct RefillSupervisor {
     stores: Stores,
     retire_after_ms: u64,
-    /// How long a sale that is not whole is left to other processes.
+    /// How long an incomplete sale is left to other processes.
     patience: Duration,
     servers: Option<ServerRuns>,
     queue: RefillQueue,
-    /// The sales that were not as they should be when they were looked at last: not whole, and since when, or of another status than the
-    /// ledger's.
+    /// Sales that were not in order at their last check, and since when: incomplete, or with another status than in the ledger.
     unsettled: HashMap<SaleId, Instant>,
-    /// The version of the catalogue up to which changes have been looked at.
+    /// The version up to which the catalogue's changes were checked.
     version: Option<i64>,
     selling: SellingInTurn,
     in_turn: SalesInTurn,
-    /// The sales that have had their turn in this walk.
+    /// The sales checked in this walk.
     walked: HashSet<SaleId>,
-    /// The server on which all sales were compared with the ledger last, and when.
+    /// The server on which all sales were last compared with the ledger, and when.
     compared: Option<(Identity, Instant)>,
-    /// A sale was missing on the server on which it had been filled, or changes were missed.
+    /// A sale was missing on the server that had it, or changes were missed.
     suspected: bool,
-    /// When the sales on servers that evict keys were closed last; `None` while no server does.
+    /// When sales were last closed on servers that evict keys; `None` while no server does.
     closed_at: Option<Instant>,
-    /// The sales that were found without some of their keys, and are to be written down; and when others were.
+    /// Sales found with lost keys, to be recorded; and when earlier ones were recorded.
     lost_keys: Vec<(SaleId, Epoch)>,
     lost_before: HashMap<SaleId, Instant>,
 }
@@ -85,18 +85,18 @@ impl RefillSupervisor {
         }
     }
 
-    /// A sale that is not whole is left to other processes for so long: this one runs at a lower priority, and a refill that it has begun
-    /// keeps theirs waiting.
+    /// Leaves an incomplete sale to other processes for this time. This process has a lower priority, and its running refill would delay
+    /// theirs.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Checks the server and the sales that may need it, sets their status in Redis to the ledger's, and starts to refill those that are
-    /// not whole. Refills go on after this call, in the background. `with_turn`: the next sales in turn are checked, too.
+    /// Checks the server and the sales that may need it. Sets their status in Redis to the ledger's. Starts refills of incomplete sales,
+    /// which continue in the background. `with_turn`: also checks the next sales in turn.
     ///
     /// # Errors
-    /// Redis or PostgreSQL cannot be asked. A refill that fails is no error of this call.
+    /// Redis or PostgreSQL cannot be asked. A failing refill is no error here.
     pub async fn check(&mut self, with_turn: bool) -> Result<(), SaleError> {
         let mut servers = self.take_servers().await?;
         let identity = servers.identity().await?;
@@ -122,7 +122,7 @@ impl RefillSupervisor {
         Ok(())
     }
 
-    /// Checks sales that callers have asked for in vain.
+    /// Checks sales that callers asked for while they were closed.
     ///
     /// # Errors
     /// As `check`.
@@ -145,7 +145,7 @@ impl RefillSupervisor {
         Ok(())
     }
 
-    /// Waits until a refill has ended, or more may begin, and starts the next one. Never returns while there is nothing to wait for.
+    /// Waits until a refill ends, or more may begin. Starts the next one. Never returns if there is nothing to wait for.
     pub async fn refill_ended(&mut self) {
         if self.queue.ended().await {
             self.servers = None;
@@ -155,12 +155,12 @@ impl RefillSupervisor {
         }
     }
 
-    /// Finishes the refills under way, for a few seconds at most.
+    /// Waits a few seconds for running refills.
     pub async fn finish(self) {
         self.queue.finish().await;
     }
 
-    /// While these connections live, they lead to the same runs of the same servers. After an error they are not put back.
+    /// While these connections live, they lead to the same runs of the same servers. After an error they are dropped.
     async fn take_servers(&mut self) -> Result<ServerRuns, SaleError> {
         match self.servers.take() {
             Some(servers) if servers.are_all().await => Ok(servers),
@@ -168,7 +168,7 @@ impl RefillSupervisor {
         }
     }
 
-    /// Checks the sales that have changed or are unsettled, and those whose turn it is: on a server that is another one, all that sell.
+    /// Checks changed and unsettled sales, and those in turn. On a replaced server, also all that sell.
     async fn check_due(&mut self, servers: &mut ServerRuns, with_turn: bool, is_other: bool) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let mut sales: HashSet<SaleId> = self.unsettled.keys().copied().collect();
@@ -178,7 +178,7 @@ impl RefillSupervisor {
             Some(version) => {
                 let changed = ledger.in_time(ledger.changed_sales(version)).await?;
                 self.suspected |= !changed.complete;
-                // One of them may be newer than the ids of this walk.
+                // A changed sale may be newer than the ids of this walk.
                 self.walked.extend(&changed.sales);
                 sales.extend(changed.sales);
                 changed.version
@@ -200,7 +200,7 @@ impl RefillSupervisor {
         let mut sales = Vec::from_iter(sales);
         let rows = ledger.in_time(ledger.epochs_due(&sales, self.retire_after_ms)).await?;
         self.suspected |= self.examine(servers, &rows, false).await?;
-        // Those without a row were removed, or have left Redis.
+        // Sales without a row were removed, or have left Redis.
         sales.retain(|sale| rows.binary_search_by_key(sale, |row| row.sale).is_err());
         for sale in sales {
             self.unsettled.remove(&sale);
@@ -213,7 +213,7 @@ impl RefillSupervisor {
         Ok(())
     }
 
-    /// Checks all sales that Redis keeps, on a server that is another one, or may have lost its memory.
+    /// Checks all sales that Redis keeps, on a server that was replaced or may have lost its memory.
     async fn compare_all(&mut self, servers: &mut ServerRuns, identity: Identity) -> Result<(), SaleError> {
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
@@ -224,8 +224,7 @@ impl RefillSupervisor {
         Ok(())
     }
 
-    /// Stops selling on servers that evict keys, as a process that starts does not sell on them (protocol, rule 10). Their sales are
-    /// refilled when they keep all keys again.
+    /// Closes sales on servers that evict keys (protocol, rule 10). They are refilled when the servers keep all keys again.
     async fn close_where_evicted(&mut self, servers: &ServerRuns) {
         let Some(policy) = servers.evicts() else {
             self.closed_at = None;
@@ -251,8 +250,8 @@ impl RefillSupervisor {
         }
     }
 
-    /// Compares sales with Redis, and puts those that are not whole in the line. Returns whether one is missing that was whole on this
-    /// server when it was looked at last: then others may be missing, too.
+    /// Compares sales with Redis, and queues the incomplete ones. Returns whether a sale is missing that was complete on this server at its
+    /// last check. Then others may be missing too.
     async fn examine(&mut self, servers: &mut ServerRuns, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
         let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
         let states = servers.sale_states(&sales).await?;
@@ -263,7 +262,7 @@ impl RefillSupervisor {
             if state == SaleState::Unknown {
                 self.unsettled.insert(sale, now);
                 self.queue.is_out_of_reach(sale);
-                // What the servers that are here have of it goes on selling: a pause must reach them.
+                // Its reachable servers continue to sell, so a pause must reach them.
                 if row.live {
                     let set = self.stores.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await;
                     tracing::debug!(%sale, ?set, "a server of the sale is away");
@@ -312,7 +311,7 @@ impl RefillSupervisor {
         Ok(is_one_missing)
     }
 
-    /// Writes down which sales have lost keys: an alarm follows from it. What cannot be written is tried again.
+    /// Records sales with lost keys, for an alarm. If this fails, it is tried again.
     async fn write_down_lost_keys(&mut self) {
         self.lost_keys.truncate(LOST_NAMED);
         while let Some((sale, epoch)) = self.lost_keys.pop() {
@@ -328,7 +327,7 @@ impl RefillSupervisor {
         }
     }
 
-    /// Sets a sale's status in Redis to the ledger's, which is newer, or was not set because a process died.
+    /// Sets a sale's status in Redis to the ledger's. That is newer, or was not set because a process died.
     async fn set_status(&self, row: &EpochRow, present: Option<SaleStatus>) {
         let (sale, wanted) = (row.sale, row.status);
         match self.stores.gate.set_sale_state(row.shards, row.epoch, wanted, row.version).await {
@@ -340,8 +339,8 @@ impl RefillSupervisor {
     }
 }
 
-/// Closes a sale that has a newer epoch on another server. The ledger refuses purchases of this one; nobody is to hear "sold out" of it,
-/// either.
+/// Closes a sale that has a newer epoch on another server. The ledger refuses purchases of the old epoch, and buyers must not get "sold
+/// out" from it either.
 async fn close_older(servers: &ServerRuns, row: &EpochRow, state: SaleState) {
     if let SaleState::Served(Standing { epoch, .. }) = state
         && epoch < row.epoch
