@@ -1,4 +1,4 @@
-//! Consuming in batches: a batch is decoded, settled, and acknowledged together once it has had its effect.
+//! Consumes in batches. A batch is decoded, settled, and acknowledged together after it took effect.
 
 use std::time::{Duration, Instant};
 
@@ -16,27 +16,27 @@ use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
 /// How long one step waits for a message.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A step that has waited for so long had nothing to do. The broker fills up the next messages of a long queue faster.
+/// A step that has waited this long had nothing to do. In a backlog, the broker delivers the next messages faster.
 const IDLE_FROM: Duration = Duration::from_millis(20);
 
-/// Consumes one queue, whose messages are of type `M`. It subscribes when a step needs it, and again after the
-/// subscription was lost: the broker then delivers again what was not acknowledged.
+/// Consumes one queue with messages of type `M`. Subscribes on the first step, and again after a lost subscription: then the broker
+/// redelivers unacknowledged messages.
 pub struct Consumer<M> {
     broker: Broker,
     source: Source,
     batch_max: usize,
     subscription: Option<Subscription>,
-    /// A batch whose settling has failed: the next step tries it again.
+    /// A batch that could not be settled. The next step tries it again.
     unsettled: Option<Batch<M>>,
 }
 
-/// What a step of a consumer has received.
+/// The messages of a step.
 #[derive(Debug, Clone)]
 pub struct Received<M> {
     pub messages: Vec<M>,
-    /// The traces of the messages that are traced, with their places in `messages`.
+    /// The traces of traced messages, with their places in `messages`.
     pub traces: Vec<(usize, TraceContext)>,
-    /// Everything that was published to this queue before this time, in milliseconds by PostgreSQL's clock, has been delivered.
+    /// All messages published to this queue before this time were delivered. In milliseconds, by PostgreSQL's clock.
     pub mark_ms: Option<i64>,
 }
 
@@ -45,17 +45,15 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
         Self { broker, source, batch_max, subscription: None, unsettled: None }
     }
 
-    /// The queue that is consumed.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Takes one batch and passes its messages to `settle`, then acknowledges it. A message that cannot be decoded goes to the dead-letter
-    /// queue.
+    /// Takes one batch, passes its messages to `settle`, then acknowledges it. Messages that cannot be decoded go to the dead-letter queue.
     ///
     /// # Errors
-    /// When the broker fails: it redelivers. When `settle` fails: the next step settles the same batch. So it does when this future is dropped
-    /// during `settle`, because a redelivery counts against the delivery limit of the queue.
+    /// If the broker fails, it redelivers. If `settle` fails, or this future is dropped during `settle`, the next step settles the same
+    /// batch, because a redelivery counts against the queue's delivery limit.
     pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
     where
         F: Future<Output = Result<(), E>>,
@@ -82,7 +80,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
         {
             settle(received.clone()).await?;
         }
-        // Taken from here on: what is acknowledged in part is delivered again.
+        // Both are taken from here on: after a partial acknowledgement, the broker redelivers the rest.
         if let (Some(subscription), Some(batch)) = (self.subscription.take(), self.unsettled.take()) {
             subscription.acknowledge(queue, &batch).await?;
             self.subscription = Some(subscription);
@@ -94,9 +92,9 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
 /// Messages that were delivered together.
 struct Batch<M> {
     deliveries: Vec<Delivery>,
-    /// What could be decoded.
+    /// The decoded messages.
     received: Received<M>,
-    /// Where in `deliveries` the messages stand that could not be decoded.
+    /// The places in `deliveries` of messages that could not be decoded.
     unreadable: Vec<usize>,
     marks: usize,
 }
@@ -130,7 +128,7 @@ impl<M: DeserializeOwned> Batch<M> {
     }
 }
 
-/// The trace that a message carries in its headers, if it is sampled. Malformed headers are ignored.
+/// The trace in a message's headers, if sampled. Malformed headers are ignored.
 fn trace_of(delivery: &Delivery) -> Option<TraceContext> {
     let headers = delivery.properties.headers().as_ref()?.inner();
     let text = |name: &str| match headers.get(name)? {
@@ -150,7 +148,7 @@ struct Subscription {
 impl Broker {
     async fn subscribe(&self, source: &Source) -> Result<Subscription, QueueError> {
         let link = self.link("consumer").await?;
-        // Not global: quorum queues have no other kind.
+        // Not global: quorum queues support no other kind.
         let prefetch = self.config.prefetch.min(source.prefetch_max());
         link.channel.basic_qos(prefetch, BasicQosOptions { global: false }).await?;
         let options = BasicConsumeOptions {
@@ -179,7 +177,7 @@ impl Subscription {
         Ok(received)
     }
 
-    /// Rejects what could not be decoded, and acknowledges all others.
+    /// Rejects messages that could not be decoded. Acknowledges all others.
     async fn acknowledge<M>(&self, queue: &'static str, batch: &Batch<M>) -> Result<(), QueueError> {
         let poison = batch.unreadable.len();
         let good = batch.deliveries.len() - poison - batch.marks;
@@ -188,11 +186,11 @@ impl Subscription {
                 .increment(messages as u64);
         }
         for position in &batch.unreadable {
-            // Never requeued: it would come straight back.
+            // Not requeued: it would come back at once.
             batch.deliveries[*position].acker.reject(BasicRejectOptions { requeue: false }).await?;
         }
-        // One acknowledgement up to the last good message: no other task takes from this channel, so that all of them
-        // belong to this batch. The tag of a rejected message must not be named again.
+        // Acknowledges up to the last good message. Only this task receives on this channel, so all of them belong to this batch. The tag
+        // of a rejected message must not be used again.
         let good = |(position, _): &(usize, &Delivery)| !batch.unreadable.contains(position);
         if let Some((_, last_good)) = batch.deliveries.iter().enumerate().rfind(good) {
             let options = BasicAckOptions { multiple: true };

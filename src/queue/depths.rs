@@ -1,4 +1,4 @@
-//! How many messages wait in the queues, for people who look.
+//! The number of messages in each queue, for people.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use lapin::Connection;
 
 use super::{Broker, QueueError};
 
-/// Reads the depths over a connection of its own, which is opened when it is needed, and again after it has failed. It declares nothing.
+/// Reads the depths on its own connection, which opens on demand and again after a failure. Declares nothing.
 pub struct QueueDepths {
     broker: Broker,
     connection: Option<Connection>,
@@ -17,7 +17,7 @@ impl QueueDepths {
         Self { broker, connection: None }
     }
 
-    /// Each queue that exists, with its messages that are ready to be delivered.
+    /// Each existing queue, with the number of its ready messages.
     ///
     /// # Errors
     /// The broker cannot be reached, or does not answer in time.
@@ -41,7 +41,7 @@ impl QueueDepths {
         let topology = &self.broker.topology;
         let mut depths = Vec::new();
         for name in topology.queue_names() {
-            // A channel for each: the broker closes one that asks for a queue that does not exist.
+            // One channel each: the broker closes a channel that asks for a missing queue.
             let channel = connection.create_channel().await?;
             if let Some(messages) = topology.messages(&channel, &name).await {
                 depths.push((name, messages));
@@ -51,10 +51,9 @@ impl QueueDepths {
         Ok(depths)
     }
 
-    /// Ends the connection.
     pub async fn close(self) {
         if let Some(connection) = self.connection {
-            // One that is lost needs no end.
+            // A lost connection needs no close.
             _ = connection.close(200, "nobody looks".into()).await;
         }
     }

@@ -1,5 +1,5 @@
-//! What RabbitMQ has of ours, as far as AMQP shows it, for `seckill doctor`. Nothing is changed: what exists is declared as every
-//! worker declares it, which does nothing or is refused, and the one message that is published has no queue.
+//! The state of our objects in RabbitMQ, as AMQP shows it, for `seckill doctor`. Changes nothing. Existing objects are declared exactly as
+//! workers declare them, which is refused or has no effect. The one published message has no queue.
 
 use std::future::ready;
 use std::pin::pin;
@@ -16,52 +16,51 @@ use super::topology::{QUEUE, Topology};
 use super::{Broker, QueueError};
 use crate::config::tls::{Protection, Route};
 
-/// The argument of a queue that a setting changes: one with another bound is used as it is.
+/// The queue argument that a setting changes. A queue with another bound is used as it is.
 pub const BOUND: &str = "x-max-length";
-/// AMQP's codes: the right is missing; there is no such thing; it exists with other properties.
+/// AMQP's codes: no permission; not found; exists with other properties.
 const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
 
-/// Two connections of its own. The broker stops reading from one that publishes while it is short of a resource.
+/// Two own connections, because the broker stops reading from a publishing connection while it is short of a resource.
 pub struct BrokerInspection {
     looking: Connection,
     publishing: Connection,
     topology: Topology,
 }
 
-/// How a queue or exchange of ours exists at the broker.
+/// The state of our queue or exchange at the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
     AsConfigured,
     Missing,
-    /// With other properties or arguments: what the broker says.
+    /// Exists with other properties or arguments. The text is the broker's.
     Otherwise(String),
     /// Our user may not declare it.
     Refused(String),
 }
 
-/// What became of a message for which there is no queue.
+/// The fate of a message without a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Published {
-    /// It came back, as it should.
+    /// Returned, as expected.
     Returned,
-    /// An alternate exchange took it.
+    /// An alternate exchange accepted it.
     Taken,
-    /// The broker takes no messages now: why.
+    /// The broker accepts no messages now. The text is the reason.
     Blocked(String),
     /// Our user may not publish.
     Refused(String),
 }
 
 impl Broker {
-    /// Connects twice. Declares nothing.
     pub async fn inspect(&self) -> Result<BrokerInspection, QueueError> {
         let (looking, publishing) = tokio::try_join!(self.connect("doctor"), self.connect("doctor publisher"))?;
         Ok(BrokerInspection { looking, publishing, topology: self.topology.clone() })
     }
 
-    /// The way to each node, as the address says.
+    /// The route to each node, from the address.
     pub fn routes(&self) -> Result<Vec<Route>, QueueError> {
         let route = |node: AMQPUri| {
             let protection = match node.scheme {
@@ -75,7 +74,7 @@ impl Broker {
 }
 
 impl BrokerInspection {
-    /// The interval of heartbeats on which both ends have agreed; 0 is none.
+    /// The agreed heartbeat interval; 0: none.
     pub fn heartbeat_s(&self) -> u16 {
         self.looking.configuration().heartbeat()
     }
@@ -93,8 +92,7 @@ impl BrokerInspection {
         }
     }
 
-    /// The queues that every worker declares, by name. Those of the delay ladder are not among them: each is declared when it is
-    /// needed.
+    /// The queues that every worker declares, by name, without the delay ladder. Delay queues are declared on demand.
     pub async fn queues(&self) -> Result<Vec<(String, Declared)>, QueueError> {
         let queues = self.topology.queues().into_iter().map(|(name, arguments)| async move {
             let declared = self.queue(&name, arguments).await?;
@@ -104,7 +102,7 @@ impl BrokerInspection {
     }
 
     async fn queue(&self, name: &ShortString, arguments: FieldTable) -> Result<Declared, QueueError> {
-        // A queue that does not exist would be made by the second declaration, so it is not sent then.
+        // The second declaration would create a missing queue, so it is only sent for an existing one.
         let existing = QueueDeclareOptions { passive: true, ..QUEUE };
         match judge(self.declare(name, existing, FieldTable::default()).await)? {
             Declared::AsConfigured => {}
@@ -113,7 +111,7 @@ impl BrokerInspection {
         let declared = judge(self.declare(name, QUEUE, arguments.clone()).await)?;
         let Declared::Otherwise(why) = &declared else { return Ok(declared) };
         let Some(bound) = other_bound(why) else { return Ok(declared) };
-        // The broker names the first difference only. With its own bound it says whether there is another one.
+        // The broker reports only the first difference. With the queue's own bound, it reports another one, if any.
         let mut arguments = arguments.inner().clone();
         match bound {
             Some(bound) => arguments.insert(BOUND.into(), AMQPValue::LongLongInt(bound)),
@@ -125,7 +123,7 @@ impl BrokerInspection {
         })
     }
 
-    /// On a channel of its own: the broker closes a channel whose declaration it refuses.
+    /// On a separate channel, because the broker closes a channel after a refused declaration.
     async fn declare(
         &self,
         name: &ShortString,
@@ -136,7 +134,7 @@ impl BrokerInspection {
         channel.queue_declare(name.clone(), options, arguments).await.map(drop)
     }
 
-    /// Publishes a message for which there is no queue: to our exchange, or to the default one if ours does not exist yet.
+    /// Publishes a message without a queue: to our exchange, or to the default one if ours does not exist yet.
     pub async fn publish(&self, to_ours: bool) -> Result<Published, QueueError> {
         let mut blocked = pin!(self.publishing.events_listener().filter_map(|event| ready(reason_to_block(event))));
         tokio::select! {
@@ -161,12 +159,12 @@ impl BrokerInspection {
         };
         let exchange = if to_ours { self.topology.exchange() } else { ShortString::default() };
         let nobody = format!("seckill-doctor-{}", Uuid::new_v4());
-        // If a queue takes it, it expires within a second.
+        // If a queue accepts it, it expires within a second.
         let properties = BasicProperties::default().with_delivery_mode(1).with_expiration("1000".into());
         channel.basic_publish(exchange, nobody.into(), options, b"", properties).await?.await
     }
 
-    /// Ends the connections. One that is blocked is not ended by the broker before it reads again, so the caller bounds the time.
+    /// Closes the connections. The broker ends a blocked one only when it reads again, so the caller limits the time.
     pub async fn close(&self) {
         let _ = tokio::join!(self.looking.close(200, "looked".into()), self.publishing.close(200, "looked".into()));
     }
@@ -179,7 +177,7 @@ fn reason_to_block(event: Event) -> Option<String> {
     }
 }
 
-/// What the broker's answer to a declaration means.
+/// Interprets the broker's answer to a declaration.
 fn judge<T>(answer: Result<T, lapin::Error>) -> Result<Declared, QueueError> {
     let Err(error) = answer else { return Ok(Declared::AsConfigured) };
     let ErrorKind::ProtocolError(refusal) = error.kind() else { return Err(error.into()) };
@@ -192,8 +190,8 @@ fn judge<T>(answer: Result<T, lapin::Error>) -> Result<Declared, QueueError> {
     }
 }
 
-/// The bound that a queue has, if the broker says that its bound differs: `inequivalent arg 'x-max-length' for queue …: received
-/// the value '1000000' of type 'signedint' but current is the value '500' of type 'long'`, or `… but current is none`.
+/// The queue's own bound, if the broker reports another bound than ours: `inequivalent arg 'x-max-length' for queue …: received the value
+/// '1000000' of type 'signedint' but current is the value '500' of type 'long'`, or `… but current is none`.
 fn other_bound(why: &str) -> Option<Option<i64>> {
     let (_, differs) = why.split_once(&format!("inequivalent arg '{BOUND}'"))?;
     let (_, current) = differs.rsplit_once("but current is ")?;

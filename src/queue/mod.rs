@@ -27,7 +27,6 @@ pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;
 pub use topology::{Destination, Source};
 
-/// Why the broker did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     #[error("rabbitmq: {0}")]
@@ -44,25 +43,24 @@ pub enum QueueError {
     Management(String),
 }
 
-/// The state of the dead-letter queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadLetters {
     pub messages: u32,
     pub max: u32,
 }
 
-/// The type of a message that is a mark: its body is the time at which it was published, in milliseconds.
+/// The type of a mark. Its body is its publishing time in milliseconds.
 const MARK: &str = "mark";
-/// The largest frame, in bytes, unless the address names another one (`frame_max`). A connection buffers 64 frames: 1 MiB, and 8 MiB with the
-/// server's default of 128 KiB. A larger message takes several frames.
+/// The largest frame, in bytes, unless the address sets `frame_max`. A connection buffers 64 frames: 1 MiB, or 8 MiB with the server's
+/// default of 128 KiB. A larger message takes several frames.
 const FRAME_MAX: u32 = 16 * 1024;
 
-/// The broker's address, and the names of its queues.
+/// The broker's address, with the names of its queues.
 #[derive(Clone)]
 pub struct Broker {
     config: config::Amqp,
     topology: Topology,
-    /// Which of the nodes that the address names is tried first: the one that answered last, for all links.
+    /// The node to try first, for all links: the last one that answered.
     node: Arc<AtomicUsize>,
 }
 
@@ -74,8 +72,8 @@ impl Broker {
         Self { config: config.amqp.clone(), topology, node: Arc::default() }
     }
 
-    /// Opens a connection and a channel, and declares all queues. lapin does not reconnect: after a lost link, the caller
-    /// pauses and opens another.
+    /// Opens a connection and a channel, and declares all queues. lapin does not reconnect. After a lost link, the caller pauses and opens
+    /// another.
     async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
         let patience = Duration::from_millis(self.config.connect_timeout_ms) / 2;
         let has_others = self.nodes()?.len() > 1;
@@ -85,7 +83,7 @@ impl Broker {
             if !silent.is_empty() {
                 tracing::error!(queues = ?silent, "queues do not answer");
             }
-            // The node itself is sick: another one may reach the queues.
+            // The node itself is sick. Another one may reach the queues.
             if has_others && broker.topology.are_all(&silent) {
                 return Err(QueueError::TimedOut);
             }
@@ -99,7 +97,7 @@ impl Broker {
         self.at_a_node(|broker, node| async move { broker.connect_to(node, name).await }).await
     }
 
-    /// Takes a step at the node that answered last, and where it fails or takes too long at the next one, each once.
+    /// Runs a step at the node that answered last. If that fails or takes too long, tries each other node once.
     async fn at_a_node<T, F>(&self, step: impl Fn(Self, AMQPUri) -> F) -> Result<T, QueueError>
     where
         F: Future<Output = Result<T, QueueError>>,
@@ -130,19 +128,18 @@ impl Broker {
         })
     }
 
-    /// What is before and behind the nodes in the address is the same for all of them.
+    /// The parts of the address before and after the nodes are the same for all nodes.
     fn first_node(&self) -> Result<AMQPUri, QueueError> {
         Ok(self.nodes()?.swap_remove(0))
     }
 
-    /// The nodes that the address names.
+    /// The nodes in the address.
     fn nodes(&self) -> Result<Vec<AMQPUri>, QueueError> {
         let nodes = each_server(&self.config.url).into_iter().map(|node| node.parse().map_err(QueueError::Address));
         nodes.collect()
     }
 
-    /// Checks that the broker does not refuse TLS, where the address asks for it. A broker that cannot be reached now is not
-    /// checked.
+    /// If the address asks for TLS: checks that the broker does not refuse it. Skips a broker that is unreachable now.
     ///
     /// # Errors
     /// The broker's certificate is not trusted, or the broker does not speak TLS.
@@ -166,17 +163,16 @@ impl Broker {
         }
     }
 
-    /// Deletes every queue under this prefix: for tests, each of which has a prefix of its own.
+    /// Deletes every queue with this prefix. For tests, which have their own prefixes.
     pub async fn demolish(&self) -> Result<(), QueueError> {
         let link = self.link("demolish").await?;
         self.topology.delete(&link.channel).await
     }
 }
 
-/// A channel and its connection.
 struct Link {
     channel: lapin::Channel,
     connection: Connection,
-    /// The queues that did not answer when they were declared.
+    /// The queues that did not answer their declaration.
     silent: Vec<ShortString>,
 }

@@ -1,4 +1,4 @@
-//! The broker's policies on our queues, which AMQP does not show: the management interface does.
+//! The broker's policies on our queues, from the management interface, because AMQP does not show them.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use url::Url;
 
 use super::{Broker, QueueError};
 
-/// Queues in one answer: more than the delay ladder and all channels have.
+/// Queues per answer: more than all channels and the delay ladder need.
 const QUEUES_MAX: usize = 500;
 
-/// A queue of ours, and what the policies of the broker add to its arguments.
+/// Our queue, with the arguments that the broker's policies add.
 #[derive(Debug, Clone, Deserialize)]
 pub struct QueuePolicy {
     pub name: String,
-    /// An object; older brokers send an empty list for none.
+    /// An object. Older brokers send an empty list for none.
     #[serde(default)]
     effective_policy_definition: Value,
 }
 
 impl QueuePolicy {
-    /// Whether the policies say something about this.
+    /// Whether the policies set this argument.
     pub fn has(&self, term: &str) -> bool {
         self.effective_policy_definition.get(term).is_some()
     }
@@ -38,7 +38,7 @@ struct Page {
 }
 
 impl Broker {
-    /// All queues with our prefix, those of the delay ladder among them; `None` where `amqp.management_url` is empty.
+    /// All queues with our prefix, with the delay ladder; `None` if `amqp.management_url` is empty.
     pub async fn policies(&self, patience: Duration) -> Result<Option<Vec<QueuePolicy>>, QueueError> {
         if self.config.management_url.is_empty() {
             return Ok(None);
@@ -63,11 +63,11 @@ impl Broker {
             return Err(wrong(&format_args!("answers {}: the user needs the tag `monitoring`", answer.status)));
         }
         let page: Page = serde_json::from_slice(&answer.body).map_err(|error| wrong(&error))?;
-        // The interface does not tell capital letters from small ones.
+        // The interface ignores case.
         Ok(Some(page.items.into_iter().filter(|queue| queue.name.starts_with(&self.config.prefix)).collect()))
     }
 
-    /// The user and password of the address, or those of AMQP.
+    /// The user and password of the address, or AMQP's.
     fn authorization(&self, address: &Url) -> Result<String, QueueError> {
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let (user, password) = match address.username() {
@@ -81,7 +81,6 @@ impl Broker {
     }
 }
 
-/// A regular expression that matches this text.
 fn regex_of(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     text.chars().flat_map(|c| (!plain(c)).then_some('\\').into_iter().chain([c])).collect()

@@ -1,5 +1,4 @@
-//! Publishing with confirms: many messages in flight, and a receipt for each. A queue that does not answer holds up its own messages,
-//! and no others.
+//! Publishes with confirms: many messages in flight, and a receipt for each. A queue that does not answer delays only its own messages.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -18,61 +17,61 @@ use super::stuck_queues::StuckQueues;
 use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
 use crate::domain::trace_context::TraceContext;
 
-/// A message to be published.
+/// A message to publish.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
     pub to: Destination,
-    /// The same each time that this message is sent.
+    /// Stays the same when the message is sent again.
     pub id: Uuid,
     pub body: Vec<u8>,
-    /// The step that sends it, if it is traced.
+    /// The trace's step that sends it, if traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// What became of a message at the broker.
+/// The broker's answer to a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
-    /// The message is on the disks of a majority of the nodes.
+    /// A majority of the nodes has the message on disk.
     Confirmed,
-    /// No queue accepts the message. The broker returns it, and confirms it nevertheless.
+    /// No queue accepts the message. The broker returns it, and still confirms it.
     Unroutable,
     /// The queue is full, or could not store it.
     NoRoom,
-    /// The queue does not answer, and others do. Whether it has the message is unknown: it is to be sent again.
+    /// The queue does not answer, but others do. It may have the message. Send it again.
     Unanswered,
-    /// A payment whose channel is not configured: not sent.
+    /// A payment of a channel that is not configured. It was not sent.
     NoSuchChannel,
 }
 
-/// How long a queue may take to answer when others have answered.
+/// How long a queue may take after others have answered.
 const STRAGGLER_MAX: Duration = Duration::from_secs(3);
-/// The pause in sending to a queue that has not answered.
+/// The pause for a queue that did not answer.
 const SILENT_FOR: Duration = Duration::from_secs(10);
-/// The same of a queue that a new link could not declare: where a node has died, another one leads the queue in a moment.
+/// The pause for a queue that a new link could not declare. If its leader died, another node leads it in a moment.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(1);
-/// How long a channel may go on on which messages are refused. One that has met a quorum queue between two leaders may refuse every message
-/// for as long as it lives; a queue that is really full refuses on the next channel, too.
+/// How long a channel with refused messages is kept. A channel that met a quorum queue between two leaders may refuse every message from
+/// then on. A full queue refuses on the next channel too.
 const REFUSING_MAX: Duration = Duration::from_secs(3);
 
-/// Publishes over a link that is opened when it is needed, and again after it has failed.
+/// Publishes over a link that opens on demand, and again after a failure.
 pub struct Publisher {
     broker: Broker,
     link: Mutex<Option<Open>>,
-    /// Locked for moments, and never while something is awaited.
+    /// Locked only briefly, and never across an await.
     stuck: parking_lot::Mutex<StuckQueues>,
 }
 
 struct Open {
     link: Link,
-    /// By queue: the broker holds up a channel for a queue that does not answer.
+    /// One channel per queue, because the broker blocks a channel for a queue that does not answer.
     channels: HashMap<ShortString, QueueChannel>,
-    /// The delays whose queue this link has declared.
+    /// The delays with a queue declared on this link.
     delays: HashSet<i64>,
-    /// Queues that have not answered, and until when nothing is sent to them.
+    /// Queues that did not answer, and until when they get no messages.
     silent: HashMap<ShortString, Instant>,
 }
 
-/// A channel for the messages of one queue.
+/// A channel for one queue's messages.
 struct QueueChannel {
     channel: Channel,
     since: Instant,
@@ -84,7 +83,7 @@ impl Publisher {
         Self { broker, link: Mutex::default(), stuck: parking_lot::Mutex::new(StuckQueues::new(stuck_after)) }
     }
 
-    /// Opens a link, unless one is open.
+    /// Opens a link if none is open.
     pub async fn connect(&self) -> Result<(), QueueError> {
         let mut link = self.link.lock().await;
         if link.as_ref().is_none_or(|open| !open.link.channel.status().connected()) {
@@ -97,10 +96,10 @@ impl Publisher {
         Ok(())
     }
 
-    /// Sends all messages before it waits for any receipt. Returns a receipt for each, in order.
+    /// Sends all messages, then waits for all receipts. Returns a receipt for each, in order.
     ///
     /// # Errors
-    /// When the outcome of the messages is unknown: they are to be sent again.
+    /// The outcome of the messages is unknown. Send them again.
     pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         if self.stuck.lock().replace(&self.broker) {
             *self.link.lock().await = None;
@@ -118,22 +117,22 @@ impl Publisher {
         receipts
     }
 
-    /// The queues that are consumed.
+    /// The queues to consume.
     pub fn sources(&self) -> Vec<Source> {
         self.broker.topology.sources()
     }
 
-    /// The state of the dead-letter queue; `None` when it does not exist.
+    /// The state of the dead-letter queue; `None` if it does not exist.
     pub async fn dead_letters(&self) -> Result<Option<DeadLetters>, QueueError> {
         self.connect().await?;
         let link = self.link.lock().await;
         let Some(open) = link.as_ref() else { return Err(QueueError::Closed) };
-        // On a channel of its own: the broker closes a channel that asks for a queue that does not exist.
+        // On a separate channel: the broker closes a channel that asks for a missing queue.
         let asking = async {
             let channel = open.link.connection.create_channel().await?;
             Ok(self.broker.topology.dead_letters(&channel).await)
         };
-        // The relay waits for the link meanwhile.
+        // Limited, because the relay waits for the link meanwhile.
         timeout(STRAGGLER_MAX, asking).await.unwrap_or(Err(QueueError::TimedOut))
     }
 
@@ -196,7 +195,7 @@ impl Publisher {
         }
     }
 
-    /// Declares the delay queues that these messages go to, unless this link has.
+    /// Declares the delay queues of these messages, if this link has not.
     async fn declare_delays(
         &self,
         open: &mut Open,
@@ -238,7 +237,7 @@ impl Publisher {
         key: ShortString,
     ) -> Result<PublisherConfirm, QueueError> {
         let options = BasicPublishOptions {
-            mandatory: true,  // what no queue takes comes back
+            mandatory: true,  // a message without a queue comes back
             immediate: false, // RabbitMQ has dropped it
         };
         let properties = BasicProperties::default()
@@ -261,7 +260,7 @@ impl Publisher {
 }
 
 impl Open {
-    /// Opens a channel for each of these queues, unless there is one.
+    /// Opens the missing channels for these queues.
     async fn open_channels(&mut self, keys: &[Option<ShortString>]) -> Result<(), QueueError> {
         for key in keys.iter().flatten() {
             if !self.channels.contains_key(key) {
@@ -273,7 +272,7 @@ impl Open {
         Ok(())
     }
 
-    /// Leaves the queue's channel if it is old: the next messages are sent on a new one.
+    /// Drops the queue's channel if it is old. The next messages use a new one.
     fn refuses(&mut self, queue: &ShortString) {
         if self.channels.get(queue).is_some_and(|open| open.since.elapsed() > REFUSING_MAX) {
             self.channels.remove(queue);
@@ -291,12 +290,12 @@ fn receipt(confirmation: Confirmation) -> Result<Receipt, QueueError> {
         Confirmation::Ack(None) => Ok(Receipt::Confirmed),
         Confirmation::Ack(Some(_returned)) => Ok(Receipt::Unroutable),
         Confirmation::Nack(_) => Ok(Receipt::NoRoom),
-        // Only on a channel without confirms, which ours never is.
+        // Happens only without confirms, which our channels always use.
         Confirmation::NotRequested => Err(QueueError::Closed),
     }
 }
 
-/// The headers by which a message carries its trace, as HTTP does.
+/// A message's trace headers, the same as in HTTP.
 fn headers(trace: &TraceContext) -> FieldTable {
     let mut headers = FieldTable::default();
     for (name, value) in trace.headers() {

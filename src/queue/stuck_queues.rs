@@ -1,7 +1,7 @@
-//! Queues that have confirmed nothing for long while others do. RabbitMQ may lose the leader of a quorum queue: a node that is killed just
-//! after it has declared one starts the queue again without an election, and what is sent to it waits until the next restart
-//! (rabbitmq/rabbitmq-server, issue 10070). Or a queue refuses whatever is sent to it, as it does while the broker names a dead leader. Such a
-//! queue is deleted, and the next link declares it anew. The outbox has its messages. A queue that refuses because it is full stays.
+//! Replaces queues that have confirmed nothing for long while others do. RabbitMQ may lose the leader of a quorum queue: a node killed just
+//! after a declaration restarts the queue without an election. Then messages to it wait until the next restart (rabbitmq/rabbitmq-server,
+//! issue 10070). Or a queue refuses every message, because the broker still names a dead leader. Such a queue is deleted, and the next link
+//! declares it again. The outbox has its messages. A queue that refuses because it is full stays.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,31 +18,31 @@ use super::{Broker, MARK, QueueError};
 
 /// How long a queue may take to confirm a probe.
 const PROBE_MAX: Duration = Duration::from_secs(3);
-/// A queue that refuses as many probes, and holds nothing, is stuck; and how long after one the next is sent.
+/// A queue is stuck if it refuses this many probes and holds nothing; and the pause between the probes.
 const REFUSALS: u32 = 5;
 const REFUSED_AGAIN: Duration = Duration::from_secs(1);
-/// How long the broker may take to delete a queue: it waits five seconds for a leader before it deletes one that has none.
+/// How long the broker may take to delete a queue. If the queue has no leader, the broker first waits five seconds for one.
 const DELETE_MAX: Duration = Duration::from_secs(30);
-/// A mark that names no time, so that its consumer drops it.
+/// A mark without a time. Its consumer drops it.
 const PROBE: &[u8] = b"probe";
 
-/// What a queue says to a message.
+/// A queue's answer to a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Confirmed,
     Refused,
 }
 
-/// What a publisher knows of the queues that confirm nothing to it.
+/// The queues that confirm nothing to this publisher.
 pub(super) struct StuckQueues {
     stuck_after: Duration,
-    /// Since when a queue has not confirmed anything that was sent to it. It may be declared nevertheless, which needs no leader.
+    /// Since when each queue has confirmed no message. Its declarations may still succeed: they need no leader.
     unconfirmed_since: HashMap<ShortString, Instant>,
     replacing: Option<(ShortString, JoinHandle<Result<bool, QueueError>>)>,
 }
 
 impl StuckQueues {
-    /// A queue is stuck when it has confirmed nothing for `stuck_after`.
+    /// A queue is stuck after `stuck_after` without a confirm.
     pub fn new(stuck_after: Duration) -> Self {
         Self { stuck_after, unconfirmed_since: HashMap::new(), replacing: None }
     }
@@ -51,13 +51,13 @@ impl StuckQueues {
         self.unconfirmed_since.remove(queue);
     }
 
-    /// The queue has not answered, or has refused what was sent to it.
+    /// The queue did not answer, or refused a message.
     pub fn unconfirmed(&mut self, queue: &ShortString) {
         self.unconfirmed_since.entry(queue.clone()).or_insert_with(Instant::now);
     }
 
-    /// Begins to replace the queue that has been stuck for the longest time, in the background and one at a time. Returns whether one was
-    /// replaced since the last call: it is to be declared anew.
+    /// Begins to replace the queue that was stuck longest, in the background, one at a time. Returns whether one was replaced since the
+    /// last call: the caller must declare it again.
     pub fn replace(&mut self, broker: &Broker) -> bool {
         let mut was_replaced = false;
         if let Some((queue, mut replacing)) = self.replacing.take() {
@@ -86,7 +86,7 @@ impl StuckQueues {
 }
 
 impl Broker {
-    /// Deletes a queue, if it confirms nothing and is not full, while another one confirms. Returns whether it was deleted.
+    /// Deletes a queue that confirms nothing and is not full, if another queue confirms. Returns whether it was deleted.
     async fn replace_stuck(self, queue: ShortString) -> Result<bool, QueueError> {
         let connection = self.connect("stuck queue").await?;
         let sources = self.topology.sources().into_iter().map(|source| self.topology.queue_of(&source));
@@ -96,14 +96,14 @@ impl Broker {
             tracing::error!(%queue, "the queue confirms nothing, and neither does any other; it stays as it is");
             return Ok(false);
         }
-        // Judged after the others: a broker that has just come back confirms to all of them.
+        // Checked after the others: a broker that has just come back confirms to all.
         if !self.is_stuck(&connection, &queue).await {
             return Ok(false);
         }
         let channel = connection.create_channel().await?;
         let options = QueueDeleteOptions {
             if_unused: false, // its consumers wait as its publishers do
-            if_empty: false,  // the outbox has what was in it
+            if_empty: false,  // the outbox has its messages
             nowait: false,
         };
         timeout(DELETE_MAX, channel.queue_delete(queue.clone(), options)).await.map_err(|_| QueueError::TimedOut)??;
@@ -112,8 +112,8 @@ impl Broker {
         Ok(true)
     }
 
-    /// Whether the queue does not answer, or refuses and holds nothing whenever it is asked. One that is full says that it holds messages, if
-    /// not each time: a busy leader may take too long, and then the broker says that there are none.
+    /// Whether the queue does not answer, or always refuses and holds nothing. A full queue reports its messages, but not every time: if
+    /// its leader is busy, the broker reports none.
     async fn is_stuck(&self, connection: &Connection, queue: &ShortString) -> bool {
         for _ in 0..REFUSALS {
             match self.probe(connection, queue).await {
@@ -126,7 +126,7 @@ impl Broker {
         true
     }
 
-    /// Sends a message to the queue; `None` when it does not answer within a few seconds. Each queue is asked on a channel of its own.
+    /// Sends a message to the queue; `None` if it does not answer within seconds. Each queue has its own channel.
     async fn probe(&self, connection: &Connection, queue: &ShortString) -> Option<Answer> {
         let probing = async {
             let channel = connection.create_channel().await?;
@@ -137,14 +137,14 @@ impl Broker {
             channel.basic_publish(exchange, queue.clone(), options, PROBE, properties).await?.await
         };
         match timeout(PROBE_MAX, probing).await {
-            // A queue that does not exist returns the message: it is not stuck, and is declared by the next link.
+            // A missing queue returns the message. It is not stuck, and the next link declares it.
             Ok(Ok(Confirmation::Ack(_))) => Some(Answer::Confirmed),
             Ok(Ok(Confirmation::Nack(_))) => Some(Answer::Refused),
             _ => None,
         }
     }
 
-    /// Whether the queue says within a few seconds that it holds messages.
+    /// Whether the queue reports messages within seconds.
     async fn holds_messages(&self, connection: &Connection, queue: &ShortString) -> bool {
         let asking = async {
             let channel = connection.create_channel().await.ok()?;

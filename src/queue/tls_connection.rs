@@ -6,14 +6,14 @@ use lapin::{Connection, ConnectionProperties, runtime};
 
 use crate::config::tls::CaFile;
 
-/// Connects to a broker whose certificate was signed by one of these authorities, or by one that the machine trusts.
+/// Connects to a broker with a certificate from these authorities, or from the machine's trusted ones.
 pub(super) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
     authorities: Option<&CaFile>,
 ) -> lapin::Result<Connection> {
     let Some(authorities) = authorities else { return Connection::connect_uri(uri, properties).await };
-    // lapin's own setting of authorities fails on a machine that trusts none.
+    // lapin's own setting for authorities fails on a machine without trusted ones.
     let trusted = RustlsConnectorConfig::default().with_parsable_certificates(authorities.certificates());
     let connector = trusted.connector_with_no_client_auth()?;
     Connection::connector(

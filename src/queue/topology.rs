@@ -1,5 +1,5 @@
-//! The exchange, the queues and their bindings. Declaring is idempotent: every link declares all of them, except the delay
-//! queues, of which there may be 95. A publisher declares those that it uses.
+//! The exchange, the queues and their bindings. Declarations are idempotent: every link declares all of them, except the delay queues.
+//! There may be 95 of these, so a publisher declares only those that it uses.
 
 use std::time::Duration;
 
@@ -12,21 +12,20 @@ use tokio::time::timeout;
 use super::{DeadLetters, QueueError};
 use crate::domain::delay::{ladder_ms, rung_for};
 
-/// Where a message may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
     /// To fulfilment.
     GroupsPlaced,
-    /// To the expiry of orders, after about this long.
+    /// To the expiry of orders, after about this delay.
     GroupsExpire { remaining_ms: i64 },
-    /// To the workers that send payments to this channel.
+    /// To the workers for this payment channel.
     PaymentRequested { channel: String },
-    /// To a queue itself: a mark, which shows that everything before it in the queue has been delivered.
+    /// To a queue itself: a mark. When it arrives, everything before it was delivered.
     Mark(Source),
 }
 
 impl Destination {
-    /// The delay of the next step on the delay ladder, in milliseconds.
+    /// The next step of the delay ladder, in milliseconds.
     pub(super) fn rung_ms(&self) -> Option<i64> {
         match self {
             Self::GroupsExpire { remaining_ms } => Some(rung_for(*remaining_ms)),
@@ -35,12 +34,12 @@ impl Destination {
     }
 }
 
-/// Where messages come from.
+/// The origin of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     GroupsPlaced,
     GroupsExpire,
-    /// Payments of one channel: each channel has a queue of its own.
+    /// Payments of one channel. Each channel has its own queue.
     PaymentRequested {
         channel: String,
     },
@@ -55,7 +54,7 @@ impl Source {
         }
     }
 
-    /// The queue's name, without the prefix and without the channel.
+    /// The queue's name, without prefix and channel.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::GroupsPlaced => "groups-placed",
@@ -64,7 +63,7 @@ impl Source {
         }
     }
 
-    /// Messages that a consumer may hold at most, whatever the settings say.
+    /// The highest prefetch of a consumer, whatever the settings say.
     pub(super) const fn prefetch_max(&self) -> u16 {
         match self {
             Self::GroupsPlaced | Self::GroupsExpire => PREFETCH_OF_GROUPS_MAX,
@@ -73,14 +72,13 @@ impl Source {
     }
 }
 
-/// Of messages about groups: about 16,000 orders. A worker that needs longer for them than `outbox.resend_after_ms` may get them twice: a mark
-/// that another worker has received counts them as lost (protocol, rule 6).
+/// For messages about groups: about 16,000 orders. A worker that needs longer than `outbox.resend_after_ms` for them may get them twice:
+/// after a mark has reached another worker, they count as lost (protocol, rule 6).
 const PREFETCH_OF_GROUPS_MAX: u16 = 64;
 
-/// The queue of messages that could not be processed, for people to look at.
+/// The dead-letter queue, for people to look at.
 const DEAD: &str = "dead";
 
-/// How every queue is declared.
 pub(super) const QUEUE: QueueDeclareOptions = QueueDeclareOptions {
     durable: true,      // quorum queues are
     exclusive: false,   // all instances share it
@@ -89,12 +87,12 @@ pub(super) const QUEUE: QueueDeclareOptions = QueueDeclareOptions {
     nowait: false,
 };
 
-/// All names, under a prefix of their own, so that several systems can share a broker.
+/// All names, under a prefix, so that several systems can share a broker.
 #[derive(Debug, Clone)]
 pub struct Topology {
     prefix: String,
     max_length: u32,
-    /// The payment channels that have a queue.
+    /// The payment channels with a queue.
     channels: Vec<String>,
 }
 
@@ -103,13 +101,13 @@ impl Topology {
         Self { prefix: prefix.to_owned(), max_length, channels }
     }
 
-    /// The queues that are consumed.
+    /// The queues to consume.
     pub fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
         [Source::GroupsPlaced, Source::GroupsExpire].into_iter().chain(payments).collect()
     }
 
-    /// One direct exchange, in which a queue's name is its routing key.
+    /// One direct exchange, with queue names as routing keys.
     pub fn exchange(&self) -> ShortString {
         format!("{}seckill", self.prefix).into()
     }
@@ -118,7 +116,7 @@ impl Topology {
         self.name(&source.key())
     }
 
-    /// The queue for a message; `None` for a payment whose channel is not configured.
+    /// The queue for a message; `None` for a payment of a channel that is not configured.
     pub fn route_to(&self, destination: &Destination) -> Option<ShortString> {
         match destination {
             Destination::GroupsPlaced => Some(self.queue_of(&Source::GroupsPlaced)),
@@ -139,8 +137,7 @@ impl Topology {
         self.name(&format!("delay-groups-{rung_ms}"))
     }
 
-    /// Declares everything, on channels of its own. Returns the queues that have not answered within `patience`: they keep no other from
-    /// its work.
+    /// Declares everything, on separate channels. Returns the queues that did not answer within `patience`. They do not delay the others.
     pub async fn declare(&self, connection: &Connection, patience: Duration) -> Result<Vec<ShortString>, QueueError> {
         let channel = connection.create_channel().await?;
         let exchange = ExchangeDeclareOptions {
@@ -162,7 +159,7 @@ impl Topology {
         Ok(silent.into_iter().flatten().collect())
     }
 
-    /// Whether these are all queues that every link declares.
+    /// Whether these are all the queues that every link declares.
     pub(super) fn are_all(&self, queues: &[ShortString]) -> bool {
         queues.len() == self.queues().len()
     }
@@ -181,19 +178,19 @@ impl Topology {
         self.queue(connection, self.delay_queue(rung_ms), arguments).await
     }
 
-    /// The arguments of every queue: copies on a majority of the broker's nodes, and a bound on its length. A full queue
-    /// refuses messages, which then stay in the outbox.
+    /// The arguments of every queue: copies on a majority of nodes, and a length limit. A full queue refuses messages, which then stay in
+    /// the outbox.
     fn common(&self) -> FieldTable {
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
         arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(self.max_length.into()));
         arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
-        // RabbitMQ 4 takes a message away after 20 deliveries where a queue names no limit, and 3 knows no word for none.
+        // Without a limit in the arguments, RabbitMQ 4 drops a message after 20 deliveries. RabbitMQ 3 has no value for "no limit".
         arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(i32::MAX));
         arguments
     }
 
-    /// At-least-once: a message leaves its queue only when the next one has confirmed it (needs reject-publish).
+    /// At-least-once: a message leaves its queue only after the next queue has confirmed it (needs reject-publish).
     fn dead_lettering_to(&self, queue: ShortString) -> FieldTable {
         let mut arguments = self.common();
         let exchange = self.exchange().to_string();
@@ -203,8 +200,8 @@ impl Topology {
         arguments
     }
 
-    /// Declares and binds a queue. One that exists with other arguments, such as an earlier bound, is used as it is: the
-    /// broker closes a channel that declares it otherwise.
+    /// Declares and binds a queue. A queue that exists with other arguments, such as an earlier limit, is used as it is: the broker closes
+    /// a channel that declares it differently.
     async fn queue(&self, connection: &Connection, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
         let mut channel = connection.create_channel().await?;
         if let Err(error) = channel.queue_declare(name.clone(), QUEUE, arguments).await {
@@ -218,13 +215,13 @@ impl Topology {
         Ok(channel.close(200, "declared".into()).await?)
     }
 
-    /// The state of the dead-letter queue; `None` when it does not exist.
+    /// The state of the dead-letter queue; `None` if it does not exist.
     pub async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
         let messages = self.messages(channel, DEAD).await?;
         Some(DeadLetters { messages, max: self.max_length })
     }
 
-    /// The messages of a queue that are ready to be delivered; `None` when there is no such queue, and the channel is closed then.
+    /// The number of a queue's ready messages; `None` if the queue does not exist. Then the broker has closed the channel.
     pub async fn messages(&self, channel: &Channel, name: &str) -> Option<u32> {
         self.ready(channel, self.name(name)).await
     }
