@@ -1,4 +1,4 @@
-//! Migrations are compiled into the program, so a new file has to trigger a build. The files of Swagger UI are compressed here, once.
+//! Migrations are compiled into the program, so a new file must trigger a build. The files of Swagger UI are compressed here, once.
 
 use std::env;
 use std::error::Error;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// What the page of the API's document loads (src/pages/docs.rs).
+/// The files of Swagger UI that the API document's page loads (src/pages/docs.rs).
 const SWAGGER_UI: [&str; 2] = ["swagger-ui-bundle.js", "swagger-ui.css"];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -28,7 +28,7 @@ use crate::pages;
 use crate::pay::{PayTerms, PaymentService};
 use crate::sale::Stores;
 
-/// Handles on Redis and PostgreSQL. They connect with the first call.
+/// Handles on Redis and PostgreSQL. They connect on the first call.
 pub fn stores(config: &Config) -> anyhow::Result<Stores> {
     Ok(Stores {
         ledger: Ledger::new(&config.database, config.purchase.committers)?,
@@ -36,21 +36,20 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
     })
 }
 
-/// Verifies buyers' tokens as the settings say.
 pub fn tokens(config: &Config) -> anyhow::Result<Tokens> {
     let auth = &config.auth;
     let tokens = Tokens::new(&auth.jwt_secret, &auth.jwt_public_key, config.dev)?;
     Ok(tokens.requiring(&auth.jwt_audience, &auth.jwt_issuer))
 }
 
-/// How pages are rendered. `api` is the origin of the API that they call, if it is another one than theirs.
+/// The settings for rendering pages. `api`: the API's origin, if it differs from the pages'.
 pub fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
     let own = &config.pages.currency;
     let currency = if own.is_empty() { &config.payments.currency } else { own };
     pages::Settings { origin: config.pages.origin.clone(), currency: currency.clone(), api }
 }
 
-/// Payments and refunds, for commands. Nothing is notified: workers find what there is to do by polling.
+/// Payments and refunds, for commands. Sends no notices: workers find the work by polling.
 pub fn payment_service(config: &Config) -> anyhow::Result<PaymentService> {
     notifying_payment_service(config, stores(config)?.ledger, Notifier::default())
 }

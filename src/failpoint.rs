@@ -1,9 +1,9 @@
 //! Failpoints: places in the code where a test can make the process die.
 //!
-//! With the feature `failpoints` (never in a release), `FAILPOINTS='relay.published=20*off->return'` aborts the process
-//! when it passes the place for the 21st time; the `fail` crate has the grammar. Without the feature the macro is empty.
+//! With the feature `failpoints` (never in a release), `FAILPOINTS='relay.published=20*off->return'` aborts the process when it passes this
+//! place for the 21st time. The `fail` crate has the grammar. Without the feature, the macro is empty.
 
-/// All places: those of a purchase, in order; then those of outflows, payments and refunds, and order webhooks.
+/// All places: first the path of a purchase, in order; then outflows, payments and refunds, and order webhooks.
 pub const PLACES: [&str; 58] = [
     "purchase.reserved",
     "purchase.committed",
@@ -65,7 +65,7 @@ pub const PLACES: [&str; 58] = [
     "webhook.answered",
 ];
 
-/// Aborts the process here when FAILPOINTS says so.
+/// Aborts the process here if FAILPOINTS says so.
 #[macro_export]
 macro_rules! die_at {
     ($place:literal) => {

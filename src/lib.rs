@@ -2,27 +2,26 @@
 //!
 //! The rooms, in reading order:
 //!
-//! 1. [`domain`]: what the business is made of, as pure types and decisions.
-//! 2. [`gate`]: Redis. It decides who may buy, fast, and may lose everything: units, holds, limiters, locks.
-//! 3. [`ledger`]: PostgreSQL, the truth: sales, purchases, orders, payments, and the outbox of what is still to be done.
+//! 1. [`domain`]: the business, as pure types and decisions.
+//! 2. [`gate`]: Redis. It decides fast who may buy, and may lose everything: units, holds, limiters, locks.
+//! 3. [`ledger`]: PostgreSQL, the truth: sales, purchases, orders, payments, and the outbox of unfinished work.
 //! 4. [`queue`]: RabbitMQ, which carries work from the outbox to the workers. [`channel`]: the payment channels.
-//! 5. [`sale`]: the use cases of buyers: challenges, purchases, orders, reads. [`sale_work`]: the work on a sale beside them:
-//!    manage, fulfil, expire, release, refill, reconcile, audit. [`live`]: figures of sales that are watched. [`picture`]: draws an
-//!    uploaded picture anew.
-//! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds.
-//!    [`admin`]: what people see and change who are signed in.
-//! 7. [`http`]: what the API's handlers share, which are in [`buyer_api`], [`flow_api`] and [`admin_api`]; [`api`]: the table of
-//!    their addresses. [`pages`]: the web pages. [`console`]: the pages of people who are signed in. [`runbooks`]: what to
-//!    do about an alarm. [`worker`]: the loop that repeats background steps.
-//! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`doctor`]: looks for what is unsafe in
-//!    production. [`config`] and [`telemetry`] serve all rooms.
+//! 5. [`sale`]: the use cases of buyers: challenges, purchases, orders, reads. [`sale_work`]: the other work on a sale: manage, fulfil,
+//!    expire, release, refill, reconcile, audit. [`live`]: figures of watched sales. [`picture`]: redraws uploaded pictures.
+//! 6. [`flow`]: permits for other applications, and outflows at a constant rate. [`pay`]: payments and refunds. [`admin`]: the use cases of
+//!    signed-in people.
+//! 7. [`http`]: shared code of the API's handlers, which are in [`buyer_api`], [`flow_api`] and [`admin_api`]; [`api`]: the table of their
+//!    addresses. [`pages`]: the web pages. [`console`]: the pages of signed-in people. [`runbooks`]: instructions for each alarm.
+//!    [`worker`]: the loop that repeats background steps.
+//! 8. [`app`]: wires the rooms together. [`cli`]: the commands, which start it. [`doctor`]: finds unsafe settings in production. [`config`]
+//!    and [`telemetry`] serve all rooms.
 //!
-//! A purchase travels `buyer_api` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale_work::relay` →
-//! `queue` → `sale_work::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
+//! A purchase travels `buyer_api` → `sale::purchase` → `gate` → `ledger` → 202. Then workers carry it on: `sale_work::relay` → `queue` →
+//! `sale_work::fulfil` → `ledger`. Nothing flows backwards. docs/ARCHITECTURE.md says which room may import which.
 //!
-//! Among the crates beside this one: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (what challenges look
-//! like, and whether they are solved), `seckill-client` (the API for other programs), `seckill-load` (the load generator, which
-//! knows only the API), `seckill-sandbox` (a payment channel to test with) and `seckill-harness` (starts the service for tests).
+//! Other crates: `seckill-webhook` (signed HTTP requests), `seckill-captcha` (draws and checks challenges), `seckill-client` (the API for
+//! other programs), `seckill-load` (the load generator, which knows only the API), `seckill-sandbox` (a payment channel for tests) and
+//! `seckill-harness` (starts the service for tests).
 
 pub mod admin;
 pub mod admin_api;

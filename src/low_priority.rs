@@ -1,19 +1,19 @@
-//! Threads and processes that give way to others where processors are short.
+//! Threads and processes that give way when processors are short.
 
 use std::io;
 
-/// The least that a thread can ask of the scheduler: it gets a processor when no other thread wants it, and a small share
-/// (about a seventieth of an ordinary thread's) when one does.
+/// The lowest priority: the thread runs when no other needs the processor, and otherwise gets a small share (about 1/70 of an ordinary
+/// thread's).
 #[cfg(target_os = "linux")]
 const NICE: i32 = 19;
 
-/// What a process of workers asks for: about a tenth of an ordinary process's share while processors are short. An order costs it a few
-/// microseconds, so that this settles thousands a second; PostgreSQL, which has most of the work, keeps its priority.
+/// The priority of a process of workers: about 10 % of an ordinary process's share while processors are short. That is enough for thousands
+/// of orders per second, because an order costs microseconds here. PostgreSQL does most of the work, and keeps its priority.
 #[cfg(target_os = "linux")]
 const NICE_OF_WORKERS: i32 = 10;
 
-/// Lowers the priority of the calling thread and of all that it starts from now on, so that workers give way to purchases on the same
-/// machine. A lower priority that the process was started with stays.
+/// Lowers the priority of the calling thread and of all threads that it starts later, so that workers give way to purchases on the same
+/// machine. If the process was started with a lower priority, keeps that.
 pub fn give_way() {
     #[cfg(target_os = "linux")]
     {
@@ -32,7 +32,7 @@ pub fn give_way() {
 pub fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name);
     let started = thread.spawn(move || {
-        // The priority of this thread alone, because it is set in it.
+        // Set in the thread, so it applies to this thread alone.
         #[cfg(target_os = "linux")]
         if let Err(error) = rustix::process::setpriority_process(None, NICE) {
             tracing::warn!(%error, "a background thread does not give way to purchases");

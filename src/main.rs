@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A usage error without the usage: what is wrong, in one line.
+/// A usage error in one line, without the usage.
 fn one_line(error: &str) -> String {
     let lines = error.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();

@@ -1,10 +1,10 @@
-//! A client's connection with the deadlines that actix-web does not set: it times the first head of a connection, and the pause
-//! between two requests. Here are timed the heads that follow on a kept-alive connection, what is still sent after the answer, and
-//! how long the client takes to read a piece of an answer. Bodies are timed where they are read, in `http::extract`. And here is bounded how
-//! far a client may send ahead: actix-http (3.20) looks again and again, without a pause, at requests for which it has no room.
+//! A client's connection with the deadlines that actix-web does not set. actix-web times the first head of a connection, and the pause
+//! between two requests. Timed here are later heads on a kept-alive connection, late sending after the answer, and the time a client takes
+//! to read a piece of an answer. `http::extract` times bodies. This file also limits how far a client may send ahead: for requests without
+//! room, actix-http (3.20) loops without a pause.
 //!
-//! Pauses are timed once more. actix-http (3.20) counts its deadlines from a clock that ticks twice a second, and later on a busy
-//! machine; a deadline that has passed when it is set is never noticed, and the connection would stay for ever.
+//! Pauses are timed here too. actix-http (3.20) counts its deadlines by a clock that ticks twice a second, and less often on a busy
+//! machine. It never notices a deadline that has passed when it is set, and such a connection would stay for ever.
 
 use std::cell::Cell;
 use std::io;
@@ -19,55 +19,54 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long a client may take, and how much it may send.
+/// A client's limits of time and size.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// To send a head, from its first byte.
+    /// From a head's first byte to its end.
     pub head: Duration,
     /// To read a piece of an answer (`slices`), from its first byte that did not fit into the kernel's buffers.
     pub answer: Duration,
-    /// To say anything, from the connection's beginning or from the last answer; longer than actix-web's own deadline.
+    /// To send anything, from the connection's start or from the last answer. Longer than actix-web's own deadline.
     pub idle: Duration,
     /// The longest body, in bytes.
     pub body: usize,
-    /// What may follow the head of a request before the next is looked at, in bytes: its body, and requests sent ahead.
+    /// The limit in bytes after a request's head, before the next head is read: the body, and requests sent ahead.
     pub ahead: usize,
 }
 
-/// After so many bytes, the server looks for a head among them before it reads on: it would read a picture that comes in one
-/// piece with its head before it knows that it is one.
+/// After this many bytes, the server looks for a head among them before it reads more. Otherwise it would read a whole picture that comes
+/// together with its head, before it knows the request.
 const READ_AT_ONCE: usize = 32 * 1024;
 
-/// What a connection is used for.
+/// A connection's current use.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// Nothing is under way since then, or a stream of events that is silent.
+    /// Idle since then. This includes a silent stream of events.
     Idle(Instant),
-    /// The client has been sending a head since then, or the rest of a body after its answer.
+    /// Since then, the client has been sending a head, or the rest of a body after its answer.
     Head(Instant),
-    /// A request has arrived, and is not answered yet.
+    /// A request has arrived and is not answered yet.
     Request,
 }
 
-/// What the server tells the connection.
+/// The server's information for the connection.
 pub struct ConnectionState {
     phase: Cell<Phase>,
-    /// Requests that are being answered.
     unanswered: Cell<usize>,
-    /// Bytes read since the head of the last request.
+    /// Bytes read after the last request's head.
     ahead: Cell<usize>,
-    /// `ahead` when reading has paused last.
+    /// `ahead` when reading last paused.
     paused_at: Cell<usize>,
-    /// The last request's body is longer than `Bounds::body`: it is read by who allows more, or the connection ends with its answer.
+    /// The last request's body exceeds `Bounds::body`. Its handler allows more and reads it, or the connection ends after the answer.
     has_long_body: Cell<bool>,
     bounds: Bounds,
 }
 
-/// A request that is being answered, until this is dropped.
+/// Dropped when its request is answered.
 pub struct Unanswered(Rc<ConnectionState>);
 
 impl Unanswered {
-    /// `None` for a request that came by no connection of ours.
+    /// `None` for a request from a connection of another kind.
     pub fn new(request: &Request) -> Option<Self> {
         let state: &Rc<ConnectionState> = request.conn_data()?;
         let length = request.head().headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -85,7 +84,6 @@ impl Drop for Unanswered {
     }
 }
 
-/// The connection.
 pub struct TimedStream {
     stream: TcpStream,
     state: Rc<ConnectionState>,
@@ -111,11 +109,11 @@ impl TimedStream {
         Rc::clone(&self.state)
     }
 
-    /// Fails if a deadline has passed; otherwise the connection's task is woken at the deadline.
+    /// Fails if a deadline has passed. Otherwise wakes the connection's task at the deadline.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let bounds = &self.state.bounds;
         let (deadline, what) = match (self.blocked_since, self.state.phase.get()) {
-            // The next head is not read on before this answer is written.
+            // The next head is not read before this answer is written.
             (Some(since), _) => (since + bounds.answer, "answer"),
             (None, Phase::Head(since)) => (since + bounds.head, "head"),
             (None, Phase::Idle(since)) => (since + bounds.idle, "idle"),
@@ -125,8 +123,7 @@ impl TimedStream {
             return Err(cut(what, io::ErrorKind::TimedOut));
         }
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        // A timer that is due earlier is left alone: it wakes the task once for nothing, which costs less than to move it with
-        // every request.
+        // An earlier timer stays: one needless wake-up costs less than a move on every request.
         if timer.is_elapsed() || deadline < timer.deadline() {
             timer.as_mut().reset(deadline);
         }
@@ -136,14 +133,14 @@ impl TimedStream {
         Ok(())
     }
 
-    /// Whether what was read must be looked at before more is read: a head that is among it says how much may follow.
+    /// Whether to look at the read bytes before reading more. They may contain a head, which says how much may follow.
     fn pauses(&self) -> bool {
         let ahead = self.state.ahead.get();
         let may_hide_a_head = ahead >= READ_AT_ONCE && !self.state.has_long_body.get();
         may_hide_a_head && self.state.paused_at.replace(ahead) != ahead
     }
 
-    /// Counts what was read. Fails if it is too far ahead of what can be answered.
+    /// Counts read bytes. Fails if the client has sent too far ahead.
     fn count(&self, bytes: usize) -> io::Result<()> {
         let ahead = self.state.ahead.get() + bytes;
         self.state.ahead.set(ahead);
@@ -154,7 +151,7 @@ impl TimedStream {
     }
 }
 
-/// The end of a connection for which its client is to blame.
+/// Ends a connection because of its client's fault.
 fn cut(what: &'static str, kind: io::ErrorKind) -> io::Error {
     metrics::counter!("seckill_clients_cut_total", "what" => what).increment(1);
     kind.into()
@@ -194,7 +191,7 @@ impl AsyncWrite for TimedStream {
         polled
     }
 
-    /// The server calls this when it has written all that there was.
+    /// The server calls this after it has written everything.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.blocked_since.take().is_some() && matches!(this.state.phase.get(), Phase::Head(_)) {

@@ -1,4 +1,4 @@
-//! What each request passes first, and each answer last.
+//! The first code for each request, and the last for each answer.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -16,12 +16,12 @@ use crate::api::Shortcut;
 use crate::domain::origin::Origin;
 use crate::http::{self, Problem};
 
-/// The application of one worker thread, and the shortcut beside it.
+/// The application of one worker thread, with the shortcut before it.
 pub struct Front<S> {
     pub app: S,
     pub shortcut: Option<Rc<Shortcut>>,
     pub long_answers: Rc<LongAnswers>,
-    /// In development mode, the origins whose names the service answers to beside its own.
+    /// In development mode, the service also answers to the host names of these origins.
     pub hosts: Option<Rc<[Origin]>>,
 }
 
@@ -64,7 +64,7 @@ where
     }
 }
 
-/// Adds what all answers have, and cuts the long ones in slices.
+/// Adds the headers of all answers, and cuts long answers into slices.
 fn finished<B: MessageBody + 'static>(
     answer: Response<EitherBody<B>>,
     unanswered: Option<Unanswered>,

@@ -1,4 +1,4 @@
-//! The HTTP server: its socket, its threads, and the bounds of its connections.
+//! The HTTP server: its socket, its threads, and the limits of its connections.
 
 use std::future::ready;
 use std::net::{SocketAddr, TcpListener};
@@ -22,38 +22,38 @@ use crate::api::Shortcut;
 use crate::config;
 use crate::domain::origin::Origin;
 
-/// Connections that wait to be accepted: a sale opens for everyone at once.
+/// Connections waiting to be accepted. A sale opens for everyone at once.
 const BACKLOG: u32 = 4096;
-/// Files and sockets that are kept for everything but clients: connections to the servers behind, and logs.
+/// Files and sockets reserved for other uses than clients: connections to the servers behind, and logs.
 const FILES_KEPT: u64 = 256;
-/// Two heartbeats of a stream of events (`buyer_api::events`): a silent stream is not idle.
+/// Two heartbeats of a stream of events (`buyer_api::events`). A silent stream is not idle.
 const HEARTBEATS: Duration = Duration::from_secs(30);
-/// How much later than actix-web an idle connection is closed, if actix-web has not closed it.
+/// How long after actix-web's deadline an idle connection is closed here, if actix-web has not done so.
 const IDLE_GRACE: Duration = Duration::from_secs(5);
-/// What may follow a request's body before that request is answered, in bytes: hundreds of requests. With the default bound of
-/// bodies it is less than what actix-http keeps (128 KiB).
+/// How much may follow a request's body before the answer, in bytes: hundreds of requests. With the default body limit, this is below
+/// actix-http's buffer (128 KiB).
 const SENT_AHEAD: usize = 64 * 1024;
-/// How long a client may take to close a connection whose body was not read.
+/// How long a client may take to close a connection with an unread body.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The kernel's buffer for answers that a client has not read, in bytes. Linux doubles the number, for its own data about them. Without
-/// it, the buffer grows to megabytes.
+/// The kernel's send buffer, in bytes. Linux doubles the number, for its own bookkeeping. Without this limit, the buffer grows to
+/// megabytes.
 const SEND_BUFFER: u32 = 128 * 1024;
 
-/// Opens the socket. Connections wait in its line until the server runs.
+/// Opens the socket. Connections queue in it until the server runs.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
-    // Accepted connections inherit both. With Nagle's algorithm, the last piece of an answer waits 40 ms for the client's kernel.
+    // Accepted connections inherit both. With Nagle's algorithm, the end of an answer would wait 40 ms for the client's kernel.
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.set_nodelay(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)?.into_std()
 }
 
-/// Starts a server of the application, and of the shortcut, that `app` makes on each thread. actix-web's own server cannot be given another stream
-/// than a bare socket; this one does what that one does, with streams that have deadlines.
-/// `connections` is the most that each thread may have open. `hosts` are given in development mode (`Front`).
+/// Starts a server of the application, and of the shortcut, which `app` makes on each thread. It does the same as actix-web's own server,
+/// which accepts only bare sockets, but its streams have deadlines. `connections`: the limit per thread. `hosts`: only in development mode
+/// (`Front`).
 pub fn start<A, T, B>(
     config: &config::Http,
     connections: usize,
@@ -97,7 +97,7 @@ where
             }
         });
         let http = HttpService::build()
-            // Idle connections are closed at once when the server stops.
+            // When the server stops, idle connections are closed at once.
             .graceful_shutdown_signal(move || {
                 let stopping = stopping.clone();
                 async move { stopping.notified().await }
@@ -107,7 +107,7 @@ where
             // No slice is copied while a whole one is waiting.
             .h1_write_buffer_size(SLICE)
             .keep_alive(keep_alive)
-            // Who hangs up does not wait in any line any more.
+            // A client that hangs up leaves every queue.
             .h1_allow_half_closed(false)
             .on_connect_ext(|stream: &TimedStream, extensions| {
                 extensions.insert(stream.state());
@@ -129,16 +129,16 @@ fn workers(config: &config::Http) -> usize {
     }
 }
 
-/// The connections of each thread: as many as configured, but no more than the process may open files. Otherwise a crowd of
-/// clients would take the last one, and the servers behind could not be reached.
+/// The connection limit per thread: the configured one, but below the process's limit of open files. Otherwise a crowd of clients could
+/// take the last file, and the servers behind would be unreachable.
 pub fn connections(config: &config::Http) -> usize {
-    // Many systems start processes with 1024 files and let them have more.
+    // Many systems start processes with a limit of 1024 files, but allow more.
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     if let Err(error) = raised {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
-    // None: without a limit.
+    // `None`: no limit.
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files.saturating_sub(FILES_KEPT)).unwrap_or(usize::MAX);
     let most = (files / workers(config)).max(1);

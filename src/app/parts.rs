@@ -1,4 +1,4 @@
-//! What all parts of a process share, and how a process repeats its background steps.
+//! The shared parts of a process, and the loop for its background steps.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use crate::queue::Broker;
 use crate::sale::{Step, Stores};
 use crate::worker;
 
-/// When a background step is repeated.
 #[derive(Clone, Copy)]
 pub(super) struct Rhythm {
     name: &'static str,
@@ -25,17 +24,17 @@ pub(super) struct Rhythm {
 }
 
 impl Rhythm {
-    /// After this pause, when there is nothing to do.
+    /// After this pause if there is nothing to do.
     pub fn every(every: Duration, name: &'static str) -> Self {
         Self { name, every, topic: None, gives_way: false, rests: false }
     }
 
-    /// Or earlier, when this topic is notified.
+    /// Earlier, if this topic is notified.
     pub fn or_when(self, topic: Topic) -> Self {
         Self { topic: Some(topic), ..self }
     }
 
-    /// Rests before each step while purchases wait, and never stops.
+    /// Rests before each step while purchases wait, but never stops.
     pub fn giving_way(self) -> Self {
         Self { gives_way: true, ..self }
     }
@@ -58,10 +57,10 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Looks at the servers, and starts sending and receiving notices.
+    /// Checks the servers, and starts to send and receive notices.
     ///
     /// # Errors
-    /// The settings are only for development mode, or name no server; or a server refuses TLS, or would lose memory.
+    /// The settings are only for development mode, or name no server. Or a server refuses TLS, or could lose its memory.
     pub async fn assemble(config: Config, with_broker: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(config.purchase.wait_target_ms)));
@@ -75,7 +74,7 @@ impl Parts {
             pressure,
         };
         parts.stores.ledger.found().await;
-        // Before any task: one that was connecting when the process gave up would say so on stderr.
+        // Before any task is spawned: a task that is connecting when the process gives up would complain on stderr.
         parts.check_servers(with_broker).await?;
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
         parts.tasks.spawn(ledger.clone().watch(stop.clone()));
@@ -84,8 +83,8 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Refuses to start on a Redis server that would lose memory, and where a server that is used refuses TLS. A server that
-    /// cannot be reached now is looked at when it can be.
+    /// Fails if a Redis server could lose its memory, or a server refuses TLS although it should be used. A server that is unreachable now
+    /// is checked later.
     async fn check_servers(&self, with_broker: bool) -> anyhow::Result<()> {
         self.stores.gate.check_tls().await?;
         self.stores.ledger.check_tls().await?;
@@ -99,8 +98,8 @@ impl Parts {
         }
     }
 
-    /// Repeats a step until the process stops: at once while there is more to do, else as `rhythm` says. Each step gets its
-    /// own clone of `of`.
+    /// Repeats a step until the process stops. Continues at once while there is more to do, else as `rhythm` says. Each step gets its own
+    /// clone of `of`.
     pub fn repeat<T, F, E>(&self, rhythm: Rhythm, of: T, step: impl Fn(T) -> F + Send + 'static)
     where
         T: Clone + Send + 'static,
@@ -123,7 +122,7 @@ impl Parts {
         self.tasks.spawn(worker::repeat(terms, self.stop.clone(), Box::new(step)));
     }
 
-    /// Stops the background tasks, and waits until each has finished its step.
+    /// Stops the background tasks. Waits until each has finished its step.
     pub async fn shut(self) {
         self.stop.cancel();
         self.tasks.close();

@@ -66,10 +66,10 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Accepts no more connections, ends the streams, and lets the other answers finish.
+    /// Stops accepting connections, ends the streams, and lets the other answers finish.
     pub async fn stop(self) {
         self.health.stopping.store(true, Ordering::Relaxed);
-        // Streams would not finish by themselves.
+        // Streams would never finish.
         self.order_streams.close();
         self.live.close();
         self.handle.stop(true).await;
@@ -77,11 +77,11 @@ impl Stopper {
 }
 
 impl Service {
-    /// Loads the catalogue, binds the address, and starts what a serving instance repeats, with the background workers
-    /// if `with_workers`.
+    /// Loads the catalogue, binds the address, and starts the background work of a serving instance. `with_workers`: also starts the
+    /// background workers.
     ///
     /// # Errors
-    /// If a setting is not valid, the address is taken, or PostgreSQL does not answer.
+    /// A setting is invalid, the address is taken, or PostgreSQL does not answer.
     pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let metrics = telemetry::metrics();
@@ -170,7 +170,7 @@ impl Service {
                 .configure(pages::routes(http::unsupported_methods));
             Ok((app, Some(shortcut)))
         };
-        // Only where no origin is listed, purchases may pass by the code that looks for one.
+        // Purchases may skip the CORS code only if no origin is listed.
         let origins = config.http.cors_origins.clone();
         let hosts = config.dev.then(|| origins.iter().chain(&config.pages.origin).cloned().collect());
         let server = if origins.is_empty() {
@@ -193,7 +193,7 @@ impl Service {
         Stopper { handle: self.server.handle(), health, order_streams, live: self.live.clone() }
     }
 
-    /// Serves until stopped. Then commits the purchases under way, and stops the background tasks.
+    /// Serves until stopped. Then commits the purchases in flight, and stops the background tasks.
     pub async fn run(self) -> anyhow::Result<()> {
         tracing::info!(address = %self.address, "serving");
         if self.dev && !self.address.ip().is_loopback() {
@@ -242,7 +242,7 @@ fn challenge_terms(captcha: &config::Captcha) -> ChallengeTerms {
     }
 }
 
-/// What the state of each worker thread is made from.
+/// The parts for the state of each worker thread.
 #[derive(Clone)]
 struct ThreadParts {
     stores: Stores,
@@ -255,14 +255,14 @@ struct ThreadParts {
     cancellations: Cancellations,
     pressure: Arc<Pressure>,
     wait_target: Duration,
-    /// The most that each thread may have open.
+    /// The connection limit per thread.
     connections: usize,
     order_id_secret: [u8; 32],
     retire_after_ms: i64,
 }
 
 impl ThreadParts {
-    /// Starts the tasks that commit and confirm the purchases of all threads, and the threads that draw challenges.
+    /// Starts the tasks that commit and confirm all threads' purchases, and the threads that draw challenges.
     async fn start(parts: &Parts, catalog: &Arc<Catalog>, connections: usize) -> anyhow::Result<Self> {
         let purchase = &parts.config.purchase;
         let order_id_secret = parts.stores.ledger.order_id_secret().await?;

@@ -1,6 +1,6 @@
-//! Long answers in slices. actix-http (3.20) copies a body of one piece into the connection's buffer at once, whether the client reads
-//! or not: a megabyte for each client that asks for the script of Swagger UI. Of a body in slices, it copies the next slice when
-//! the kernel has taken the one before.
+//! Long answers in slices. actix-http (3.20) copies a body of one piece into the connection's buffer at once, even if the client does not
+//! read. For the script of Swagger UI, that is a megabyte per client. From a body in slices, it copies the next slice when the kernel has
+//! accepted the previous one.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,23 +10,22 @@ use std::task::{Context, Poll};
 use actix_web::body::{BodySize, EitherBody, MessageBody};
 use bytes::Bytes;
 
-/// The longest slice, in bytes.
 pub const SLICE: usize = 16 * 1024;
-/// Long answers in flight on a thread. Clients that read nothing make them take 750 MiB of the process and the kernel.
+/// Limit of long answers in flight per thread. If no client reads, they take 750 MiB of the process and the kernel.
 const LONG_ANSWERS_MAX: usize = 2000;
 
-/// The long answers of a thread. Each in flight holds a copy of the `Rc`, which counts them.
+/// The long answers of a thread. Each one in flight holds a clone of the `Rc`, which counts them.
 #[derive(Default)]
 pub struct LongAnswers(Rc<()>);
 
-/// The part of a long answer that has not been sent. All answers with the same body share its memory.
+/// The unsent part of a long answer. All answers with the same body share its memory.
 pub struct Slices {
     rest: Bytes,
     _place: Rc<()>,
 }
 
 impl LongAnswers {
-    /// The body, in slices if it is in memory and longer than one; `None` if too many of these are in flight.
+    /// The body, in slices if it is in memory and longer than one slice; `None` if too many are in flight.
     pub fn slice<B: MessageBody>(&self, body: B) -> Option<EitherBody<B, Slices>> {
         if !matches!(body.size(), BodySize::Sized(length) if length > SLICE as u64) {
             return Some(EitherBody::left(body));

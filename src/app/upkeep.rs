@@ -1,4 +1,4 @@
-//! What a process repeats for itself: it keeps Redis filled, its caches current, and its metrics bounded.
+//! Background work of a process for itself: keeps Redis filled, its caches current, and its metrics bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,15 +25,15 @@ use crate::sale::order_streams::OrderStreams;
 use crate::sale_work::refill::supervisor::RefillSupervisor;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
-/// How soon the first purchases that wait are reported, and how often after that. A report counts five times as long.
+/// How soon a new backlog of purchases is reported, and how often after that. A report stays valid for five times the interval.
 const REPORT_WITHIN: Duration = Duration::from_millis(20);
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 const METRICS_EVERY: Duration = Duration::from_secs(5);
-/// Between two checks of sales in Redis: callers that ask for a closed sale at the same time are answered by one check.
+/// The pause between two checks of sales in Redis. One check answers all callers that ask for a closed sale in this time.
 const CHECKS_APART: Duration = Duration::from_millis(20);
 
 impl Parts {
-    /// Folds the observations of histograms, so that they use bounded memory even if nothing reads the metrics.
+    /// Folds the observations of histograms, so that their memory is bounded even if nothing reads the metrics.
     pub(super) fn fold_metrics(&self, metrics: PrometheusHandle) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
@@ -43,8 +43,8 @@ impl Parts {
         });
     }
 
-    /// Keeps every sale complete in Redis, and reports in `health` whether Redis and PostgreSQL could be asked. What is not complete is left
-    /// to other processes for as long as `patience`.
+    /// Keeps every sale complete in Redis. Reports in `health` whether Redis and PostgreSQL could be asked. Leaves an incomplete sale to
+    /// other processes for `patience`.
     pub(super) fn supervise_refills(&self, health: Option<Arc<Health>>, patience: Duration) {
         let supervisor = RefillSupervisor::new(self.stores.clone(), self.config.reconcile.retire_after_ms);
         let mut supervisor = supervisor.with_patience(patience);
@@ -68,7 +68,7 @@ impl Parts {
                     }
                     () = tokio::time::sleep_until(next_check) => {
                         changed.mark_unchanged();
-                        // A notice brings the check forward, but not the turn of sales that nobody needs.
+                        // A notice triggers an early check, but no early turn of other sales.
                         let with_turn = next_turn <= Instant::now();
                         let checked = supervisor.check(with_turn).await;
                         next_check = Instant::now() + EVERY_SECOND;
@@ -114,7 +114,7 @@ impl Parts {
         );
     }
 
-    /// Watches how much memory Redis has left: that of the sales, and that of the limiters.
+    /// Watches the free memory of Redis, for the sales and for the limiters.
     pub(super) fn watch_memory(&self, limiter: &Limiter, health: &Arc<Health>) {
         let state = (self.stores.gate.clone(), limiter.clone(), Arc::clone(health));
         self.repeat(Rhythm::every(EVERY_SECOND, "memory"), state, |(gate, limiter, health)| async move {
@@ -125,7 +125,7 @@ impl Parts {
         });
     }
 
-    /// Reports, for the console, that this process is alive and runs these workers.
+    /// Reports, for the console, that this process is live and runs these workers.
     pub(super) fn report_workers(&self, workers: Vec<String>) {
         let state = (self.stores.ledger.clone(), Uuid::new_v4(), workers);
         let every = Duration::from_secs(WORKERS_REPORT_S);
@@ -134,7 +134,7 @@ impl Parts {
         });
     }
 
-    /// Keeps the policies current, hands those of purchases to the gate, and writes down how often each was asked.
+    /// Keeps the policies current, passes the purchase policies to the gate, and writes how often each policy was asked.
     pub(super) fn follow_policies(&self, policies: &Arc<PolicyCache>) {
         let state = (Arc::clone(policies), self.stores.gate.clone());
         let defaults = self.stores.gate.limits();
@@ -152,7 +152,7 @@ impl Parts {
         });
     }
 
-    /// Has challenges drawn ahead for the sales that ask for them.
+    /// Draws challenges in advance for the sales that need them.
     pub(super) fn prepare_challenges(&self, challenges: &Arc<Challenges>, catalog: &Arc<Catalog>) {
         let (challenges, catalog, stop) = (Arc::clone(challenges), Arc::clone(catalog), self.stop.clone());
         self.tasks.spawn(async move {
@@ -165,13 +165,13 @@ impl Parts {
         });
     }
 
-    /// Tells other processes while purchases wait in this one, so that their work gives way, too.
+    /// Reports a backlog of purchases to other processes, so that their work gives way too.
     pub(super) fn report_pressure(&self) {
         let (ledger, pressure, stop) = (self.stores.ledger.clone(), Arc::clone(&self.pressure), self.stop.clone());
         self.tasks.spawn(async move {
             let (mut pause, mut is_quiet) = (REPORT_WITHIN, false);
             loop {
-                // While nobody buys, there is nothing to report.
+                // Without purchases, there is nothing to report.
                 let due = async {
                     if is_quiet {
                         pressure.measured().await;

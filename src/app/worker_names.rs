@@ -19,7 +19,7 @@ pub enum Worker {
     Reconcile,
     /// Compares the stock in Redis with PostgreSQL's
     Drift,
-    /// Sends lost messages again, retires old sales, clears what they left, and finds what other workers missed
+    /// Sends lost messages again, retires old sales, clears their data, and finds work that other workers missed
     Sweep,
     /// Writes the minutes' counts of permits to PostgreSQL
     Figures,

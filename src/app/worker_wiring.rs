@@ -1,4 +1,4 @@
-//! What each background worker repeats, and how often.
+//! The steps of each background worker, and how often they run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,25 +34,25 @@ use crate::sale_work::sales_in_turn::SalesInTurn;
 use crate::sale_work::waves::WaveWatch;
 use seckill_webhook::Secret;
 
-/// Messages about groups that a worker takes at a time: of a long queue, each has about as many orders as one transaction, and
-/// fulfilment can give way between two steps.
+/// Messages about groups per step. In a backlog, each has about as many orders as one transaction. Fulfilment can give way between two
+/// steps.
 const MESSAGES_A_STEP: usize = 4;
 
-/// How long what is about a sale is put off that another transaction keeps locked.
+/// How long the work of a sale is postponed if another transaction has locked the sale.
 const LOCKED_FOR: Duration = Duration::from_secs(10);
 
-/// Between two looks at the figures of metrics that nothing else needs.
+/// How often the figures for metrics are read.
 const METRICS_EVERY: Duration = Duration::from_secs(5);
-/// Between two pages of what is cleared: slowly, because nothing waits for it.
+/// The pause between two pages of clearing. Slow, because nothing waits for it.
 const CLEAR_EVERY: Duration = Duration::from_secs(2);
-/// Sales of which each sweep looks whether they ended long ago. With the default interval, 10,000 take five minutes, after a day.
+/// Sales per sweep that are checked for retirement. With the default interval, 10,000 sales take five minutes, one day after their end.
 const SALES_A_SWEEP: usize = 500;
 
-/// Connects each worker's step to the loop that repeats it. The fields are what several workers share.
+/// Connects each worker's step to the loop. The fields are shared by several workers.
 pub(super) struct WorkerWiring<'a> {
     parts: &'a Parts,
     payment_service: &'a PaymentService,
-    /// It waits as long for an answer as the sales do.
+    /// With the same answer time-out as for sales.
     limiter: Limiter,
     broker: Broker,
     relay: Relay,
@@ -80,7 +80,7 @@ impl<'a> WorkerWiring<'a> {
             retry,
         };
         let locked = Arc::new(LockedSales::new(LOCKED_FOR));
-        // With a publisher of its own, an expiry that is sent again does not wait behind a batch of the relay's.
+        // With its own publisher, a repeated expiry does not wait behind a batch of the relay.
         let expiry = OrderExpiry {
             ledger: ledger.clone(),
             publisher: Arc::new(Publisher::new(broker.clone())),
@@ -171,7 +171,7 @@ impl<'a> WorkerWiring<'a> {
             }
             Worker::Alarms => self.spawn_alarms(),
             Worker::Outflow => self.spawn_outflow(),
-            // Each payment channel has a consumer, a sender and questions of its own, so that a dead channel delays no other.
+            // Each payment channel has its own consumer, sender and status questions, so that a dead channel delays no other.
             Worker::Pay => {
                 for channel in self.payment_service.channels.iter() {
                     let (service, channel) = (self.payment_service.clone(), Arc::clone(channel));
@@ -205,7 +205,7 @@ impl<'a> WorkerWiring<'a> {
         }
     }
 
-    /// Each of these steps asks other servers, so each repeats for itself: the sweep goes on while RabbitMQ or a master of Redis is away.
+    /// Each of these steps asks other servers, so each has its own loop. The sweep continues while RabbitMQ or a Redis master is away.
     fn spawn_sweep(&self) {
         let config = &self.parts.config;
         let (terms, resend_after_ms, batch_max) =
@@ -264,7 +264,7 @@ impl<'a> WorkerWiring<'a> {
             limiter: self.limiter.clone(),
             terms,
         };
-        // What asks Redis is apart from what looks through tables.
+        // Steps that ask Redis are separate from steps that read tables.
         let (of_keys, of_limiter, of_memory) = (watch.clone(), watch.clone(), watch.clone());
         self.parts.repeat(Rhythm::every(every, "memory alarms"), of_memory, |watch| async move {
             watch.check_memory().await.map(|()| Step::Idle)
@@ -329,7 +329,7 @@ impl<'a> WorkerWiring<'a> {
     }
 }
 
-/// Repeats a consumer's step. `settle` gets what was received with a clone of `of`. A mark that has come through the queue is recorded in the ledger.
+/// Repeats a consumer's step. `settle` gets the received messages with a clone of `of`. A mark from the queue is recorded in the ledger.
 fn consume<M, T, F, E>(
     parts: &Parts,
     rhythm: Rhythm,

@@ -1,4 +1,4 @@
-//! The background workers, and the process that runs nothing else.
+//! The background workers, and the process that runs only them.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::config::Config;
 use crate::pay::PaymentService;
 use crate::telemetry;
 
-/// How long a process of workers leaves a sale that is not whole to the instances that sell. It has a low priority: while processors are
-/// short, its refill of a live sale, which keeps theirs waiting, took 1.8 to 3 s where theirs take 0.6.
+/// How long a process of workers leaves an incomplete sale to the selling instances. It has a low priority: with few processors, its refill
+/// of a live sale takes longer, and theirs must wait for it.
 const REFILL_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Runs the background workers, all or only those named, until `stop` is cancelled.
+/// Runs the background workers, all or only these, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
     let parts = Parts::assemble(config, true).await?;
