@@ -137,7 +137,7 @@ impl RefillQueue {
         }
     }
 
-    /// The server has lost its memory, or was replaced. For a while, only sales with waiting callers are refilled.
+    /// The server has lost its memory, or was replaced. For a while, planned sales are not refilled.
     pub fn needed_first(&mut self) {
         let now = Instant::now();
         if self.planned_from.is_none_or(|from| from + NEEDED_FIRST_APART <= now) {
