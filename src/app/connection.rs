@@ -1,7 +1,7 @@
 //! A client's connection with the deadlines that actix-web does not set. actix-web times the first head of a connection, and the pause
 //! between two requests. Timed here are later heads on a kept-alive connection, the rest of a body after its answer, and the time a client
-//! takes to read a piece of an answer. `http::extract` times bodies. This file also limits how far a client may send ahead: for requests without
-//! room, actix-http (3.20) loops without a pause.
+//! takes to read a piece of an answer. `http::extract` times bodies. This file also limits how far a client may send ahead: for requests
+//! without room, actix-http (3.20) loops without a pause.
 //!
 //! Pauses are timed here too. actix-http (3.20) counts its deadlines by a clock that ticks twice a second, and less often on a busy
 //! machine. It never notices a deadline that has passed when it is set, and such a connection would stay for ever.
