@@ -1,4 +1,4 @@
-//! The admin API: what each account may see and change, and what other sites, guesses and mistakes cannot do.
+//! The admin API: what each account may see and change. Forged requests, guessed passwords and mistakes have no effect.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,8 +24,8 @@ use seckill_harness::{Answer, PATIENCE, System, eventually, http_client};
 
 pub const PASSWORD: &str = "a password of the tests";
 
-/// No limit stands in the way of tests that share a system: many people sign in from one address, and buyers buy often. An eighth of the
-/// connections reads for the console, so four requests at once.
+/// No limits for tests that share a system: many people sign in from one address, and buyers buy often. An eighth of the connections reads
+/// for the console, so four requests at once.
 pub const UNLIMITED: [(&str, &str); 4] = [
     ("SECKILL_ADMIN__LOGIN_LIMIT", "10000"),
     ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
@@ -58,12 +58,12 @@ pub async fn granted(system: &System, account: &str, grants: &[(&str, Role)]) {
 pub struct Person {
     http: Client,
     base: String,
-    /// As a browser sends it.
+    /// The `Cookie` header.
     cookie: Option<String>,
     csrf: Option<String>,
 }
 
-/// A session that is begun once.
+/// A session that is opened once.
 type Session = Arc<OnceCell<Person>>;
 
 impl Person {
@@ -71,7 +71,7 @@ impl Person {
         Self::visiting(system.instances[0].address)
     }
 
-    /// A person who is not signed in, at the instance with this address.
+    /// A person without a session, at the instance with this address.
     pub fn visiting(address: SocketAddr) -> Self {
         Self { http: http_client(), base: format!("http://{address}/api/v1/admin/"), cookie: None, csrf: None }
     }
@@ -91,8 +91,8 @@ impl Person {
         self
     }
 
-    /// A person with an account whose session all tests of a system share, because each sign-in costs a check of a password. Such a test
-    /// neither ends the session nor counts what the account has done.
+    /// A person whose session all tests of a system share, because each sign-in costs a password check. Such a test does not end the
+    /// session and does not count the account's actions.
     pub async fn shared(system: &System, name: &str, role: AccountRole) -> Self {
         static SIGNED_IN: Mutex<BTreeMap<(String, String), Session>> = Mutex::new(BTreeMap::new());
         let key = (system.config.database.url.clone(), name.to_owned());
@@ -101,11 +101,11 @@ impl Person {
             account(system, name, role).await;
             Self::sign_in(system, name).await
         };
-        // The connections of another test end with it.
+        // The connections of another test end with that test.
         Self { http: http_client(), ..session.get_or_init(signs_in).await.clone() }
     }
 
-    /// The same person on a page of another site, which does not know the token.
+    /// The same person on a page of another site, without the token.
     pub fn forged(&self) -> Self {
         Self { csrf: None, ..self.clone() }
     }
@@ -115,7 +115,7 @@ impl Person {
         Self { base: format!("http://{address}/api/v1/admin/"), ..self.clone() }
     }
 
-    /// Adds what the browser and the page send with each request.
+    /// Adds the headers that the browser and the page send with each request.
     pub fn authenticated(&self, mut request: RequestBuilder) -> RequestBuilder {
         if let Some(cookie) = &self.cookie {
             request = request.header(COOKIE, cookie);
@@ -134,8 +134,8 @@ impl Person {
         }
     }
 
-    /// What the service answers, when it is not too busy. It may answer 503 for a moment: a sign-in when the limiter is slow, a new
-    /// password when the thread that hashes it gets no processor. A test that expects a 503 sends the request by itself.
+    /// The service's answer, repeated while it is 503: a sign-in when the limiter is slow, a new password when the hashing thread gets no
+    /// processor. A test that expects a 503 sends the request by itself.
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         eventually(|| async {
             let answer = send(self.request(method, path, body.clone())).await;
@@ -151,7 +151,7 @@ pub async fn send(request: RequestBuilder) -> Answer {
     Answer { status, body: response.json().await.unwrap(), headers }
 }
 
-/// The attributes of a cookie that an answer sets, in order of the alphabet.
+/// The attributes of a cookie that an answer sets, in alphabetical order.
 fn cookie_attributes<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
     let mut cookies = answer.headers.get_all(SET_COOKIE).iter().map(|value| value.to_str().unwrap());
     let cookie = cookies.find(|cookie| cookie.starts_with(&format!("{name}="))).expect(name);
@@ -200,7 +200,7 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
         ("PUT", "policies/p", Some(window(&["other"], 9)), [200, 404, 404]),
         ("PUT", "policies/new", Some(window(&["mine", "seen"], 9)), [200, 403, 403]),
         ("PUT", "policies/new-too", Some(window(&["mine", "other"], 9)), [200, 404, 404]),
-        // The body names only their own application, but the existing policy has another one, which would lose it.
+        // The body names only their own application. The existing policy has another one, which would lose it.
         ("PUT", "policies/shared", Some(window(&["mine"], 9)), [200, 403, 403]),
         ("DELETE", "policies/p?app=other", None, [200, 404, 404]),
         ("DELETE", "policies/p?app=seen", None, [200, 403, 403]),
@@ -217,13 +217,13 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
             "401 signed-out",
             "{path}"
         );
-        // The account with the fewest rights first: what an admin deletes would be gone for the others.
+        // The account with the fewest rights first: an admin's deletion would change the answers to the others.
         for i in [2, 1, 0] {
             let (name, status) = (names[i], expected[i]);
             let before = refusals(&system, name).await;
             let answer = people[i].call(method, path, body.clone()).await;
             assert_eq!(answer.status, status, "{name}: {method} {path}: {}", answer.body);
-            // An admin gets 404 for what does not exist: that is not a refusal.
+            // An admin gets 404 for a missing object, which is not a refusal.
             let refused = i64::from(status >= 400 && i > 0);
             assert_eq!(refusals(&system, name).await - before, refused, "{name}: {method} {path}");
         }
@@ -255,7 +255,7 @@ async fn applications_that_were_not_granted_stay_hidden() {
     assert_eq!(only["warnings"], json!([]), "it would name a policy that the account may not see");
     let apps = max.call("GET", "apps", None).await.body;
     assert_eq!(apps["apps"].as_array().unwrap().len(), 1, "{apps}");
-    // The answer is the same, to the last letter, whether the application exists or not.
+    // The answer is the same to the last letter, whether the application exists or not.
     for [there, nowhere] in
         [["policies?app=hidden", "policies?app=none"], ["policies/hidden-p?app=hidden", "policies/hidden-p?app=none"]]
     {
@@ -267,7 +267,7 @@ async fn applications_that_were_not_granted_stay_hidden() {
     let all = root.call("GET", "policies", None).await.body;
     let warned = all["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "hidden-p").unwrap();
     assert!(warned["warnings"][0].as_str().unwrap().contains("less than hidden-narrow gives to one user"), "{warned}");
-    // A revoked grant ends at once.
+    // A revoked grant ends immediately.
     let taken = json!({ "app": "granted", "account": "hidden-max", "role": null });
     assert_eq!(root.call("PUT", "grants", Some(taken)).await.status, 200);
     assert_eq!(max.call("GET", "policies?app=granted", None).await.status, 404);
@@ -306,12 +306,12 @@ async fn other_sites_change_nothing() {
     assert_eq!(refusals(&system, "forged").await, tried);
     let apps = "SELECT count(*) FROM apps WHERE name LIKE 'forged-%'";
     assert_eq!(sqlx::query_scalar::<_, i64>(apps).fetch_one(&system.sql).await.unwrap(), 0);
-    // Another site cannot sign its visitors in, either.
+    // Another site cannot sign its visitors in.
     let credentials = || Some(json!({ "name": "forged", "password": PASSWORD }));
     let visitor = Person::signed_out(&system);
     let foreign = visitor.request("POST", "session", credentials()).header(ORIGIN, "https://evil.example");
     assert_eq!(send(foreign).await.code(), "403 forged-request");
-    // A page of our own sends all that is required.
+    // A page of our own sends all required headers.
     let own = root.request("POST", "apps", new(1)).header(ORIGIN, format!("http://{host}"));
     assert_eq!(send(own).await.status, 201);
     assert_eq!(root.call("POST", "apps", new(1)).await.code(), "409 conflict");
@@ -373,7 +373,7 @@ async fn a_change_takes_effect_at_once_and_is_in_the_audit_log() {
     let token = made.body["token"].as_str().unwrap().to_owned();
     let callers = [0, 1].map(|i| Caller::of(token.clone(), system.instances[i].address));
     let ask = json!({ "app": "shop", "policy": "p" });
-    // An answer waits 3 s for the instances, which is too short for a busy machine.
+    // The service waits 3 s for its instances. That is too short on a busy machine.
     let is_followed = async || {
         let ledger = &system.stores.ledger;
         let version = ledger.policy_version().await.unwrap();
@@ -429,7 +429,7 @@ async fn guessing_is_limited_and_reveals_nothing() {
         let body = json!({ "name": name, "password": password });
         send(visitor.request("POST", "session", Some(body)).header("x-forwarded-for", from)).await
     };
-    // One account, and many names that do not exist.
+    // One account, and many unknown names.
     for n in 0..2 {
         let of_account = attempt("root", "not the password", "10.0.0.1").await;
         assert_eq!(of_account.code(), "401 wrong-credentials");
@@ -455,8 +455,8 @@ async fn guessing_is_limited_and_reveals_nothing() {
     system.stop().await;
 }
 
-/// The processor time that a process has spent on passwords, in hundredths of a second. It does not grow while others have the
-/// processors, as the time of an answer does.
+/// The processor time that a process has spent on passwords, in hundredths of a second. Unlike the time of an answer, it does not grow
+/// while other processes use the processors.
 fn spent_on_passwords(process: &Process) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
@@ -469,18 +469,18 @@ fn spent_on_passwords(process: &Process) -> u64 {
     spent.sum()
 }
 
-/// A15: no answer shows by its time which accounts exist, because a password is checked also for a name that no account has.
+/// A15: the time of an answer does not show which accounts exist, because the service checks a password for unknown names too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_no_account_has_takes_as_long_as_a_wrong_password() {
     let system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
     account(&system, "root", AccountRole::Admin).await;
-    // A process of its own, which checks the passwords of no other test.
+    // A separate process, which checks the passwords of no other test.
     let address = free_address();
     let process = Process::start_with(&system, address, &[("RUST_LOG", "error")], Stdio::inherit());
     let process = process.ready(address).await;
     let visitor = Person::visiting(address);
     let (wrong, mut of_account, mut of_nobody) = ("not the password", 0_u64, 0_u64);
-    // They take turns, so that whatever slows one slows both.
+    // They alternate, so that a slow machine slows both.
     for n in 0..6 {
         for (name, spent) in [("root".to_owned(), &mut of_account), (format!("nobody{n}"), &mut of_nobody)] {
             let before = spent_on_passwords(&process);
@@ -495,14 +495,14 @@ async fn a_name_that_no_account_has_takes_as_long_as_a_wrong_password() {
     system.finish().await;
 }
 
-/// Attempts that are not counted would be free.
+/// While attempts cannot be counted, the service refuses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_limiter_sign_in_is_refused() {
     let (system, wire) = wired_with("REDIS_URL", &[]).await;
     account(&system, "root", AccountRole::Admin).await;
     let root = Person::sign_in(&system, "root").await;
     wire.cut();
-    // The connections break a moment after the wire is cut.
+    // The connections break shortly after the wire is cut.
     eventually(|| async {
         let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
         let code = send(Person::signed_out(&system).request("POST", "session", credentials)).await.code();
@@ -556,10 +556,10 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
     system.finish().await;
 }
 
-/// Another site under the same domain can set cookies for it, but none with such a name.
+/// Another site under the same domain can set cookies for it, but none with this name.
 #[tokio::test(flavor = "multi_thread")]
 async fn outside_development_the_cookies_need_tls_and_belong_to_this_host_alone() {
-    // Outside development mode the password of a new broker is refused, and nothing here needs a broker.
+    // Outside development mode, a new broker's default password is refused. Nothing here needs a broker.
     let nowhere = format!("amqp://seckill:{}@127.0.0.1:1/%2f", seckill_harness::secret());
     let mut system = System::prepare(&[("SECKILL_DEV", "false"), ("AMQP_URL", &nowhere)]).await;
     system.serve(false).await;

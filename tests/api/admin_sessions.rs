@@ -1,4 +1,4 @@
-//! What ends the sessions of an account, at every instance, and what one account can write into the audit log.
+//! What ends the sessions of an account at every instance, and how much one account can write into the audit log.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -13,7 +13,7 @@ use seckill_harness::{System, eventually};
 
 const OTHER_PASSWORD: &str = "another password of the tests";
 
-/// Runs a command of the program, with this on its standard input. Returns what it printed, or its error.
+/// Runs a command of the program with this text on its standard input. Returns its output or its error.
 pub fn seckill(system: &System, arguments: &[&str], typed: &str) -> Result<String, String> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_seckill"))
         .args(arguments)
@@ -41,7 +41,7 @@ async fn two_sessions(system: &System, name: &str) -> [Person; 2] {
     people
 }
 
-/// What each session is answered at each instance.
+/// The answer to each session at each instance.
 async fn sessions(system: &System, people: &[Person; 2]) -> Vec<String> {
     let mut answers = Vec::new();
     for person in people {
@@ -89,7 +89,7 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     assert_eq!(people[1].call("DELETE", "sessions", None).await.body, json!({ "ended": 2 }));
     assert_eq!(sessions(&system, &people).await, ENDED, "signed out by the account itself");
 
-    // An admin ends the sessions of others, and nobody else does.
+    // Only an admin ends the sessions of others.
     let (people, roots) = (two_sessions(&system, "vic").await, two_sessions(&system, "root").await);
     for named in ["root", "nobody"] {
         let refused = people[0].call("DELETE", &format!("sessions?account={named}"), None).await;
@@ -100,7 +100,7 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     assert_eq!(sessions(&system, &people).await, ENDED, "signed out by an admin");
     assert_eq!(sessions(&system, &roots).await, ["200"; 4]);
 
-    // psql is an interface, too.
+    // SQL by hand has the same effect.
     let of = AccountName::parse("vic", "name").unwrap();
     let hash = hash_new(NewPassword::parse(PASSWORD.into(), &of).unwrap()).unwrap();
     for change in [
@@ -124,7 +124,7 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     system.stop().await;
 }
 
-/// The password is right when it is checked, and is changed before the session opens.
+/// The password is right when it is checked, and changes before the session opens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -139,7 +139,7 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
         );
         let holder: i32 = changed.bind(hash).fetch_one(&mut *change).await.unwrap();
         let is_answered = Cell::new(false);
-        // Sent once: what is sent again would come after the change.
+        // Sent once: a repeat would come after the change.
         let credentials = json!({ "name": "changing", "password": old });
         let signing_in = async {
             let answer = send(Person::signed_out(&system).request("POST", "session", Some(credentials))).await;
@@ -158,7 +158,7 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
         };
         let (code, ()) = tokio::join!(signing_in, committed);
         tried += 1;
-        // On a busy machine the sign-in may have given up before the change was made. Then the password is changed back.
+        // On a busy machine the sign-in may give up before the change. Then the password is changed back.
         if !code.starts_with("503") || tried == 20 {
             break code;
         }
@@ -170,8 +170,8 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     system.finish().await;
 }
 
-/// An actor may write 31 lines in a minute, one of them of the sign-in. There are at least ten, in however many minutes: a busy machine
-/// needs several for the requests of a test.
+/// An actor may write 31 lines in a minute, one of them for the sign-in. At least ten are written, and the requests of a test may take
+/// several minutes on a busy machine.
 async fn assert_bounded(system: &System, actor: &str) {
     let lines = "SELECT coalesce(sum(lines), 0)::bigint, coalesce(max(lines), 0) FROM (
                    SELECT count(*) AS lines FROM audit_log WHERE actor = $1 GROUP BY date_trunc('minute', at)) AS minutes";
@@ -196,13 +196,13 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
         };
         assert!([403, 404].contains(&answer.status), "{}", answer.code());
     }
-    // The first of them are written, and one account's refusals hide no other's.
+    // The first refusals are written. One account's refusals hide no other account's.
     assert_bounded(&system, "vic").await;
     let unwritten = "SELECT count(*) FROM audit_log WHERE actor = 'root' AND action = 'refused'";
     assert_eq!(send(root.forged().request("DELETE", "session", None)).await.status, 403);
     assert_eq!(sqlx::query_scalar::<_, i64>(unwritten).fetch_one(&system.sql).await.unwrap(), 1);
 
-    // The next line that is written says how many were not.
+    // The next line says how many lines were left out.
     let written = "SELECT count(*) FROM audit_log WHERE actor = 'vic' AND action = 'refused'";
     let written: i64 = sqlx::query_scalar(written).fetch_one(&system.sql).await.unwrap();
     sqlx::query("UPDATE audit_counts SET minute = minute - interval '1 minute'").execute(&system.sql).await.unwrap();
@@ -212,7 +212,7 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
         log["lines"].as_array().unwrap().iter().filter_map(|line| line["details"]["unwritten"].as_i64()).sum();
     assert_eq!(sum, 100 - written);
 
-    // Strangers who guess at names that no account has share one allowance, so that they hide no guess at an account.
+    // Guesses at unknown names share one allowance, so that they hide no guess at an account.
     for n in 0..60 {
         assert_eq!(sign_in(&system, &format!("nobody{n}"), PASSWORD).await, "401 wrong-credentials");
     }

@@ -1,8 +1,8 @@
-//! The alarm drill: for each alert of deploy/prometheus/rules.yaml, its condition is caused on real servers and processes, Debian's
-//! Prometheus shows that the alert fires, the cause is taken away, and the alert clears. Only time is shorter (`short_rules`).
+//! The alarm drill. For each alert of deploy/prometheus/rules.yaml, a test causes its condition on real servers and processes. Debian's
+//! Prometheus must show that the alert fires, and that it clears when the cause is gone. Only the durations are shorter (`short_rules`).
 //!
-//! A world is a system of its own, with troubles that can be caused side by side. The table has a row for each alert: the world that
-//! causes it, and how. An alert without a row fails the test below, and a row that is not carried out fails its world.
+//! A world is a system of its own, in which several causes run side by side. The table names for each alert its world and its cause. An
+//! alert without a row fails the test below, and an unused row fails its world.
 
 mod crowd;
 mod drill;
@@ -31,7 +31,7 @@ pub enum World {
     TwoMasters,
 }
 
-/// Each alert, the world in which it is made to fire, and what causes it there. In the order of rules.yaml.
+/// Each alert, its world and its cause, in the order of rules.yaml.
 const ROWS: [(&str, World, &str); 44] = [
     ("SeckillApiBudgetBurns14x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
     ("SeckillApiBudgetBurns6x", LostServers, "every purchase is answered 503 while PostgreSQL is away"),
@@ -79,7 +79,7 @@ const ROWS: [(&str, World, &str); 44] = [
     ("SeckillOutflowStands", Money, "an outflow with items is paused"),
 ];
 
-/// A new alert has to be caused, too; and a row names no alert that is gone.
+/// A new alert needs a row, and a row names an existing alert.
 #[test]
 fn every_alert_has_its_row() {
     let alerts = rules();

@@ -23,7 +23,7 @@ use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 
-/// Every address of the service, written down once more: an address that changes by accident fails a test.
+/// Every address of the service, listed again: an address that changes by accident fails a test.
 const ADDRESSES: [&str; 75] = [
     "GET /",
     "GET /sales/{id}",
@@ -102,7 +102,7 @@ const ADDRESSES: [&str; 75] = [
     "GET /docs",
 ];
 
-/// The answers that are the same for everybody, and may be kept by caches.
+/// Answers that are the same for all callers, which caches may keep.
 const KEPT: [&str; 6] = ["/", "/sales/{id}", "/orders", "/docs", "/api/openapi.json", "/api/v1/payments/channels"];
 
 /// The purchase's address, as the document names it.
@@ -159,7 +159,7 @@ impl Document {
         let content_type = content_type.to_str().unwrap();
         let content = &listed["content"][content_type];
         assert!(content.is_object(), "another content type is listed: {what}");
-        // The body's schema, beside the components that it refers to.
+        // The body's schema, together with the components that it refers to.
         let schema = json!({ "allOf": [content["schema"]], "components": self.0["components"] });
         let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
         let errors: Vec<_> = validator.iter_errors(&answer.body).map(|error| error.to_string()).collect();
@@ -169,7 +169,7 @@ impl Document {
 
 async fn read(mut response: Response) -> Answer {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    // The stream of a live page does not end.
+    // The stream of a live page has no end.
     let is_endless = response.url().path().ends_with("/live") && status == 200;
     let text = match is_endless {
         true => String::from_utf8(response.chunk().await.unwrap().unwrap().to_vec()).unwrap(),
@@ -206,7 +206,7 @@ async fn the_document_the_route_table_and_the_list_name_the_same_addresses() {
         let line = line.trim();
         let (path, rest) = line.strip_prefix("at(\"")?.split_once("\", ")?;
         let (method, _) = rest.split_once("()")?;
-        // Of an address that answers all methods alike, the document has one; a parameter has no pattern there.
+        // The document lists one method of an address that answers all methods alike, and no pattern of a parameter.
         let method = if method == "any" { "get" } else { method };
         Some(format!("{} {}", method.to_uppercase(), path.replace(":.*}", "}")))
     });
@@ -216,7 +216,7 @@ async fn the_document_the_route_table_and_the_list_name_the_same_addresses() {
 }
 
 const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
-/// The addresses for gateways begin so.
+/// The prefix of the addresses for gateways.
 const AUTHORIZE: &str = "/api/v1/flow/authorize";
 const UNKNOWN_ORDER: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -225,8 +225,8 @@ fn filled(path: &str, value: &str) -> String {
     ["{id}", "{name}", "{channel}", "{path}"].iter().fold(path.to_owned(), |path, part| path.replace(part, value))
 }
 
-/// What operators have to decide, written into the tables: a refund that was refused, a parked item and message, and a callback that
-/// contradicts our books.
+/// Decisions for operators, written into the tables: a refused refund, a parked item, a parked message, and a callback that contradicts our
+/// books.
 pub struct ForOperators {
     refund: Uuid,
     item: Uuid,
@@ -302,7 +302,7 @@ async fn every_answer_is_one_that_the_document_lists() {
     admin_api::account(&system, "bob", AccountRole::Viewer).await;
     let mut people = BTreeMap::new();
     for (method, path, _) in document.operations() {
-        // Made here, because it is believed for minutes only.
+        // Made here, because the service accepts it for a few minutes only.
         let callback = Callback::of("payment.succeeded", payment, ("order_id", to_refund[0]), 100);
         let (known, unknown) = match path {
             "/api/v1/admin/orders/{id}" => (order.clone(), UNKNOWN_ORDER),
@@ -366,7 +366,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             (unknown, Some("ann"), &body),
             ("x", Some("ann"), &body),
             ("0", Some("ann"), "{"),
-            // Once more: an order is not cancelled twice.
+            // Repeated: an order is not cancelled twice.
             (&known, Some("ann"), &body),
         ] {
             let mut address = filled(path, id);
@@ -401,7 +401,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             if path.starts_with(AUTHORIZE) {
                 request = request.header("x-seckill-policy", "p").header("x-seckill-app", "ann");
             }
-            // The console's part may be too busy for a moment, which is an answer as well.
+            // The console's pool may be busy for a moment, which is a valid answer too.
             let answer = eventually(|| async {
                 let answer = read(request.try_clone().unwrap().send().await.unwrap()).await;
                 document.assert_lists(&method, path, &answer);
@@ -412,15 +412,15 @@ async fn every_answer_is_one_that_the_document_lists() {
             succeeded |= answer.status < 300;
         }
         assert!(succeeded, "no call succeeded: {method} {path}");
-        // These end sessions.
+        // These addresses end sessions.
         if path.contains("/admin/session") || path.contains("/admin/accounts") {
             people.clear();
         }
-        // A gateway asks with any method.
+        // A gateway may use any method.
         if path.starts_with(AUTHORIZE) {
             continue;
         }
-        // No other address supports PATCH; the header says what is supported.
+        // No other address supports PATCH. The header names the supported methods.
         let unsupported = http.patch(system.url(&filled(path, &known)));
         let unsupported = read(unsupported.send().await.unwrap()).await;
         assert_eq!(unsupported.code(), "405 method-not-allowed", "{path}");
@@ -433,7 +433,7 @@ async fn every_answer_is_one_that_the_document_lists() {
     system.finish().await;
 }
 
-/// Whoever adds an operation says what it costs others at most, and what bounds it.
+/// The author of a new operation states its highest cost to others, and the bound on that cost.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_operation_has_a_row_in_the_table_of_costs() {
     let document = Document::of(&System::shared().await).await;
@@ -498,7 +498,7 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
         unknown_sale,
         system.buy(&empty, "ann"),
         system.buy(&sale, "ann"),
-        // One byte too long: the service reads all of it, so the answer is not lost with the connection.
+        // One byte too long. The service reads all of it, so the connection does not break before the answer.
         system.buy(&sale, "bob").body("x".repeat(system.config.http.body_max_bytes + 1)),
         system.buy(&two, "ann").idempotent("k").body(other_units),
     ] {
@@ -513,7 +513,7 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     system.finish().await;
 }
 
-/// The answer to a purchase whose body never arrives.
+/// The answer to a purchase with a body that never arrives.
 async fn too_slow(system: &System, sale: &Sale) -> Answer {
     let mut wire = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
     let path = PURCHASES.replace("{id}", &sale.id.to_string());
@@ -532,7 +532,7 @@ async fn too_slow(system: &System, sale: &Sale) -> Answer {
     Answer { status, body: serde_json::from_str(body).unwrap(), headers }
 }
 
-/// docs/errors.md lists every code with its status, and says what to do about it.
+/// docs/errors.md lists every code with its status and the caller's next step.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_catalogue_of_errors_is_complete() {
     let system = System::shared().await;

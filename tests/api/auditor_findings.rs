@@ -1,13 +1,13 @@
-//! The auditor finds what is broken: a check that cannot fail checks nothing.
+//! The auditor finds faults: a check that cannot fail checks nothing.
 
 use seckill::ledger::sales::audit::Finding;
 use seckill_harness::{System, terms};
 
 use crate::purchase_groups::{buy_together, buyers};
 
-/// Breaks one thing by SQL, and says which invariants the auditor then misses.
+/// Breaks one thing by SQL. Returns the invariants that the auditor then finds broken.
 async fn broken_by(sql: &'static str) -> Vec<&'static str> {
-    // The sweeper would mend what the auditor is to find.
+    // The sweeper would repair the fault before the auditor sees it.
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "600000")]).await;
     let sale = system.create_sale(terms(10)).await;
     for user in ["a", "b", "c"] {
@@ -63,8 +63,8 @@ async fn an_illegal_step_is_refused_and_a_forged_history_is_found() {
     system.finish().await;
 }
 
-/// I9: one statement makes many orders. If a single one of them may not begin as it does, none is made, and no step is written.
-/// Otherwise each order has its first step, and a shop that listens has one event of it.
+/// I9: one statement inserts many orders. If one of them may not begin with its status, none is inserted, and no step is written. Otherwise
+/// each order has its first step, and a subscribed shop has one event for each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_with_one_illegal_order_makes_none() {
     let mut system = System::prepare(&[]).await;
@@ -95,14 +95,14 @@ async fn a_statement_with_one_illegal_order_makes_none() {
                  JOIN order_steps s ON s.order_id = o.id AND s.from_status = 'accepted' AND s.to_status = o.status
                  JOIN order_events e ON e.order_id = o.id AND e.step_id = s.id WHERE o.sale_id = $1";
     assert_eq!(system.count(right, &sale).await, 3);
-    // A change of many orders at once writes a step and an event of each, too.
+    // One change of many orders also writes a step and an event for each.
     let cancelled = "UPDATE orders SET status = 'cancelled', reason = 'expired' WHERE status = 'pending_payment'";
     sqlx::query(cancelled).execute(&system.sql).await.unwrap();
     assert_eq!(written().await, (3, 5, 5));
     system.stop().await;
 }
 
-/// I3 and I6: what can be wrong with group rows, each planted into a sale of which all is well: two groups are settled, one was split.
+/// I3 and I6: the possible faults of group rows, each planted into a healthy sale: two of its groups are settled, one was split.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_with_groups_is_found() {
     let planted = [
@@ -137,7 +137,7 @@ async fn what_is_wrong_with_groups_is_found() {
     }
     system.serve(true).await;
     system.settled(&sale).await;
-    // Nobody runs who would mend what is planted. Each fault is taken back before the next.
+    // Everything is stopped that would repair the faults. Each fault is taken back before the next.
     system.stop().await;
     let run = async |sql: &'static str| {
         let mut one = sqlx::pool::PoolConnection::detach(system.sql.acquire().await.unwrap());

@@ -1,4 +1,4 @@
-//! The batcher of a worker thread, with a server in Redis's place that answers when the test lets it.
+//! The batcher of a worker thread. A fake server in Redis's place answers when the test allows it.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use seckill::gate::thread_gate::CommitGroup;
 use seckill::gate::{Gate, GateError};
 use seckill_harness::{PATIENCE, eventually};
 
-/// What the script replies about so many buyers.
+/// The script's reply for this number of buyers.
 type Reply = fn(usize) -> String;
 
 /// The sale is being refilled.
@@ -35,7 +35,7 @@ fn reserved(buyers: usize) -> String {
     format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*0\r\n")
 }
 
-/// Each buyer gets a unit, and ann is the only one who holds a ticket.
+/// Each buyer gets a unit, and only ann holds a ticket.
 fn reserved_beside_ann(buyers: usize) -> String {
     reserved(buyers).replace(":0\r\n:0\r\n*0\r\n:5000", ":1\r\n:1\r\n*1\r\n$3\r\nann\r\n:5000")
 }
@@ -48,12 +48,12 @@ fn borrow(buyers: usize) -> String {
     format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*{count}\r\n{details}")
 }
 
-/// A server that shows each call of a script, and answers it when it may.
+/// A server that shows each call of a script, and answers it when the test allows it.
 struct SlowRedis {
     url: String,
-    /// The key of the sale, and the number of buyers, of each call that has arrived.
+    /// For each call that has arrived: the key of the sale, and the number of buyers.
     calls: mpsc::UnboundedReceiver<(String, usize)>,
-    /// How many more calls are answered.
+    /// The number of further calls to answer.
     answers: Arc<Semaphore>,
 }
 
@@ -73,7 +73,7 @@ impl SlowRedis {
         Self { url, calls, answers }
     }
 
-    /// Reads commands as they come, and answers them in their order.
+    /// Reads commands as they come, and answers them in order.
     async fn serve(
         client: TcpStream,
         reply: Reply,
@@ -85,8 +85,8 @@ impl SlowRedis {
         tokio::spawn(async move {
             let mut reads = BufReader::new(reads);
             while let Some(words) = command(&mut reads).await {
-                // The script's hash, the number of keys, and the keys, of which the sale's is the first. Then the number of buyers, which
-                // lend.lua, with 8 keys, has in the fourth place.
+                // The script's hash, the number of keys, and the keys: the first is the sale's. Then the number of buyers, which lend.lua,
+                // with 8 keys, has in the fourth place.
                 let buyers: Option<usize> = (words[0] == "EVALSHA").then(|| {
                     let keys: usize = words[2].parse().unwrap();
                     words[3 + keys + if keys == 8 { 3 } else { 0 }].parse().unwrap()
@@ -111,13 +111,13 @@ impl SlowRedis {
         }
     }
 
-    /// The next call that arrives, or has arrived.
+    /// The next call, which may have arrived already.
     async fn next_call(&mut self) -> (String, usize) {
         tokio::time::timeout(PATIENCE, self.calls.recv()).await.expect("no call arrives").unwrap()
     }
 }
 
-/// The words of the next command; `None` at the connection's end.
+/// The words of the next command; `None` at the end of the connection.
 async fn command(reads: &mut BufReader<OwnedReadHalf>) -> Option<Vec<String>> {
     let words = length(reads, '*').await?;
     let mut command = Vec::new();
@@ -175,7 +175,7 @@ fn of(sale: i64) -> SaleShards {
     SaleShards { sale: SaleId::from_db(sale), count: ShardCount::ONE, asks_pass: false }
 }
 
-/// Asks for a unit, in a task of its own.
+/// Asks for a unit in a separate task.
 fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, GateError>> {
     ask_of(batcher, of(sale))
 }
@@ -199,8 +199,8 @@ fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<
     spawn_local(async move { batcher.reserve(sale, request, 0).await })
 }
 
-/// A call that is not answered holds back its own sale alone; what comes for that sale meanwhile goes into its next calls,
-/// but for what a caller has asked for who has gone away.
+/// An unanswered call holds back its own sale alone. Later requests for that sale go into its next calls, except requests of callers who
+/// have gone away.
 #[tokio::test]
 async fn a_slow_call_of_one_sale_holds_back_no_other() {
     let mut redis = SlowRedis::start(refilling).await;
@@ -223,14 +223,14 @@ async fn a_slow_call_of_one_sale_holds_back_no_other() {
             for asked in [first, other].into_iter().chain(waiting.into_iter().skip(1)) {
                 assert_eq!(asked.await.unwrap().unwrap(), Admission::NotServing);
             }
-            // The waits of these four, which were measured when they were taken.
+            // The waits of these four were measured when the batcher took them.
             assert!(batcher.take_wait() > Duration::ZERO);
             assert_eq!(batcher.take_wait(), Duration::ZERO, "nobody waits");
         })
         .await;
 }
 
-/// The line of all sales is bounded, whatever sale fills it, and it has room again when its requests are being served.
+/// The line of all sales is bounded, whichever sale fills it. It has room again when its requests are being served.
 #[tokio::test]
 async fn the_line_is_bounded() {
     let mut redis = SlowRedis::start(refilling).await;
@@ -258,10 +258,10 @@ async fn the_line_is_bounded() {
         .await;
 }
 
-/// When too many were let through, the newest of the longest line are refused: no holder, and nobody of another sale's short line.
+/// When too many were admitted, the newest of the longest line are refused. Ticket holders and a short line of another sale are not.
 #[tokio::test]
 async fn the_newest_of_a_long_line_are_refused_and_no_holder() {
-    // What is known of the holders counts for a second. Where the machine stood still for longer, it is learnt anew.
+    // The list of ticket holders is valid for a second. After a longer pause of the machine, it is loaded again.
     eventually(|| async {
         let was_known = refuses_the_newest().await;
         was_known.then_some(()).ok_or_else(|| "it was not known for long".to_owned())
@@ -269,7 +269,7 @@ async fn the_newest_of_a_long_line_are_refused_and_no_holder() {
     .await;
 }
 
-/// Returns `false` where it was no longer known who holds tickets when the newest were to be refused.
+/// Returns `false` if the list of ticket holders had expired when the newest were to be refused.
 async fn refuses_the_newest() -> bool {
     let mut redis = SlowRedis::start(reserved_beside_ann).await;
     let batcher = batcher(&redis, Box::new(|group| Box::pin(async move { vec![true; group.members.len()] })));
@@ -282,7 +282,7 @@ async fn refuses_the_newest() -> bool {
                 redis.next_call().await;
             }
             for sale in [1, 2] {
-                // This call is not answered, so that those who come next stand in line.
+                // This call gets no answer, so that later requests stand in line.
                 ask_as("cat", &batcher, of(sale));
                 redis.next_call().await;
             }
@@ -303,7 +303,7 @@ async fn refuses_the_newest() -> bool {
             let is_refused = |answer: &Result<_, _>| matches!(answer, Err(GateError::Overloaded));
             let refused: Vec<bool> = answers.iter().map(is_refused).collect();
             assert_eq!(refused, [false, true, false, true, false], "{answers:?}");
-            // There is room again for those who were refused.
+            // There is room again for the refused requests.
             let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
             for asked in next {
                 asked.await.unwrap().unwrap();
@@ -313,8 +313,8 @@ async fn refuses_the_newest() -> bool {
         .await
 }
 
-/// The winners of a call are committed together, and the sale's next call is made meanwhile. Nobody is answered before his row is
-/// durable (rule 3), and what a caller has won who has gone away is committed, too.
+/// The winners of a call are committed together, and the sale's next call runs meanwhile. No winner is answered before the row is durable
+/// (rule 3). The purchase of a caller who has gone away is committed too.
 #[tokio::test]
 async fn winners_of_one_call_wait_for_one_commit() {
     let mut redis = SlowRedis::start(reserved).await;
@@ -352,8 +352,7 @@ async fn winners_of_one_call_wait_for_one_commit() {
         .await;
 }
 
-/// A bug that ends the task of a sale closes neither the sale nor another: who waits is told that nothing is known, and the next
-/// request is served.
+/// A bug that ends the task of a sale closes no sale. The waiting requests are answered "unknown", and the next request is served.
 #[tokio::test]
 async fn a_panic_in_a_sales_task_closes_no_sale() {
     let mut redis = SlowRedis::start(reserved).await;
@@ -375,7 +374,7 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
                 assert!(matches!(asked.await.unwrap(), Err(GateError::Unknown)), "nobody is forgotten");
             }
             assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
-            // As many as may wait, so those of before are counted no longer.
+            // The line is full again, so the earlier requests are no longer counted.
             let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
             for asked in next {
                 assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
@@ -384,7 +383,7 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
         .await;
 }
 
-/// A lender that says nothing lets no more requests wait than there is room for (protocol, rule 15).
+/// An unreachable lender does not let the line grow beyond its bound (protocol, rule 15).
 #[tokio::test]
 async fn those_who_borrow_count_among_those_who_wait() {
     let mut redis = SlowRedis::start(borrow).await;

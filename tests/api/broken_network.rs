@@ -18,7 +18,7 @@ use seckill::ledger::Ledger;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 use serde_json::json;
 
-/// A wire that can be cut: connections break, and no new ones are made until it is mended. And it can be slow.
+/// A wire that can be cut: connections break, and new ones fail until it is mended. It can also be slow.
 #[derive(Clone)]
 pub struct Wire {
     pub address: SocketAddr,
@@ -84,7 +84,7 @@ impl Wire {
         self.snip.notify_waiters();
     }
 
-    /// Waits until so many connections have been tried since the wire was cut.
+    /// Waits until this many connections have been tried since the wire was cut.
     pub async fn tried_in_vain(&self, times: usize) {
         let before = self.refused.load(Ordering::SeqCst);
         eventually(|| async {
@@ -94,7 +94,7 @@ impl Wire {
         .await;
     }
 
-    /// Waits until this many connections have been made of which nothing comes.
+    /// Waits until this many connections have been made that get no answer.
     pub async fn made_in_vain(&self, times: usize) {
         eventually(|| async {
             let made = self.unanswered.load(Ordering::SeqCst);
@@ -103,7 +103,7 @@ impl Wire {
         .await;
     }
 
-    /// Packets are swallowed: connections stand, and nothing comes of them.
+    /// Drops packets: connections stay open, and nothing arrives.
     pub fn swallow(&self) {
         self.mute.store(true, Ordering::SeqCst);
         self.snip.notify_waiters();
@@ -116,13 +116,13 @@ impl Wire {
         }
     }
 
-    /// From now on, everything takes so long on its way, in either direction.
+    /// From now on, everything takes this long in either direction.
     pub fn delay(&self, delay: Duration) {
         self.delay_ms.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::SeqCst);
     }
 }
 
-/// Passes on what comes from either end, until both have ended or one of them breaks.
+/// Passes on bytes in both directions, until both ends have ended or one of them breaks.
 async fn pass_on(near: &mut TcpStream, far: &mut TcpStream, delay_ms: &AtomicU64) -> std::io::Result<()> {
     let ((near_in, near_out), (far_in, far_out)) = (near.split(), far.split());
     tokio::try_join!(pass_one_way(near_in, far_out, delay_ms), pass_one_way(far_in, near_out, delay_ms)).map(drop)
@@ -143,7 +143,7 @@ async fn pass_one_way(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, delay_ms: &
     }
 }
 
-/// A wire to the server of this address, and the address over it.
+/// A wire to the server at this address, and the address over the wire.
 pub async fn wire_to(url: &str) -> (Wire, String) {
     let start = url.find("127.0.0.1:").unwrap();
     let (before, after) = (&url[..start], &url[start + "127.0.0.1:".len()..]);
@@ -165,8 +165,8 @@ pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (S
     (system, wire)
 }
 
-/// A system that does not wait long for a server that is away. The instance alone is so impatient: what the test itself asks of the
-/// servers may take longer on a busy machine.
+/// A system that does not wait long for a lost server. Only the instance is impatient: the test's own calls may take longer on a busy
+/// machine.
 async fn wired_and_impatient(variable: &'static str) -> (System, Wire) {
     let mut system = System::prepare(&[]).await;
     let wire = put_wire(&mut system, variable).await;
@@ -177,7 +177,7 @@ async fn wired_and_impatient(variable: &'static str) -> (System, Wire) {
     (system, wire)
 }
 
-/// Leads the connections of one kind over a wire, for instances that are started later.
+/// Leads the connections of one kind over a wire, for instances that start later.
 async fn put_wire(system: &mut System, variable: &str) -> Wire {
     let (wire, over_the_wire) = wire_to(&system.environment[variable]).await;
     match variable {
@@ -188,7 +188,7 @@ async fn put_wire(system: &mut System, variable: &str) -> Wire {
     wire
 }
 
-/// The broker goes without a word, while nothing is published and nothing is awaited: its silence is noticed.
+/// The broker disappears without a word, while nothing is published and nothing is awaited. The service notices the silence.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_goes_without_a_word_is_noticed() {
     let (system, wire) = wired_with("AMQP_URL", &[("SECKILL_AMQP__HEARTBEAT_S", "1")]).await;
@@ -206,7 +206,7 @@ async fn a_broker_that_goes_without_a_word_is_noticed() {
     crowd.system.finish().await;
 }
 
-/// F4 in small: winners go on being accepted, and everything settles once the broker is back.
+/// F4 in small: purchases are still accepted, and everything settles when the broker is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_broker_winners_go_on_being_accepted() {
     let (system, wire) = wired("AMQP_URL").await;
@@ -215,7 +215,7 @@ async fn without_the_broker_winners_go_on_being_accepted() {
         crowd.all_buy().await;
     }
     wire.cut();
-    // What was published before may have been returned, which is an attempt.
+    // A message published earlier may have been returned, which is an attempt.
     let before: i64 =
         sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM outbox").fetch_one(&crowd.system.sql).await.unwrap();
     for _ in 0..4 {
@@ -240,7 +240,7 @@ async fn without_the_broker_winners_go_on_being_accepted() {
     crowd.system.finish().await;
 }
 
-/// The sweeper is a net for a broker that is away, also while messages are overdue whose marks cannot be sent (rule 6).
+/// The sweeper replaces the broker while it is away, also when messages are overdue and their marks cannot be sent (rule 6).
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_broker_the_sweeper_cancels_although_messages_are_overdue() {
     let settings = [
@@ -255,7 +255,7 @@ async fn without_the_broker_the_sweeper_cancels_although_messages_are_overdue() 
     }
     system.settled(&sale).await;
     system.left(&sale, 0).await;
-    // Their expiries wait on the delay ladder.
+    // Their expiries are on the delay ladder.
     eventually(|| async {
         let unsent = "SELECT count(*) FROM outbox WHERE kind = 'group_expire' AND status <> 'sent'";
         let unsent: i64 = sqlx::query_scalar(unsent).fetch_one(&system.sql).await.unwrap();
@@ -285,7 +285,7 @@ async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
     }
     wire.cut();
     let ready = crowd.system.url("/readyz");
-    // Not ready, and for this reason: Redis's guard may have missed PostgreSQL first.
+    // Not ready, for this reason: Redis's guard may have noticed PostgreSQL's absence first.
     eventually(|| async {
         let seen: serde_json::Value = reqwest::get(&ready).await.unwrap().json().await.unwrap();
         (seen["postgres"] == false).then_some(()).ok_or(seen.to_string())
@@ -320,19 +320,19 @@ async fn without_redis_purchases_fail_closed_and_quickly() {
         }
         let began = Instant::now();
         for _ in 0..5 {
-            // Without a time-out they would wait for the wire to be mended.
+            // Without a time-out they would wait until the wire is mended.
             let answers = tokio::time::timeout(PATIENCE, crowd.buy()).await.expect("it fails in time");
             assert_eq!(answers, ["503 temporarily-unavailable"; 5]);
         }
-        // Two seconds each is the time-out.
+        // The time-out is two seconds each.
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         wire.mend();
         crowd.recovers().await;
     }
 }
 
-/// A step that is interrupted while its transaction begins, as by a buyer who hangs up, leaves no transaction on its connection: whoever
-/// has it next would believe that what he wrote is committed.
+/// A step may be interrupted while its transaction begins, for example when a buyer hangs up. It must leave no transaction on its
+/// connection: the next user would take uncommitted writes for committed ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_begin_leaves_no_transaction_open() {
     let system = System::prepare(&[]).await;
@@ -341,7 +341,7 @@ async fn an_interrupted_begin_leaves_no_transaction_open() {
     let ledger = Ledger::new(&config, 1).unwrap();
     ledger.now_ms().await.unwrap();
     wire.delay(Duration::from_millis(30));
-    // To give the connection back, sqlx's test of it, BEGIN, and each statement of the step take 60 ms and more.
+    // Four things take 60 ms each or more: giving the connection back, sqlx's test of it, BEGIN, and each statement of the step.
     for ms in (0..400).step_by(10) {
         let interrupted =
             tokio::time::timeout(Duration::from_millis(ms), ledger.audit_log(&LogFilter::default())).await;
@@ -354,7 +354,7 @@ async fn an_interrupted_begin_leaves_no_transaction_open() {
     system.finish().await;
 }
 
-/// F38: what takes long on its way to a server and back costs time and nothing else.
+/// F38: a slow way to a server and back costs time and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_server_makes_purchases_wait_and_loses_none() {
     for (server, delay_ms) in [("REDIS_URL", 60), ("DATABASE_URL", 30), ("AMQP_URL", 100)] {
@@ -363,7 +363,7 @@ async fn a_slow_server_makes_purchases_wait_and_loses_none() {
         crowd.all_buy().await;
         wire.delay(Duration::from_millis(delay_ms));
         crowd.sells().await;
-        // On a busy machine many calls may run out of their time. Then more buyers come.
+        // On a busy machine many calls may time out. Then more buyers come.
         let (mut bought, began) = (0, Instant::now());
         while bought < 25 {
             let answers = join_all((0..10).map(|_| crowd.buy())).await.concat();
@@ -400,7 +400,7 @@ impl Crowd {
         (format!("c{n}"), format!("10.5.{}.{}", n / 250, n % 250))
     }
 
-    /// A new buyer buys one unit in each sale: he asks again under the same Idempotency-Key while a busy service refuses him.
+    /// A new buyer buys one unit in each sale. While a busy service refuses, the buyer repeats under the same Idempotency-Key.
     async fn all_buy(&self) {
         let (user, from) = &self.next_buyer();
         let buys = self.sales.iter().map(|sale| {
@@ -428,8 +428,8 @@ impl Crowd {
         .await;
     }
 
-    /// Sends buyers until purchases are refused before they reach Redis; then refusals come at once. Returns how many holds are
-    /// left without a row.
+    /// Sends buyers until purchases are refused before they reach Redis; then refusals come at once. Returns the number of holds without a
+    /// row.
     async fn fails_closed(&self) -> i64 {
         eventually(|| async {
             let before = self.holds().await;
@@ -443,12 +443,12 @@ impl Crowd {
         for _ in 0..10 {
             self.buy().await;
         }
-        // Each would wait for as long as the time-outs of PostgreSQL together if it were not refused at once.
+        // Without the early refusal, each would wait for the sum of PostgreSQL's time-outs.
         assert!(began.elapsed() < PATIENCE, "refusals took {:?}", began.elapsed());
         self.holds().await
     }
 
-    /// Holds that Redis does not know to be committed.
+    /// Holds that Redis does not know as committed.
     async fn holds(&self) -> i64 {
         let mut sum = 0;
         for sale in &self.sales {
@@ -464,11 +464,11 @@ impl Crowd {
         }
     }
 
-    /// All is well again: every sale sells and settles, and every connection of the pools can be used.
+    /// The fault is over: every sale sells and settles, and every connection of the pools works.
     async fn recovers(self) {
         self.sells().await;
         self.settles().await;
-        // On a slow machine the last of them may have to come again.
+        // On a slow machine the last buyers may have to repeat.
         let read = || async {
             let (status, body) = self.system.get("/api/v1/orders", Some("c0")).await;
             (status == 200).then_some(()).ok_or_else(|| format!("{status} {body}"))
@@ -478,11 +478,11 @@ impl Crowd {
     }
 }
 
-/// The most holds that may be left without a row when PostgreSQL stops working: what was under way, and what came in the
-/// second in which it is noticed.
+/// The most holds that may be without a row when PostgreSQL stops working: the purchases in flight, and the arrivals during the second in
+/// which the failure is noticed.
 const FEW: i64 = 500;
 
-/// F25: PostgreSQL goes without a word. Packets are swallowed, connections stand.
+/// F25: PostgreSQL disappears without a word. Packets are dropped, connections stay open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_that_goes_without_a_word_is_noticed_and_forgotten() {
     let (system, wire) = wired_and_impatient("DATABASE_URL").await;
@@ -507,7 +507,7 @@ async fn a_postgres_that_turns_read_only_takes_no_purchase() {
     crowd.recovers().await;
 }
 
-/// Makes the system's database read-only or not, and ends all of its sessions but the test's own.
+/// Makes the system's database read-only or writable, and ends all of its sessions except the test's own.
 async fn read_only(system: &System, read_only: bool) {
     let mut own = system.sql.acquire().await.unwrap();
     let database: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&mut *own).await.unwrap();
@@ -536,7 +536,7 @@ async fn a_postgres_that_lacks_a_table_takes_no_purchase_and_parks_nothing() {
             let left = crowd.fails_closed().await;
             assert!(left <= FEW, "{left} holds without a row");
         } else {
-            // Purchases are promised as before; what follows waits.
+            // Purchases are promised as before; later steps wait.
             crowd.sells().await;
         }
         rename(format!("{table}_gone"), table.into()).await;

@@ -1,4 +1,4 @@
-//! What waits for the broker keeps nobody else waiting, and what waits for PostgreSQL is not delivered again.
+//! A step that waits for the broker blocks no other step. A step that waits for PostgreSQL is not delivered again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::relay_resends::own_broker;
 
-/// A relay whose broker does not answer has its rows, and no lock on them: those who process messages of other queues change theirs.
+/// A relay whose broker does not answer has its rows, and no lock on them: the consumers of other queues can change theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     let folder = Folder::new("broker");
@@ -43,7 +43,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     });
     let mut sql = PgConnection::connect(&system.config.database.url).await.unwrap();
     raw_sql("SET lock_timeout = '2s'").execute(&mut sql).await.unwrap();
-    // Not before the relay has taken them.
+    // Only after the relay has claimed them.
     eventually(|| async {
         let taken = "SELECT count(*) FROM outbox WHERE next_attempt_at > now() + interval '1 second'";
         let taken: i64 = sqlx::query_scalar(taken).fetch_one(&system.sql).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
             *begun.lock() += 1;
             std::future::pending::<Result<(), QueueError>>()
         };
-        // Given up once it settles.
+        // Given up after it settles.
         let given_up = timeout(Duration::from_secs(20), async {
             tokio::select! {
                 _ = consumer.step(&stop, never) => {}

@@ -1,4 +1,4 @@
-//! What one call costs at most, however much its caller asks for: counted in commands, elements and bytes of a Redis of its own, not by a
+//! The highest cost of one call, whatever its caller asks for. It is counted in commands, elements and bytes of a private Redis, not by a
 //! clock.
 
 use futures_util::future::join_all;
@@ -14,7 +14,7 @@ use crate::own_redis::OwnRedis;
 const POLICIES: usize = 9;
 /// The most commands that the scripts of one call may send to Redis.
 const COMMANDS_MAX: i64 = 1_500;
-/// Of the keys of nine limiters with one grant each.
+/// The keys of nine limiters with one grant each.
 const BYTES_MAX: i64 = 9_000;
 /// The greatest limit of the kinds that keep each grant.
 const LISTED: i64 = 10_000;
@@ -32,7 +32,7 @@ fn algorithm(kind: AlgorithmKind) -> Algorithm {
     Algorithm::new(kind, &given).unwrap()
 }
 
-/// Nine limiters of one kind, at a server of their own.
+/// Nine limiters of one kind, at a private server.
 struct Limiters {
     redis: OwnRedis,
     limiter: Limiter,
@@ -41,8 +41,8 @@ struct Limiters {
 }
 
 impl Limiters {
-    /// Asks all of them for so many permits, and gives them back if they were granted. Returns whether they were, and the commands of
-    /// both scripts.
+    /// Asks all of them for this number of permits, and gives them back if granted. Returns whether they were granted, and the number of
+    /// commands of both scripts.
     async fn ask(&self, at: i64, permits: i64, gives_back: bool) -> (bool, i64) {
         let before = self.commands().await;
         let limiter = self.limiter.at(at);
@@ -59,7 +59,7 @@ impl Limiters {
         Take { slot, algorithm: &self.algorithm, permits, lease: Some(Uuid::new_v4()), has_line: false }
     }
 
-    /// The commands that scripts have called so far.
+    /// The number of commands that scripts have called so far.
     async fn commands(&self) -> i64 {
         let stats: String = self.get(&["INFO", "commandstats"]).await.unwrap();
         let of_scripts = |line: &&str| {
@@ -75,12 +75,12 @@ impl Limiters {
         Ok(T::from_redis_value(self.redis.query(words).await?)?)
     }
 
-    /// The number that this command says of each key.
+    /// The result of this command for each key.
     async fn of_keys(&self, command: &[&str]) -> Vec<i64> {
         let keys: Vec<String> = self.get(&["KEYS", "*"]).await.unwrap();
         let mut numbers = Vec::new();
         for key in keys {
-            // Some keys are no sorted sets.
+            // Some keys are not sorted sets.
             numbers.push(self.get(&[command, &[&key]].concat()).await.unwrap_or(0));
         }
         numbers
@@ -90,7 +90,7 @@ impl Limiters {
         self.of_keys(&["MEMORY", "USAGE"]).await.iter().sum()
     }
 
-    /// The budget of an application counts at least what Redis keeps: here for so many grants of the first slot.
+    /// The budget of an application counts at least Redis's memory: here for this number of grants of the first slot.
     async fn keep_to_what_is_counted(&self, grants: i64) {
         let (algorithm, slots) = (&self.algorithm, &self.slots);
         let (bytes, most) = algorithm.grant_bytes(1);
@@ -102,7 +102,7 @@ impl Limiters {
         assert!(lives_ms <= algorithm.life_ms(), "{:?}: {lives_ms} ms, counted for less", algorithm.kind());
     }
 
-    /// The most elements of a key.
+    /// The number of elements of the largest key.
     async fn elements(&self) -> i64 {
         self.of_keys(&["ZCARD"]).await.into_iter().max().unwrap_or(0)
     }
@@ -129,7 +129,7 @@ async fn a_call_costs_the_same_however_many_permits_it_asks_for() {
         let (granted, commands) = limiters.ask(DAWN + 1, LISTED, false).await;
         assert!(!granted && commands <= COMMANDS_MAX, "{kind:?}: a refusal costs {commands} commands");
 
-        // As many grants as permits, one by one: then the greatest call, which is refused, and is granted when all have run out.
+        // First one grant for each permit. Then the largest call: it is refused, and granted when all have expired.
         let begun = DAWN + 10 * WINDOW_US;
         for from in (0..LISTED).step_by(500) {
             let singles = (from..from + 500).map(async |n| {

@@ -1,4 +1,4 @@
-//! A19: what one caller of flow control does wrong is not taken for trouble of the limiter, and concerns nobody else.
+//! A19: a misbehaving caller of flow control is not taken for a fault of the limiter, and does not affect other callers.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -20,18 +20,18 @@ use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
 use crate::purchase_limits::answered;
 use seckill_harness::{System, eventually, redis_at};
 
-/// Asks the server itself.
+/// Asks the server directly.
 pub async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
     let mut connection = redis_at(&system.config.redis.url).await.unwrap();
     redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()
 }
 
-/// The keys of this test with this text in them.
+/// The keys of this test that contain this text.
 pub async fn keys(system: &System, text: &str) -> Vec<String> {
     redis(system, &["KEYS", &format!("{}*{text}*", system.config.redis.prefix)]).await
 }
 
-/// Waits until so many callers wait in line.
+/// Waits until this many callers stand in line.
 async fn in_line(system: &System, callers: i64) {
     eventually(|| async {
         let mut waiting = 0;
@@ -66,7 +66,7 @@ fn places(limit: i64) -> Algorithm {
     Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap()
 }
 
-/// What each of the well-behaved processes asks for, and what they get together.
+/// The number of permits that each well-behaved process asks for, and that they get together.
 const ASKED: i64 = 40;
 const PERMITS: i64 = 150;
 const PROCESSES: usize = 5;
@@ -83,7 +83,7 @@ async fn one_caller() {
     }
 }
 
-/// Asks for permits and for places. Prints how many permits were granted.
+/// Asks for permits and for places. Prints the number of granted permits.
 async fn ask_well(caller: &Caller) {
     let mut granted = 0;
     for _ in 0..ASKED {
@@ -103,7 +103,7 @@ async fn ask_well(caller: &Caller) {
     println!("granted {granted}");
 }
 
-/// Asks for nonsense, waits in line and hangs up, and takes probes without reporting them, until the process is ended.
+/// Sends nonsense, waits in line and hangs up, and takes probes without reporting them, until the process is ended.
 async fn misbehave(caller: &Caller) {
     let mut pace = tokio::time::interval(Duration::from_secs(1));
     loop {
@@ -128,7 +128,7 @@ async fn misbehave(caller: &Caller) {
     }
 }
 
-/// Five processes of an application that harms, and five of one that does not: these get exactly what they get alone.
+/// Five processes of a harmful application, and five of a well-behaved one: the second gets exactly its usual permits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_application_takes_nothing_from_another() {
     let mut system = patient(&[]).await;
@@ -167,7 +167,7 @@ async fn a_hostile_application_takes_nothing_from_another() {
     system.finish().await;
 }
 
-/// A process that is ended when this is dropped.
+/// A process that is killed when this is dropped.
 struct Ended(Option<Child>);
 
 impl Ended {
@@ -321,7 +321,7 @@ async fn a_change_of_policy_reaches_those_who_wait() {
     system.finish().await;
 }
 
-/// Each change of the policy grants one permit more. Those who still wait keep their places, each under the id that it had.
+/// Each change of the policy grants one more permit. The callers still in line keep their places and their ids.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_policy_leaves_everybody_at_its_place() {
     const WAITERS: i64 = 6;
@@ -368,7 +368,7 @@ async fn who_hangs_up_leaves_the_line() {
     for caller in waiting {
         caller.abort();
     }
-    // The place goes to the one who is still there.
+    // The place goes to the caller who is still there.
     let give = async {
         in_line(&system, 1).await;
         let lease = json!({ "app": "shop", "policy": "slow", "lease": lease });
@@ -379,7 +379,7 @@ async fn who_hangs_up_leaves_the_line() {
     system.finish().await;
 }
 
-/// A place that Redis grants only when its caller was told that it does not answer comes back.
+/// Redis grants a place after its caller was told that Redis does not answer. The place comes back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_granted_too_late_is_given_back() {
     let redis = OwnRedis::start().await;
@@ -387,7 +387,7 @@ async fn a_place_granted_too_late_is_given_back() {
     let shop = Caller::new(&system, "shop").await;
     set(&system, policy("shop", "slow", places(1))).await;
     let ask = json!({ "app": "shop", "policy": "slow" });
-    // Redis is stopped until the caller has been told: then it reads what was sent to it.
+    // Redis is stopped until the caller has been told. Then it reads the commands that it was sent.
     let process = redis.info("server", "process_id").await;
     let signal = |name: &str| assert!(Command::new("kill").args([name, process.as_str()]).status().unwrap().success());
     signal("-STOP");
@@ -403,7 +403,7 @@ async fn a_place_granted_too_late_is_given_back() {
     system.finish().await;
 }
 
-/// A threshold that has just sunk is no mistake of the caller's.
+/// A threshold that has just sunk is not the caller's mistake.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     let system = patient(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "3600000")]).await;
@@ -427,7 +427,7 @@ async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     system.finish().await;
 }
 
-/// Two workers move a threshold by turns: where there was trouble, the second knows too.
+/// Two workers adjust a threshold in turn. After trouble seen by one, the other knows too.
 #[tokio::test(flavor = "multi_thread")]
 async fn thresholds_have_one_state_for_all_workers() {
     let mut system = System::prepare(&[]).await;
@@ -464,7 +464,7 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     wire.cut();
     alarm(&system, "limiter-down redis").await;
     wire.mend();
-    // A receiver that nobody reaches raises one, too; when it is there, another check has run since.
+    // An unreachable receiver raises an alarm too. When that alarm exists, another check has run since.
     system.stores.ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
     let longer = "UPDATE receivers_away SET since = now() - interval '1 minute', tried_at = now() + interval '1 hour'";
     sqlx::query(longer).execute(&system.sql).await.unwrap();
@@ -473,7 +473,7 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
         alarm(&system, "receiver-away shop").await;
     }
     assert!(open_alarms(&system).await.contains(&"limiter-down redis".to_owned()));
-    // More than once: a check that has begun before may see the trouble, and say so, afterwards.
+    // More than once: a check that began earlier may see the trouble and report it afterwards.
     let earlier = "UPDATE alarms SET seen_at = seen_at - interval '2 hours' WHERE kind = 'limiter-down'";
     eventually(|| async {
         sqlx::query(earlier).execute(&system.sql).await.unwrap();
@@ -484,7 +484,7 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     system.finish().await;
 }
 
-/// A connection that fails now and then is no receiver that is away.
+/// A connection that fails now and then does not mean that the receiver is away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_has_answered_since_is_not_away() {
     let system = System::prepare(&[]).await;
@@ -503,13 +503,13 @@ async fn a_receiver_that_has_answered_since_is_not_away() {
     later().await;
     refused().await;
     assert_eq!(away().await, 1, "for twenty seconds");
-    // A request that was lost on its way tells nothing.
+    // A lost request proves nothing.
     ledger.note_receiver("shop", None).await;
     assert_eq!(away().await, 1);
     system.finish().await;
 }
 
-/// Order events that find no receiver, and payments that find no channel, are recorded.
+/// Order events without a reachable receiver, and payments without a reachable channel, are recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_cannot_be_reached_raises_an_alarm() {
     let settings = [

@@ -1,10 +1,9 @@
-//! Buyers who cancel at the same time are served together, and none of them for another's sake.
+//! Cancellations that arrive together are served together, and do not affect each other.
 
 use futures_util::future::join_all;
 use seckill_harness::{System, terms};
 
-/// Forty-eight at once, and among them one whose order is locked, one whose order is another's, one who asks twice, and one for whom there is
-/// none.
+/// Forty-eight at once. Among them: a locked order, an order of another buyer, a repeated request, and a missing order.
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_cancel_at_once_have_an_answer_each() {
     let system = System::start().await;
@@ -35,7 +34,7 @@ async fn those_who_cancel_at_once_have_an_answer_each() {
     system.finish().await;
 }
 
-/// A sale whose row is locked keeps the cancellations of no other.
+/// A sale with a locked row does not delay the cancellations of another sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_that_is_locked_keeps_the_cancellations_of_no_other() {
     let system = System::start().await;

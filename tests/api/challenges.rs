@@ -1,4 +1,4 @@
-//! Challenges, and the passes that they yield (protocol, rule 18; A1 and A15).
+//! Challenges and their passes (protocol, rule 18; A1 and A15).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::own_redis::OwnRedis;
 use crate::purchase_limits::{accepted_at_once, answered};
 use crate::service_killed::{allow_commits, hold_without_commit, refuse_commits};
 
-/// Little work, and no limit that these tests do not ask for.
+/// Little work, and no limits except those that a test sets.
 pub const EASY: [(&str, &str); 5] = [
     ("SECKILL_CAPTCHA__WORK_BITS_MIN", "8"),
     ("SECKILL_CAPTCHA__WORK_BITS_MAX", "8"),
@@ -31,7 +31,7 @@ pub fn guarded(captcha: CaptchaKind, stock: i64, per_user: u64) -> NewSale {
     NewSale { captcha, per_user: Units::parse(per_user).unwrap(), ..terms(stock) }
 }
 
-/// Who asks, where, and from which address.
+/// The user who asks, the system, and the client's address.
 pub struct Caller<'a> {
     system: &'a System,
     at: SocketAddr,
@@ -56,7 +56,7 @@ impl<'a> Caller<'a> {
         self.post(&sale.id.to_string(), "challenges", &wish).await
     }
 
-    /// A challenge, once one is drawn.
+    /// Asks for a challenge, and repeats until one is drawn.
     async fn challenge(&self, sale: &Sale, wish: Value) -> Value {
         eventually(|| async {
             let answer = self.ask(sale, wish.clone()).await;
@@ -70,7 +70,7 @@ impl<'a> Caller<'a> {
         self.post(&sale.id.to_string(), "passes", &body).await
     }
 
-    /// A pass of this sale, by the kind of challenge that is wished.
+    /// A pass of this sale, by the wished kind of challenge.
     pub async fn pass(&self, sale: &Sale, wish: Value) -> String {
         let challenge = self.challenge(sale, wish).await;
         let earned = self.answer(sale, &challenge, &right_answer(&challenge)).await;
@@ -79,7 +79,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// What solves a challenge: the answer that a debug build shows, or the work itself.
+/// The solution of a challenge: the answer that a debug build shows, or the work itself.
 pub fn right_answer(challenge: &Value) -> Value {
     match challenge["kind"].as_str().unwrap() {
         "work" => {
@@ -91,7 +91,7 @@ pub fn right_answer(challenge: &Value) -> Value {
     }
 }
 
-/// A challenge of a sale that asks for work, solved: what `POST passes` takes.
+/// A solved challenge of a sale that asks for work: the body of `POST passes`.
 pub async fn solved(system: &System, sale: &Sale, user: &str) -> Value {
     let challenge = Caller::new(system, user).challenge(sale, json!({})).await;
     json!({ "challenge_id": challenge["challenge_id"], "answer": right_answer(&challenge) })
@@ -114,7 +114,7 @@ fn counted(answers: &[Answer]) -> BTreeMap<String, usize> {
 const INVALID: &str = "403 pass-invalid";
 const FAILED: &str = "403 challenge-failed";
 
-/// Each kind from the question to the order; and the ticket comes before the pass, so that a repeat needs none.
+/// Each kind, from the question to the order. The ticket is checked before the pass, so a repeat needs no pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_is_solved_and_its_pass_buys_once() {
     let system = System::shared_with(&EASY).await;
@@ -148,7 +148,7 @@ async fn each_kind_is_solved_and_its_pass_buys_once() {
             INVALID,
             "{kind}: spent"
         );
-        // The ticket is looked for first.
+        // The ticket is checked first.
         for repeat in [buy(&system, &sale, "ann", pass), buy(&system, &sale, "ann", ""), system.buy(&sale, "ann")] {
             let repeat = repeat.idempotent("k").send().await;
             assert_eq!((repeat.code(), repeat.order_id()), ("202".into(), bought.order_id()));
@@ -162,7 +162,7 @@ async fn each_kind_is_solved_and_its_pass_buys_once() {
     system.finish().await;
 }
 
-/// A wrong answer uses the challenge up as a right one does.
+/// A wrong answer consumes the challenge, as a right one does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_answer_uses_the_challenge_up() {
     let system = System::shared_with(&EASY).await;
@@ -180,7 +180,7 @@ async fn a_wrong_answer_uses_the_challenge_up() {
             assert_eq!(ann.answer(&sale, &challenge, &wrong).await.code(), FAILED, "{captcha}: {wrong}");
             assert_eq!(ann.answer(&sale, &challenge, &right).await.code(), FAILED, "{captcha}: it is used up");
         }
-        // The way of the piece counts, too: here it has none.
+        // The path of the piece counts too. Here it has none.
         if captcha == CaptchaKind::Slider {
             let challenge = ann.challenge(&sale, json!({})).await;
             let x = &challenge["answer_for_tests"]["x"];
@@ -192,7 +192,7 @@ async fn a_wrong_answer_uses_the_challenge_up() {
     system.finish().await;
 }
 
-/// A1: a right answer that is sent 100 times at once, to two instances, yields one pass.
+/// A1: a right answer, sent 100 times at once to two instances, yields one pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_challenge_that_is_answered_a_hundred_times_at_once_yields_one_pass() {
     let mut system = System::start_with(&EASY).await;
@@ -208,7 +208,7 @@ async fn a_challenge_that_is_answered_a_hundred_times_at_once_yields_one_pass() 
     system.finish().await;
 }
 
-/// A1: a pass that is shown 100 times at once, to two instances and with as many Idempotency-Keys, buys once.
+/// A1: a pass, shown 100 times at once to two instances with 100 Idempotency-Keys, buys once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pass_that_is_shown_a_hundred_times_at_once_buys_once() {
     let mut system = System::start_with(&EASY).await;
@@ -222,8 +222,8 @@ async fn a_pass_that_is_shown_a_hundred_times_at_once_buys_once() {
     });
     let answers = join_all(clicks).await;
     assert_eq!(counted(&answers), BTreeMap::from([("202".into(), 1), (INVALID.into(), 99)]));
-    // Passes that were earned before a purchase are for that purchase: two of them do not buy two units. The challenge of the second was
-    // made at one instance, and is answered at the other.
+    // Passes earned before a purchase are for that purchase: two of them do not buy two units. The second challenge was made at one
+    // instance, and is answered at the other.
     let ben = Caller::new(&system, "ben");
     let elsewhere = Caller { at: system.instances[1].address, ..Caller::new(&system, "ben") };
     let one = ben.pass(&sale, json!({})).await;
@@ -237,7 +237,7 @@ async fn a_pass_that_is_shown_a_hundred_times_at_once_buys_once() {
     system.finish().await;
 }
 
-/// A1: another buyer, and another sale, get nothing for a challenge or a pass; and they do not use it up.
+/// A1: a challenge or a pass is worthless to another buyer and in another sale, and such an attempt does not consume it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_challenge_and_a_pass_are_good_for_their_buyer_and_their_sale_alone() {
     let system = System::shared_with(&EASY).await;
@@ -268,7 +268,7 @@ async fn a_challenge_and_a_pass_are_good_for_their_buyer_and_their_sale_alone() 
     system.finish().await;
 }
 
-/// The order of answers: what comes before the pass comes first, and only a purchase that takes units spends it.
+/// The order of answers: checks before the pass answer first, and only a purchase that takes units spends the pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pass_is_spent_only_by_a_purchase_that_takes_units() {
     let system = System::shared_with(&EASY).await;
@@ -282,7 +282,7 @@ async fn a_pass_is_spent_only_by_a_purchase_that_takes_units() {
     assert_eq!(with(json!({ "key": "guessed", "pass": pass })).await.code(), "403 wrong-key");
     assert_eq!(with(json!({ "key": sale.key, "pass": pass, "quantity": 4 })).await.code(), "409 sold-out");
     assert_eq!(with(json!({ "key": sale.key, "pass": pass, "quantity": 3 })).await.code(), "202");
-    // Nothing is left: a buyer without a pass hears so, also from the instance's memory.
+    // Sold out: a buyer without a pass gets this answer too, also from the instance's memory.
     for _ in 0..3 {
         assert_eq!(system.buy(&sale, "bob").send().await.code(), INVALID);
         assert_eq!(system.buy(&empty, "bob").send().await.code(), INVALID);
@@ -291,13 +291,13 @@ async fn a_pass_is_spent_only_by_a_purchase_that_takes_units() {
     for _ in 0..3 {
         assert_eq!(buy(&system, &empty, "bob", &bobs).send().await.code(), "409 sold-out");
     }
-    // A sale that asks for nothing ignores what is shown.
+    // A sale without a challenge ignores a pass.
     assert_eq!(buy(&system, &plain, "ann", "anything").send().await.code(), "202");
     system.settled(&sale).await;
     system.finish().await;
 }
 
-/// Answers cannot be gathered in advance, nor after the end.
+/// Answers cannot be collected before the sale, or after its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn challenges_are_given_from_shortly_before_the_start_until_the_end() {
     let system = System::shared_with(&EASY).await;
@@ -314,7 +314,7 @@ async fn challenges_are_given_from_shortly_before_the_start_until_the_end() {
     let over = system.create_sale(lasting(-2_000, -1_000)).await;
     assert_eq!(ann.ask(&over, json!({})).await.code(), "403 ended");
     assert_eq!(ann.answer(&over, &json!({ "challenge_id": "x" }), &json!("x")).await.code(), "403 ended");
-    // What a sale does not offer is refused.
+    // A kind of challenge that the sale does not offer is refused.
     let plain = system.create_sale(terms(5)).await;
     for (sale, wish) in [(&plain, json!({})), (&plain, json!({ "kind": "work" })), (&near, json!({ "kind": "image" }))]
     {
@@ -325,12 +325,12 @@ async fn challenges_are_given_from_shortly_before_the_start_until_the_end() {
     let url = format!("/api/v1/sales/{}/challenges", near.id);
     let anybody = Client::new().post(system.url(&url)).send().await.unwrap();
     assert_eq!(anybody.status(), 401);
-    // No body is as good as an empty one.
+    // No body is the same as an empty one.
     assert_eq!(system.post(&url, "ann").await.0, 201);
     system.finish().await;
 }
 
-/// Waits until this moment is well past, by the service's clock; Redis's differs by milliseconds.
+/// Waits until well after this moment by the service's clock. Redis's clock differs by milliseconds.
 async fn until_past(system: &System, at_ms: &Value) {
     let at_ms = at_ms.as_i64().unwrap();
     eventually(|| async {
@@ -353,7 +353,7 @@ async fn a_challenge_and_a_pass_end_with_their_time() {
     let challenge = ann.challenge(&sale, json!({})).await;
     until_past(&system, &challenge["expires_at_ms"]).await;
     assert_eq!(ann.answer(&sale, &challenge, &right_answer(&challenge)).await.code(), FAILED);
-    // On a busy machine an answer, too, may take two seconds.
+    // On a busy machine an answer may take two seconds.
     let earn = || async {
         let challenge = ann.challenge(&sale, json!({})).await;
         let earned = ann.answer(&sale, &challenge, &right_answer(&challenge)).await;
@@ -372,8 +372,7 @@ async fn a_challenge_and_a_pass_end_with_their_time() {
     system.finish().await;
 }
 
-/// A15: who guesses is limited by account and by address, in asking and in answering; and a request that one limit refuses uses
-/// up nothing of the other.
+/// A15: questions and answers are limited by account and by address. A request that one limit refuses consumes nothing of the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn guessing_is_limited_by_buyer_and_by_address() {
     let limits = [
@@ -388,7 +387,7 @@ async fn guessing_is_limited_by_buyer_and_by_address() {
     for (caller, answers) in [
         (from("ann", "9.9.9.9"), "ok ok ok buyer buyer buyer"),
         (from("ben", "9.9.9.9"), "ok ok address address"),
-        // All three are left, from elsewhere.
+        // From elsewhere, all three are left.
         (from("eve", "9.9.9.9"), "address"),
         (from("eve", "8.8.8.8"), "ok ok ok buyer"),
         (from("ann", "8.8.8.8"), "buyer"),
@@ -412,7 +411,8 @@ async fn guessing_is_limited_by_buyer_and_by_address() {
     system.finish().await;
 }
 
-/// When none is drawn, a 503 says so at once and counts against no limit; purchases go on, and those who cannot wait do work.
+/// When no challenge can be drawn, a 503 comes at once and counts against no limit. Purchases continue, and impatient buyers can choose
+/// work.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_pool_is_a_503_at_once_and_disturbs_no_purchase() {
     let settings = [("SECKILL_CAPTCHA__DRAW_THREADS", "0"), ("SECKILL_CAPTCHA__BUYER_LIMIT", "6")];
@@ -443,7 +443,7 @@ async fn an_empty_pool_is_a_503_at_once_and_disturbs_no_purchase() {
     system.finish().await;
 }
 
-/// What Redis forgets, and a refill brings back: a pass that has bought stays spent, and one that has not stays good.
+/// After Redis's memory loss, a refill restores the passes: a used pass stays spent, and an unused one stays good.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spent_pass_stays_spent_through_a_refill_and_others_stay_good() {
     let redis = OwnRedis::start().await;
@@ -471,8 +471,8 @@ async fn a_spent_pass_stays_spent_through_a_refill_and_others_stay_good() {
     system.finish().await;
 }
 
-/// A purchase is cut off after its hold, as if the process had died on that line: units are taken and the pass is spent in one call
-/// of one script, so that the repeat needs no other pass, and nobody can use this one once more.
+/// A purchase is cut off after its hold, as if the process had died on that line. One call of one script takes the units and spends the
+/// pass. So the repeat needs no other pass, and nobody can use this one again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_that_was_cut_off_after_its_hold_needs_no_other_pass() {
     let settings = [("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")];

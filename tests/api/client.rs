@@ -1,4 +1,4 @@
-//! The client crate: permits and webhooks. `client_orders` has what it does for buyers.
+//! The client crate: permits and webhooks. `client_orders` tests the buyer's part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn address(system: &System) -> String {
     format!("http://{}", system.instances[0].address)
 }
 
-/// A client of a new application, which waits as long as a slow machine needs.
+/// A client of a new application, patient enough for a slow machine.
 async fn client(system: &System, app: &str) -> FlowClient {
     let token = Caller::new(system, app).await.token;
     FlowClient::new(&Service::new(&address(system)).unwrap(), app, &token).unwrap().with_timeout(PATIENCE)
@@ -47,7 +47,7 @@ async fn granted(flow: &FlowClient, policy: &str) -> Permit {
     eventually(|| async { ask(flow, policy).await.map_err(|refusal| refusal.to_string()) }).await
 }
 
-/// Each answer of the service is a decision of its own, and mistakes are errors.
+/// Each answer of the service is a separate decision, and mistakes are errors.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permit_is_granted_refused_prepared_or_not_configured() {
     let system = System::shared().await;
@@ -70,7 +70,7 @@ async fn a_permit_is_granted_refused_prepared_or_not_configured() {
     };
     assert_eq!((answer, refusal.reason), (json!({ "page": "later" }), Reason::Limit));
 
-    // All or nothing over several policies: the refusal of one uses up nothing of the other.
+    // All or nothing over several policies: the refusal of one consumes nothing of the other.
     let both = [Ask { policy: "login", key: "bob", permits: 1 }, Ask { policy: "page", key: "k", permits: 1 }];
     assert!(flow.acquire_all(&both).await.unwrap().permit().is_err());
     let left = flow.acquire("login", "bob", 1).await.unwrap().permit().unwrap();
@@ -84,7 +84,7 @@ async fn a_permit_is_granted_refused_prepared_or_not_configured() {
     system.finish().await;
 }
 
-/// A lease returns however its holder ends: by hand, by a drop, by a task that is cancelled or panics, on a thread of no runtime.
+/// A lease returns however its holder ends: by hand, by a drop, in a cancelled or panicking task, on a thread without a runtime.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_comes_back_however_its_holder_ends() {
     let system = System::shared().await;
@@ -115,8 +115,8 @@ async fn a_lease_comes_back_however_its_holder_ends() {
     let elsewhere = granted(&flow, "place").await;
     std::thread::spawn(move || drop(elsewhere)).join().unwrap();
 
-    // A release that is cancelled before its answer goes on in the background. On a busy machine, the answer may be there at
-    // once; then another release is cancelled.
+    // A release that is cancelled before its answer goes on in the background. On a busy machine the answer may be there at once; then
+    // another release is cancelled.
     eventually(|| async {
         let hasty = granted(&flow, "place").await;
         let mut release = Box::pin(hasty.release(Outcome::Error));
@@ -142,7 +142,7 @@ async fn failures_that_are_reported_open_the_breaker_of_a_policy() {
     for outcome in [Outcome::Ok, Outcome::Ok, Outcome::Error, Outcome::Error] {
         ask(&flow, "bank").await.unwrap().release(outcome).await.unwrap();
     }
-    // A call that runs out of time is refused for another reason.
+    // A call that times out is refused for another reason.
     eventually(|| async {
         match ask(&flow, "bank").await {
             Err(refusal) if refusal.reason == Reason::Breaker => Ok(()),
@@ -153,13 +153,12 @@ async fn failures_that_are_reported_open_the_breaker_of_a_policy() {
     system.finish().await;
 }
 
-/// A service that does not answer, and one that is not there: the caller's choice holds, and nobody waits for longer than the
-/// time-out.
+/// A silent service, and a missing one: the caller's choice applies, and no call takes longer than the time-out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_away_refuses_or_grants_as_the_caller_has_chosen() {
-    // Connections stand, because the kernel accepts them, and nothing comes of them.
+    // The kernel accepts the connections, and no answer comes.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // A port that is taken, so that nobody else listens there, and on which nothing listens.
+    // A reserved port on which nothing listens, so that no other process can listen there.
     let gone = TcpSocket::new_v4().unwrap();
     gone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let patience = Duration::from_millis(300);
@@ -178,7 +177,7 @@ async fn a_service_that_is_away_refuses_or_grants_as_the_caller_has_chosen() {
     }
 }
 
-/// A way to a service that can be closed: connections are then dropped as they are made.
+/// A proxy to a service that can be closed: it then drops each new connection.
 struct Way {
     address: String,
     is_closed: Arc<AtomicBool>,
@@ -209,8 +208,7 @@ async fn way_to(system: &System) -> Way {
     way
 }
 
-/// After a few failures callers stop asking, so that a service that comes back is not met by all of them; and they notice that it
-/// is back.
+/// After a few failures callers stop asking, so that not all of them meet a returning service at once. They notice its return.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_a_service_that_is_away_do_not_storm_it() {
     let system = System::shared().await;
@@ -235,7 +233,7 @@ fn headers(arrival: &Arrival) -> HashMap<&'static str, String> {
     ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| (name, arrival.header(name))).into()
 }
 
-/// A message of the service is verified and read; one that is changed, old or signed by another is refused.
+/// A message of the service is verified and read. A changed, old or wrongly signed message is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
     let receiver = Receiver::start();
@@ -249,7 +247,7 @@ async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
     all_told(&system).await;
     let arrivals = receiver.seen();
 
-    // A receiver that knows only one of the two secrets verifies as well.
+    // A receiver that knows only one of the two secrets can verify too.
     for known in [&both, &new, &old] {
         let verifier = WebhookVerifier::new(known).unwrap();
         let mut statuses = Vec::new();
@@ -277,7 +275,7 @@ async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
     assert_eq!(verifier.verify(header, forged.as_bytes(), now), refused(SignatureError::NotOurs));
     let stranger = WebhookVerifier::new(&webhook_secret()).unwrap();
     assert_eq!(stranger.verify(header, body, now), refused(SignatureError::NotOurs));
-    // As if it were sent again ten minutes later, or came from a clock that is ten minutes ahead.
+    // As if it was sent again ten minutes later, or by a clock that is ten minutes fast.
     let minutes = Duration::from_secs(600);
     for then in [now + minutes, now - minutes] {
         assert_eq!(verifier.verify(header, body, then), refused(SignatureError::NotNow));
@@ -286,7 +284,7 @@ async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
     system.finish().await;
 }
 
-/// A server of another kind at the address is an error of its own, and no refusal: it would else be taken for a limit.
+/// Another kind of server at the address is an error of its own, not a refusal: a refusal would look like a limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_server_at_the_address_is_an_error() {
     // The receiver answers every POST with 200 and the text `ok`.

@@ -1,4 +1,4 @@
-//! The client crate: what it does for buyers, from the purchase to the end of the order; and the load program, which uses it.
+//! The buyer's part of the client crate, from the purchase to the end of the order; and the load program, which uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::broken_network::Wire;
 use crate::payments_and_callbacks::Callback;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
-/// A service that is waited for as long as a slow machine needs.
+/// A service with a time-out for a slow machine.
 fn service_at(address: SocketAddr) -> Service {
     Service::builder(&format!("http://{address}")).timeout(PATIENCE).build().unwrap()
 }
@@ -46,8 +46,7 @@ async fn written(buyer: &BuyerClient, ticket: &Ticket) -> Order {
     buyer.wait_for(ticket.order_id, PATIENCE, |order| order.status != OrderStatus::Accepted).await.unwrap()
 }
 
-/// A proxy that loses the first answers: the service has done its work, and its caller never hears of it. It keeps what the
-/// callers have sent.
+/// A proxy that loses the first answers: the service has done its work, and the caller does not know it. It records the callers' requests.
 struct Proxy {
     address: SocketAddr,
     sent: Arc<Mutex<Vec<u8>>>,
@@ -92,13 +91,13 @@ impl Proxy {
         Self { address, sent }
     }
 
-    /// How many requests have begun with this line.
+    /// The number of requests that begin with this line.
     fn requests(&self, line: &str) -> usize {
         String::from_utf8_lossy(&self.sent.lock().unwrap()).matches(line).count()
     }
 }
 
-/// The first two answers are lost on the way. The client asks again under the same Idempotency-Key, and there is one order.
+/// The proxy loses the first two answers. The client repeats under the same Idempotency-Key, and there is one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -111,7 +110,7 @@ async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 4));
 
-    // When every answer is lost, the client says that it does not know; the same purchase finds out later.
+    // When every answer is lost, the client says that it does not know. A later repeat of the same purchase finds out.
     let deaf = Proxy::losing(usize::MAX, &system).await;
     let terms = RetryTerms { attempts: 2, ..RetryTerms::default() };
     let again = purchase(&sale).under("stored-before-the-crash").unwrap();
@@ -125,14 +124,14 @@ async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
     system.finish().await;
 }
 
-/// A purchase that is dropped before its answer, by a caller who has no more patience, is the same purchase when it is repeated.
+/// A caller gives up and drops a purchase before its answer. A repeat is the same purchase.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_that_is_cancelled_and_repeated_is_one() {
     let system = System::shared_with(&UNLIMITED).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(5) }).await;
     let (ann, wanted) = (buyer(&system, "ann"), purchase(&sale));
     for _ in 0..3 {
-        // On a busy machine, the answer may be there at once; then another one is dropped.
+        // On a busy machine the answer may be there at once; then another one is dropped.
         eventually(|| async {
             let mut buying = Box::pin(ann.purchase(&wanted));
             match futures_util::poll!(&mut buying) {
@@ -149,7 +148,7 @@ async fn a_purchase_that_is_cancelled_and_repeated_is_one() {
     system.finish().await;
 }
 
-/// Refusals have the service's code and what belongs to it, and come at the first attempt.
+/// Refusals carry the service's code and its details, and come at the first attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_typed_and_are_not_retried() {
     let system = System::shared().await;
@@ -183,7 +182,7 @@ async fn refusals_are_typed_and_are_not_retried() {
     system.finish().await;
 }
 
-/// What a buyer reads: sales, the state, the time, the channels, and a sign-in of development mode.
+/// A buyer's reads: sales, the state, the time, the channels, and a sign-in of development mode.
 #[tokio::test(flavor = "multi_thread")]
 async fn sales_and_their_state_are_read() {
     let system = System::shared().await;
@@ -220,7 +219,7 @@ async fn a_buyer_of_many_orders_reads_them_page_by_page() {
     for _ in 0..120 {
         bought.insert(ann.purchase(&purchase(&sale)).await.unwrap().order_id);
     }
-    // An order that is written between two pages is newer than its purchase, and may move to the page that has been read.
+    // An order written between two pages is newer than its purchase, and may move to a page already read.
     system.settled(&sale).await;
     let ids = |orders: &[Order]| orders.iter().map(|order| order.order_id).collect::<BTreeSet<Uuid>>();
     let first = ann.orders(Some(sale.id.get()), None).await.unwrap();
@@ -232,7 +231,7 @@ async fn a_buyer_of_many_orders_reads_them_page_by_page() {
     system.finish().await;
 }
 
-/// How far along an order is. Each status comes after those before it.
+/// The progress of an order: each status is greater than the earlier ones.
 fn progress(status: &OrderStatus) -> usize {
     use OrderStatus::{Accepted, Cancelled, Paid, PendingPayment, Refunded, Refunding};
     let order = [Accepted, PendingPayment, Paid, Refunding, Refunded, Cancelled];
@@ -244,7 +243,7 @@ fn in_order(seen: &[OrderStatus]) -> bool {
     seen.windows(2).all(|pair| progress(&pair[0]) < progress(&pair[1]))
 }
 
-/// The statuses that a follower sees, up to and with this one.
+/// The statuses that a follower sees, up to and including this one.
 async fn seen_until(mut changes: OrderChanges, last: OrderStatus) -> (Vec<OrderStatus>, OrderChanges) {
     let mut seen = Vec::new();
     while seen.last() != Some(&last) {
@@ -254,8 +253,8 @@ async fn seen_until(mut changes: OrderChanges, last: OrderStatus) -> (Vec<OrderS
     (seen, changes)
 }
 
-/// Follows an order whose first status has come by a stream, and by no poll. A busy service may refuse a stream for a moment; then it is
-/// followed anew.
+/// Follows an order until its first status came by a stream, without a poll. A busy service may refuse a stream for a moment; then the test
+/// follows the order again.
 async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Proxy, OrderChanges) {
     eventually(|| async {
         let wire = Proxy::losing(0, system).await;
@@ -267,8 +266,7 @@ async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Proxy, O
     .await
 }
 
-/// An order is followed from its purchase to its payment and back, by events and by polling alone. Whoever follows by events does
-/// not poll.
+/// An order is followed from its purchase to its payment and refund, by events and by polling alone. A follower with events does not poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
     let system = System::shared().await;
@@ -292,7 +290,7 @@ async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
     }
     let polls = wire.requests(&format!("GET /api/v1/orders/{order} "));
     let streams = wire.requests(&format!("GET /api/v1/orders/{order}/events "));
-    // A stream that breaks is asked for again, and while a busy service refuses it the client polls.
+    // A broken stream is opened again, and while a busy service refuses it the client polls.
     assert!(streams > 1 || (streams, polls) == (1, 0), "{polls} polls beside {streams} streams");
 
     let refund = ann.refund(order, "too small").await.unwrap();
@@ -311,8 +309,8 @@ async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
     system.finish().await;
 }
 
-/// Where no stream is to be had, because the instance has as many as it may have, or because the way to it breaks streams, the
-/// order is polled, and nothing is missed.
+/// When no stream is possible, the client polls and misses nothing. Two causes: the instance has its maximum of streams, or the network
+/// breaks streams.
 #[tokio::test(flavor = "multi_thread")]
 async fn polling_is_the_net_under_events() {
     let system = System::start_with(&[("SECKILL_HTTP__STREAMS_MAX", "1")]).await;
@@ -342,7 +340,7 @@ async fn polling_is_the_net_under_events() {
     system.finish().await;
 }
 
-/// A stream whose connection breaks is opened again; the follower misses nothing and hears nothing twice.
+/// A broken stream is opened again. The follower misses nothing and gets nothing twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_survives_the_end_of_its_stream() {
     let mut system = System::prepare(&[]).await;
@@ -393,8 +391,8 @@ async fn a_rush_follows_some_of_its_winners() {
     system.finish().await;
 }
 
-/// Everybody who is mixed into a rush meets the service as intended, from several threads of the load program; and the report says
-/// whether the crowd was sent by its schedule.
+/// Each kind of visitor in a rush meets the service as intended, from several threads of the load program. The report says whether the
+/// crowd was sent on schedule.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_has_more_than_buyers_in_it() {
     let system = System::shared().await;
@@ -429,7 +427,7 @@ async fn a_rush_has_more_than_buyers_in_it() {
     system.finish().await;
 }
 
-/// A wait for a status ends at its time-out, and an order that ends otherwise ends the wait.
+/// A wait for a status ends at its time-out, or when the order ends otherwise.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_for_an_order_is_bounded() {
     let system = System::shared().await;

@@ -1,4 +1,4 @@
-//! compose.yaml and the Dockerfile: what can be known of them without Docker. tests/docker_by_hand.sh carries out the Dockerfile's steps.
+//! compose.yaml and the Dockerfile: the checks that need no Docker. tests/docker_by_hand.sh executes the Dockerfile's steps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::dashboards::{TOP, read};
 
-/// What `docker compose up` has to start.
+/// The services of `docker compose up`.
 const SERVICES: [&str; 13] = [
     "edge",
     "grafana",
@@ -35,12 +35,12 @@ fn services() -> BTreeMap<String, Value> {
     serde_json::from_value(compose()["services"].clone()).unwrap()
 }
 
-/// The texts of a list, and none where there is no list.
+/// The texts of a list; none if it is not a list.
 fn texts(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text")).collect()
 }
 
-/// A service's environment, in which these variables are set and all others have their defaults.
+/// A service's environment: these variables are set, and all others have their defaults.
 fn environment(service: &Value, set: &[(&str, &str)]) -> HashMap<String, String> {
     let variable = Regex::new(r"\$\{(\w+)(?::-([^}]*))?\}").unwrap();
     let value_of = |found: &Captures<'_>| {
@@ -53,7 +53,7 @@ fn environment(service: &Value, set: &[(&str, &str)]) -> HashMap<String, String>
         .collect()
 }
 
-/// Whether an image is named with its whole version, so that nobody gets another one tomorrow.
+/// Whether an image is named with its full version, so that a later pull gets the same one.
 fn is_pinned(image: &str) -> bool {
     Regex::new(r"^[a-z0-9./-]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z0-9]+)*$").unwrap().is_match(image)
 }
@@ -90,7 +90,7 @@ fn names(value: &Value) -> Vec<&str> {
     keys.chain(texts(value)).collect()
 }
 
-/// What is wrong in a file: unknown words, and references to what does not exist.
+/// The errors of a file: unknown words, and references to missing things.
 fn problems(compose: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     let mut check = |place: &str, found: Vec<&str>, known: &[&str]| {
@@ -138,7 +138,7 @@ fn compose_yaml_has_only_known_words_and_references() {
 fn everything_is_started() {
     let services = services();
     assert_eq!(services.keys().map(String::as_str).collect::<Vec<_>>(), SERVICES);
-    // What other files expect to find in this network.
+    // The names that other files expect in this network.
     let [prometheus, nginx] = ["deploy/prometheus/prometheus.yaml", "deploy/nginx.conf"].map(read);
     let host = Regex::new(r"\b([a-z]+-[0-9]):[0-9]+\b").unwrap();
     let named: BTreeSet<&str> = [&prometheus, &nginx]
@@ -149,7 +149,7 @@ fn everything_is_started() {
     assert_eq!(named, ["serve-1", "serve-2", "work-1", "work-2"].into());
 }
 
-/// Each name in an environment is a setting with a valid value, and what `./dev` sets is set.
+/// Each name in an environment is a setting with a valid value, and all settings of `./dev` are set.
 #[test]
 fn every_environment_is_one_that_the_program_accepts() {
     let mut set = BTreeSet::new();
@@ -170,7 +170,7 @@ fn every_environment_is_one_that_the_program_accepts() {
     assert!(set.contains("SECKILL_HTTP__TRUSTED_PROXIES"));
 }
 
-/// Outside development mode nothing starts until each of the file's own secrets is replaced.
+/// Outside development mode nothing starts until each secret of the file is replaced.
 #[test]
 fn no_default_secret_is_accepted_outside_development_mode() {
     let services = services();
@@ -211,7 +211,7 @@ fn every_service_is_pinned_watched_and_confined() {
         }
         assert_eq!(texts(&service["cap_drop"]), ["ALL"], "{name}");
         assert_eq!(texts(&service["security_opt"]), ["no-new-privileges:true"], "{name}");
-        // What their images need to give files to a user of their own, and to become that user; and nginx for its port.
+        // Their images need these to change the owner of files and to become that user; nginx needs one for its port.
         let needed = match name.as_str() {
             "redis" | "postgres" | "rabbitmq" => &["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"][..],
             "edge" => &["CHOWN", "DAC_OVERRIDE", "NET_BIND_SERVICE", "SETGID", "SETUID"],
@@ -232,8 +232,7 @@ fn every_service_is_pinned_watched_and_confined() {
     );
 }
 
-/// Development mode, in which everybody may do everything, is opened to other machines by two statements only. Nothing starts before
-/// `setup` has ended.
+/// In development mode everyone may do everything. Only two statements open it to other machines. Nothing starts before `setup` has ended.
 #[test]
 fn development_mode_is_not_published_by_one_variable() {
     let services = services();
@@ -241,7 +240,7 @@ fn development_mode_is_not_published_by_one_variable() {
     let entrypoint = texts(&services["setup"]["entrypoint"]);
     let [sh, flag, script] = entrypoint[..] else { panic!("{entrypoint:?}") };
     let variable = Regex::new(r"\$\{(\w+):-([^}]*)\}").unwrap();
-    // `seckill` does nothing, and is a function here.
+    // `seckill` does nothing: it is a function here.
     let starts = |set: &[(&str, &str)]| {
         let value = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
         let script =
@@ -278,7 +277,7 @@ fn every_mounted_file_is_in_the_repository_and_read_only() {
     assert!(files >= 4, "{files} files are mounted");
 }
 
-/// The Dockerfile starts from whole versions, copies what there is, and ends without root and with a health check.
+/// The Dockerfile starts from full versions, copies existing files, and ends without root and with a health check.
 #[test]
 fn the_dockerfile_ends_in_a_program_without_root() {
     let file = read("Dockerfile").replace("\\\n", " ");
@@ -302,7 +301,7 @@ fn the_dockerfile_ends_in_a_program_without_root() {
             assert!(!ignored.lines().any(|line| line == *source), "{source} is in .dockerignore");
         }
     }
-    // What the program is made of reaches the build.
+    // All inputs of the program reach the build.
     for needed in [
         "src",
         "crates",
@@ -323,8 +322,8 @@ fn the_dockerfile_ends_in_a_program_without_root() {
     assert!(!after.contains("\nRUN ") && after.contains("\nHEALTHCHECK "), "{after}");
 }
 
-/// Cargo refuses a manifest that names a test whose file is missing, and the Dockerfile deletes all files but the manifests for its
-/// first layers. So it makes each of these files.
+/// Cargo refuses a manifest that names a missing test file. For its first layers the Dockerfile deletes all files except the manifests, so
+/// it creates an empty file for each test.
 #[test]
 fn the_dockerfile_makes_each_test_that_a_manifest_names() {
     let dockerfile = read("Dockerfile");

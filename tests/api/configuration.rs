@@ -90,7 +90,7 @@ fn a_wrong_value_names_its_setting() {
     }
 }
 
-/// A time of nothing is a loop without a pause, or what never works. Where it is meant to mean something, its comment says so.
+/// A time of 0 would mean a loop without a pause, or a feature that never works. Where 0 has a meaning, the setting's comment says so.
 #[test]
 fn no_time_may_be_nothing_unless_its_comment_says_what_that_means() {
     let (mut section, mut comment, mut checked, mut taken) = (String::new(), String::new(), 0, Vec::new());

@@ -1,4 +1,4 @@
-//! Servers that are slow, and more requests than can be served.
+//! Slow servers, and more requests than can be served.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,20 +22,20 @@ const ALERTS: [&str; 6] = [
     "SeckillCommitsSlow",
     "SeckillRequestsShed",
 ];
-/// From here to Redis, and as long back.
+/// From here to Redis. The way back takes the same time.
 const ONE_WAY: Duration = Duration::from_millis(300);
 const BUYERS: usize = 40;
 const READERS: usize = 12;
 
-/// Redis and PostgreSQL become slow while a crowd buys and reads: that, and what is refused and waits for it, are alerts until the
-/// servers are fast again and few buyers come.
+/// Redis and PostgreSQL become slow while a crowd buys and reads. The delays, refusals and queues are alerts until the servers are fast
+/// again and few buyers come.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
     let settings = [
-        // Few under way are enough of a crowd.
+        // A few purchases in flight are enough of a crowd.
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "50"),
         ("SECKILL_HTTP__LINE_MAX", "1"),
-        // A late answer of Redis is an answer.
+        // A late answer of Redis counts as an answer.
         ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000"),
         ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "10000"),
     ];
@@ -61,7 +61,7 @@ async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
         redis.delay(Duration::ZERO);
         scene.execute("DROP TRIGGER slow ON outbox").await;
     };
-    // So few that a busy machine, too, has quiet seconds between those that it keeps waiting.
+    // So few that even a busy machine has seconds without a delayed purchase.
     let few = buyers(system, at, &sale, Duration::from_secs(2));
     while_it_goes_on(few, drill.clears_after(&ALERTS, mend)).await;
     drill.finish().await;
@@ -69,12 +69,12 @@ async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
     programs.finish().await;
 }
 
-/// As if PostgreSQL's disk was slow. A commit of more than a second would be taken for a server that hangs.
+/// As if PostgreSQL's disk was slow. The service would take a commit of more than a second for a server that hangs.
 const SLOW_INSERTS: &str = "
     CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END $$;
     CREATE TRIGGER slow BEFORE INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION slow()";
 
-/// Lists a buyer's orders, again and again.
+/// Lists a buyer's orders, in a loop.
 async fn reads_orders(system: &System, at: SocketAddr, user: String) {
     let (http, token) = (Client::new(), system.token(&user, 0));
     loop {

@@ -1,4 +1,4 @@
-//! A world under drill: its Prometheus, and which of its alerts have fired and cleared.
+//! A world under drill: its Prometheus, and the alerts that have fired and cleared.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,19 +19,19 @@ pub struct Drill {
 }
 
 impl Drill {
-    /// Starts Prometheus for these instances and these workers. They may be started after it: it looks for them after five seconds.
+    /// Starts Prometheus for these instances and workers. They may start later: it looks for them every five seconds.
     pub fn start(world: World, programs: &Programs, serve: &[SocketAddr], work: &[SocketAddr]) -> Self {
         let prometheus = Prometheus::start(programs.folder(), &short_rules::text(), serve, work);
         Self { world, prometheus, fired: RefCell::default(), cleared: RefCell::default() }
     }
 
-    /// Waits until all are watched and no alert fires: a service at rest is no alarm.
+    /// Waits until all targets are watched and no alert fires: an idle service is no alarm.
     pub async fn begin(&self) {
         self.prometheus.is_ready(rules().len()).await;
         self.nothing_fires().await;
     }
 
-    /// Causes the condition of alerts of which none fires, and waits until each of them has fired.
+    /// Checks that none of the alerts fires, applies the cause, and waits until each has fired.
     pub async fn fires_after<T>(&self, alerts: &[&'static str], cause: impl Future<Output = T>) -> T {
         self.none_fires(alerts).await;
         let caused = cause.await;
@@ -39,13 +39,13 @@ impl Drill {
         caused
     }
 
-    /// Likewise, with a cause that goes on for ever. It ends when all have fired.
+    /// As `fires_after`, with an endless cause. It ends when all have fired.
     pub async fn fires_while(&self, alerts: &[&'static str], cause: impl Future) {
         self.none_fires(alerts).await;
         while_it_goes_on(cause, self.each_fires(alerts)).await;
     }
 
-    /// Takes the cause away, and waits until none of the alerts fires any more.
+    /// Takes the cause away, and waits until none of the alerts fires.
     pub async fn clears_after<T>(&self, alerts: &[&'static str], mend: impl Future<Output = T>) -> T {
         let mended = mend.await;
         self.none_fires(alerts).await;
@@ -53,7 +53,7 @@ impl Drill {
         mended
     }
 
-    /// Waits until nothing fires, nothing that came along either, and checks that every row of the world was carried out.
+    /// Waits until no alert fires at all, and checks that every row of the world was used.
     pub async fn finish(self) {
         self.nothing_fires().await;
         let rows: BTreeSet<&str> =
@@ -64,7 +64,7 @@ impl Drill {
 
     async fn each_fires(&self, alerts: &[&'static str]) {
         let causes: Vec<&str> = alerts.iter().map(|alert| self.cause_of(alert)).collect();
-        // One that has fired may clear while the others are awaited: some events are over at once.
+        // An alert may clear while others are awaited: some events are short.
         let missing = RefCell::new(alerts.iter().copied().collect::<BTreeSet<_>>());
         eventually(|| async {
             let firing = self.prometheus.firing().await?;
@@ -93,14 +93,14 @@ impl Drill {
         .await;
     }
 
-    /// What the table says of an alert of this world.
+    /// The cause in the table for an alert of this world.
     fn cause_of(&self, alert: &str) -> &'static str {
         let row = ROWS.iter().find(|(named, world, _)| *named == alert && *world == self.world);
         row.unwrap_or_else(|| panic!("{alert} has no row in the world {:?}", self.world)).2
     }
 }
 
-/// Does something while something else goes on, which has no end.
+/// Does the work while an endless task runs.
 pub async fn while_it_goes_on<T>(endless: impl Future, work: impl Future<Output = T>) -> T {
     tokio::select! {
         _ = endless => panic!("what should go on has ended"),

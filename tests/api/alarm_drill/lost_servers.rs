@@ -1,4 +1,4 @@
-//! Servers and processes that are lost, while buyers come.
+//! Servers and processes that are lost while buyers come.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const NO_WORKER: [&str; 2] = ["SeckillInstanceLost", "SeckillWorkersLost"];
 const NO_BROKER_AND_NO_REDIS: [&str; 4] =
     ["SeckillBrokerLost", "SeckillOutboxOld", "SeckillRedisLost", "SeckillLimiterDown"];
 
-/// PostgreSQL, the only worker, RabbitMQ and Redis go and come back: each is an alert, and so are the purchases that fail meanwhile.
+/// PostgreSQL, the only worker, RabbitMQ and Redis stop and come back. Each is an alert, and so are the purchases that fail meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     let programs = Programs::prepare(&[("SECKILL_ALARMS__OUTBOX_AGE_S", "2")]).await;
@@ -63,7 +63,7 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
         drill
             .fires_after(&alerts, async {
                 broker.cut();
-                // Its row waits in the outbox. Without Redis there would be none.
+                // Its row stays in the outbox. Without Redis there would be none.
                 bought(system, at, &sale, "waits").await;
                 redis.cut();
             })
@@ -76,15 +76,15 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
             .await;
         work
     };
-    // Good answers go on when all is well again: alerts about the share of 503s clear by them.
+    // Good answers continue afterwards: they clear alerts about the share of 503s.
     let work = while_it_goes_on(buyers(system, at, &sale, Duration::from_millis(300)), lose).await;
     drill.finish().await;
     drop((serve, work));
     programs.finish().await;
 }
 
-/// Cuts the wire until a step of the program at this address has failed: a counter appears with its first event, which an increase does not
-/// see, and the steps to come are too few to leave one out.
+/// Cuts the wire until a step of the program at this address has failed. A counter appears with its first event, which `increase` does not
+/// see, and the drill causes too few later events to lose one.
 async fn fails(at: SocketAddr, step: &str, wire: &Wire) {
     let series = format!("seckill_step_failures_total{{step=\"{step}\"}}");
     wire.cut();

@@ -1,4 +1,4 @@
-//! Messages that are not processed, not read, or not taken.
+//! Messages that are not processed, not read, or not accepted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::scene::Scene;
 use crate::broken_network::Wire;
 use crate::relay_resends::published;
 
-/// Rows that the relay has still to publish: the expiry of an order.
+/// Unpublished rows of the outbox: the expiry of an order.
 const UNPUBLISHED: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
 
 pub async fn an_order_cannot_be_written(scene: Scene<'_>) {
@@ -35,12 +35,12 @@ pub async fn an_order_cannot_be_written(scene: Scene<'_>) {
     assert_eq!(system.orders(&sale).await, 1);
 }
 
-/// The sale has an order: its cancellation has made the queue of this delay, and the relay does not look whether it is still there.
+/// The sale has an order: its cancellation has made the queue of this delay, and the relay does not check that the queue still exists.
 pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
     let (system, alerts) = (scene.system, ["SeckillMessagesUnroutable"]);
     let delay_ms = rung_for(terms(1).pay_within_ms - 5_000);
     let before = unroutable(scene.at).await;
-    // Now and then the broker closes the connection that publishes to a queue just deleted, and the next one declares the queue.
+    // Sometimes the broker closes the connection that publishes to a deleted queue. The next connection declares the queue.
     let lose = eventually(|| async {
         delete_queue(system, &format!("delay-groups-{delay_ms}")).await;
         scene.bought(sale, &format!("u{}", Uuid::new_v4().simple())).await;
@@ -50,11 +50,11 @@ pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
         counted.then_some(()).ok_or("another connection has declared the queue".to_owned())
     });
     scene.drill.fires_after(&alerts, lose).await;
-    // The relay has opened another link, which declares the queue anew, and has sent the message again.
+    // The relay has opened another link, which declares the queue, and has sent the message again.
     scene.drill.clears_after(&alerts, system.settled(sale)).await;
 }
 
-/// How many messages no queue has taken. The counter is there from the first order on.
+/// The number of messages that reached no queue. The counter exists from the first order on.
 async fn unroutable(at: SocketAddr) -> String {
     let metrics = reqwest::get(format!("http://{at}/metrics")).await.unwrap().text().await.unwrap();
     let count = metrics.lines().find_map(|line| line.strip_prefix("seckill_relayed_total{result=\"unroutable\"} "));
@@ -80,7 +80,7 @@ pub async fn a_message_cannot_be_read(scene: Scene<'_>) {
 
 pub async fn the_dead_letter_queue_is_deleted(scene: Scene<'_>, wire: &Wire) {
     let alerts = ["SeckillNoDeadLetterQueue"];
-    // A link that is opened anew for another reason meanwhile would declare it.
+    // A link opened meanwhile for another reason would declare the queue.
     let delete = async {
         loop {
             delete_queue(scene.system, "dead").await;

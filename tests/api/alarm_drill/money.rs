@@ -1,4 +1,4 @@
-//! Payments, refunds, callbacks and outflows that go wrong, at a sandbox bank that dies and comes back.
+//! Payments, refunds, callbacks and outflows that fail, at a sandbox bank that dies and comes back.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::payments_and_callbacks::Callback;
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 
-/// What goes wrong with money is an alert until its cause is gone.
+/// Each trouble with money is an alert until its cause is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn money_that_does_not_move_is_an_alert_until_it_does() {
     let (at, at_work, at_bank) = (free_address(), free_address(), free_address());
     let bank_url = format!("http://{at_bank}");
     let settings = [
         ("SECKILL_CHANNELS__SANDBOX__URL", bank_url.as_str()),
-        // On a busy machine the bank notes the times of arrivals late.
+        // On a busy machine the bank records arrival times late.
         ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", "250"),
-        // One payment is claimed at a time, so that others wait while the bank is dead.
+        // One payment is claimed at a time, so that a backlog grows while the bank is dead.
         ("SECKILL_CHANNELS__SANDBOX__RATE", "10"),
         ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", "10"),
         ("SECKILL_PAYMENTS__ASK_AFTER_MS", "2000"),
@@ -60,7 +60,7 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
     let configure = async {
         drop(work);
         let work = programs.start("work", at_work, &["work"], &[]).await;
-        // It would be looked at again after a minute.
+        // Otherwise the relay would look at it again after a minute.
         scene.execute("UPDATE outbox SET next_attempt_at = now() WHERE kind = 'payment_requested'").await;
         work
     };
@@ -114,7 +114,7 @@ impl Scene<'_> {
         self.post(&format!("/api/v1/orders/{order}/payments"), user, json!({ "channel": "sandbox" })).await;
     }
 
-    /// Posts as this buyer, until it is accepted.
+    /// Posts as this buyer until the service accepts.
     async fn post(&self, path: &str, user: &str, body: Value) {
         let (url, token) = (format!("http://{}{path}", self.at), self.system.token(user, 0));
         eventually(|| async {
@@ -139,7 +139,7 @@ impl Scene<'_> {
     }
 }
 
-/// Buys a unit, and waits until it can be paid.
+/// Buys a unit, and waits until the order can be paid.
 async fn order(system: &System, at: SocketAddr, sale: &Sale, user: &str) -> Uuid {
     let order = bought(system, at, sale, user).await;
     has_status(system, order, "pending_payment").await;
@@ -197,8 +197,8 @@ async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uui
     has_status(scene.system, paid, "refunded").await;
 }
 
-/// The bank dies while buyers pay. The payments, and the bank's absence, are made older than they are, and not waited for. When the bank is
-/// back it has a refund to decline, while the alerts clear.
+/// The bank dies while buyers pay. The test backdates the payments and the bank's absence and does not wait. When the bank is back it has a
+/// refund to decline, while the alerts clear.
 async fn the_bank_dies(
     scene: Scene<'_>,
     bank: &Bank<'_>,
@@ -236,7 +236,7 @@ async fn the_bank_dies(
     opened
 }
 
-/// Callbacks whose signature is right, but for another body.
+/// Callbacks with a valid signature for another body.
 async fn strangers_call_back(scene: Scene<'_>) {
     let alerts = ["SeckillCallbacksNotBelieved"];
     let forge = async {

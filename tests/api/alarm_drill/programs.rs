@@ -1,5 +1,5 @@
 //! The programs of a world: instances, workers and the sandbox bank, each a process of its own, as in production. Metrics belong to a
-//! process, so what is scraped is of this world alone.
+//! process, so Prometheus scrapes this world alone.
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub struct Programs {
 impl Programs {
     pub async fn prepare(settings: &[(&str, &str)]) -> Self {
         let own = [
-            // All buyers come from one address, and repeat what was not answered.
+            // All buyers come from one address, and repeat unanswered requests.
             ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
             ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
             ("SECKILL_ALARMS__INTERVAL_MS", "200"),
@@ -31,8 +31,8 @@ impl Programs {
         &self.records.0
     }
 
-    /// Starts a program that listens at this address, with more settings than the system's, and waits until it is ready. Its log goes
-    /// on behind what an earlier one of this name has written.
+    /// Starts a program that listens at this address, with these settings added to the system's, and waits until it is ready. Its log is
+    /// appended to the log of an earlier program with this name.
     pub async fn start(&self, name: &str, at: SocketAddr, command: &[&str], more: &[(&str, &str)]) -> Process {
         let bind = at.to_string();
         let own = [
@@ -51,13 +51,13 @@ impl Programs {
         process
     }
 
-    /// Deletes what the world leaves on servers that it shares with others. Its programs have ended.
+    /// Deletes the world's data on shared servers. Its programs have ended.
     pub async fn finish(self) {
         self.system.finish().await;
     }
 }
 
-/// The folder of a world: logs, and what Prometheus writes. A world that fails leaves it behind.
+/// The folder of a world: logs, and Prometheus's files. A world that fails leaves it behind.
 struct Records(PathBuf);
 
 impl Records {

@@ -18,7 +18,7 @@ use seckill_harness::folder::free_address;
 /// Rules are evaluated twice a second. A shorter interval would take processor time from the drilled service.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The server, which ends with the value.
+/// The server, which stops when the value is dropped.
 pub struct Prometheus {
     address: SocketAddr,
     http: Client,
@@ -27,7 +27,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts the server in this folder, with these rules, for these instances and these workers.
+    /// Starts the server in this folder, with these rules, for these instances and workers.
     pub fn start(folder: &Path, rules: &str, serve: &[SocketAddr], work: &[SocketAddr]) -> Self {
         let address = free_address();
         let listed = |targets: &[SocketAddr]| targets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
@@ -67,7 +67,7 @@ impl Prometheus {
         Ok(document["data"].take())
     }
 
-    /// Waits until every target is scraped, and every one of so many rules is evaluated without an error.
+    /// Waits until every target is scraped, and this number of rules is evaluated without an error.
     pub async fn is_ready(&self, rules: usize) {
         eventually(|| async {
             let targets = self.ask("targets?state=active").await?;
@@ -88,7 +88,7 @@ impl Prometheus {
         .await;
     }
 
-    /// The names of the alerts that fire.
+    /// The names of the firing alerts.
     pub async fn firing(&self) -> Result<BTreeSet<String>, String> {
         let alerts = self.ask("alerts").await?;
         let firing = alerts["alerts"].as_array().ok_or("no alerts")?.iter().filter(|alert| alert["state"] == "firing");

@@ -1,4 +1,4 @@
-//! Stock, holds, refills and limits that go wrong, each in a sale or under a policy of its own.
+//! Failures of stock, holds, refills and limits, each in a sale or under a policy of its own.
 
 use seckill_harness::{eventually, terms};
 use serde_json::json;
@@ -18,11 +18,11 @@ use seckill_harness::folder::free_address;
 const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
 const REJECTED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'";
 
-/// What goes wrong with a sale, a policy or a message is an alert until it is put right.
+/// Each trouble with a sale, a policy or a message is an alert until it is put right.
 #[tokio::test(flavor = "multi_thread")]
 async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_right() {
     let settings = [
-        // A message that the broker has returned or refused has failed, too.
+        // A message that the broker returned or refused counts as a failed attempt.
         ("SECKILL_OUTBOX__MAX_ATTEMPTS", "6"),
         ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
         ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
@@ -44,7 +44,7 @@ async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_r
     let scene = Scene { drill: &drill, system, at };
     let messages = async {
         tokio::join!(no_queue_takes_a_message(scene, &sale), a_message_cannot_be_read(scene));
-        // Last, because a link that is opened anew declares the queue.
+        // Last, because a newly opened link declares the queue.
         the_dead_letter_queue_is_deleted(scene, &broker).await;
     };
     tokio::join!(
@@ -70,7 +70,7 @@ async fn a_stock_figure_is_written_by_hand(scene: Scene<'_>) {
     system.settled(&sale).await;
     let key = format!("{}{{{}}}:sale", system.config.redis.prefix, sale.id);
     scene.drill.fires_after(&alerts, redis::<i64>(system, &["HSET", &key, "stock", "25"])).await;
-    // The sale has been filled anew by itself. The alarm stays for a minute, which is moved here and not waited for.
+    // The service has refilled the sale. The alarm stays for a minute: the test backdates it and does not wait.
     let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'drift'";
     scene.drill.clears_after(&alerts, scene.execute(past)).await;
 }
@@ -81,7 +81,7 @@ async fn a_key_of_a_sale_is_deleted(scene: Scene<'_>) {
     scene.bought(&sale, "ann").await;
     let key = format!("{}{{{}}}:buyers", system.config.redis.prefix, sale.id);
     scene.drill.fires_after(&alerts, redis::<i64>(system, &["DEL", &key])).await;
-    // As above, the alarm's minute is moved and not waited for.
+    // As above, the test backdates the alarm.
     let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'keys-lost'";
     scene.drill.clears_after(&alerts, scene.execute(past)).await;
 }
@@ -167,7 +167,7 @@ async fn the_key_of_a_limiter_is_broken(scene: Scene<'_>) {
     let bank = Caller::at(system, "bank", scene.at).await;
     set(system, policy("bank", "pay", a_day(1000))).await;
     let ask = json!({ "app": "bank", "policy": "pay" });
-    // An instance answers by itself where Redis is too slow; then there is no key.
+    // When Redis is too slow, an instance answers by itself, and there is no key.
     let key = eventually(|| async {
         let code = bank.code(ask.clone()).await;
         let key = keys(system, "{flow:bank}").await.first().cloned().filter(|_| code == 1);

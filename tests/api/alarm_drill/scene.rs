@@ -1,4 +1,4 @@
-//! What the troubles of a world have in common: buyers at an instance, and changes behind the service's back.
+//! Shared parts of the causes of a world: buyers at an instance, and changes behind the service's back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::drill::Drill;
 use crate::callers_apart::{keys, redis};
 
-/// A world under drill, as its troubles see it.
+/// A world under drill, as its causes see it.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     pub drill: &'a Drill,
@@ -20,12 +20,12 @@ pub struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Buys a unit, again and again until it is accepted. Returns the order.
+    /// Buys a unit, and repeats until the purchase is accepted. Returns the order.
     pub async fn bought(&self, sale: &Sale, user: &str) -> Uuid {
         bought(self.system, self.at, sale, user).await
     }
 
-    /// Forgets what the last minute counted under a policy, again and again, so that nobody waits for it.
+    /// Forgets the counts of the last minute under a policy, in a loop, so that nobody waits for it.
     pub async fn forget_counts(&self, policy: &str) -> ! {
         let policies = self.system.stores.ledger.policies(None).await.unwrap();
         let found = policies.iter().find(|one| one.terms.name.to_string() == policy).unwrap();
@@ -56,7 +56,7 @@ impl Scene<'_> {
         self.execute(format!("DROP TRIGGER refuse ON {table}")).await;
     }
 
-    /// Waits until a query about a sale counts so many rows.
+    /// Waits until a query about a sale counts this number of rows.
     pub async fn counts(&self, sql: &'static str, sale: &Sale, wanted: i64) {
         eventually(|| async {
             let rows = self.system.count(sql, sale).await;
@@ -66,7 +66,7 @@ impl Scene<'_> {
     }
 }
 
-/// Buys a unit, again and again until it is accepted. Returns the order.
+/// Buys a unit, and repeats until the purchase is accepted. Returns the order.
 pub async fn bought(system: &System, at: SocketAddr, sale: &Sale, user: &str) -> Uuid {
     eventually(|| async {
         let click = system.buy_at(at, sale, user).idempotent("k");
@@ -76,7 +76,7 @@ pub async fn bought(system: &System, at: SocketAddr, sale: &Sale, user: &str) ->
     .await
 }
 
-/// A new buyer at each turn, for ever.
+/// A new buyer in each iteration, without end.
 pub async fn buyers(system: &System, at: SocketAddr, sale: &Sale, pause: Duration) {
     loop {
         let user = format!("u{}", Uuid::new_v4().simple());

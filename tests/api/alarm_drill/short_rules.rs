@@ -1,9 +1,9 @@
 //! deploy/prometheus/rules.yaml with shorter durations, so that the drill takes seconds and not days.
 //!
-//! Expressions, metrics, labels, thresholds and annotations stay as they are, and each alert is still caused by its condition: what
-//! is shorter is how long a window looks back and how long a condition must last. Both are a twentieth, up to a bound, so that what
-//! must last longer than its window still does. The bound of the windows is longer than the pause after a failed step, which grows to 5 s.
-//! The windows of the error budget, up to three days, have a smaller part.
+//! Expressions, metrics, labels, thresholds and annotations stay the same, and each alert is still caused by its condition. Two durations
+//! are shorter: the window of a rate, and the time that a condition must last. Both are divided by 20, up to a bound, so that a condition
+//! that must last longer than its window still does. The bound of the windows is longer than the pause after a failed step, which grows to
+//! 5 s. The windows of the error budget, up to three days, are divided by a larger number.
 
 use regex::{Captures, Regex};
 use serde_json::Value;
@@ -14,11 +14,11 @@ const PART: f64 = 20.0;
 const WINDOW_MAX_S: f64 = 6.0;
 const WAIT_MAX_S: f64 = 7.5;
 
-/// Six hours become 4 s. A rate needs some scrapes, of which there are two a second.
+/// Six hours become 4 s. A rate needs several scrapes, and there are two a second.
 const BUDGET_PART: f64 = 5400.0;
 const BUDGET_WINDOW_MIN_S: f64 = 3.0;
 
-/// How far a window looks back that looks back so far in production.
+/// The short window in place of this window of production.
 fn window(seconds: f64) -> f64 {
     (seconds / PART).min(WINDOW_MAX_S)
 }
@@ -32,7 +32,7 @@ fn budget_window(seconds: f64) -> f64 {
     (seconds / BUDGET_PART).max(BUDGET_WINDOW_MIN_S)
 }
 
-/// Whether a rule records something for the alerts about the error budget.
+/// Whether a rule records a value for the alerts about the error budget.
 fn is_of_budget(rule: &Value) -> bool {
     let name = rule.get("record").and_then(Value::as_str).unwrap_or_default();
     name.starts_with("seckill:unavailable:ratio") || name == "seckill:answers:rate5m"
@@ -60,7 +60,7 @@ fn shortened(text: &str, shorter: fn(f64) -> f64) -> String {
         .into_owned()
 }
 
-/// The rules' file as it is, and with shorter durations. JSON is YAML, too.
+/// The file of rules as it is, and with shorter durations. JSON is valid YAML.
 fn files() -> (Value, Value) {
     let file: Value = serde_saphyr::from_str(&read(RULES)).unwrap();
     let mut short = file.clone();
@@ -82,7 +82,7 @@ pub fn text() -> String {
     files().1.to_string()
 }
 
-/// Nothing else is changed, and no duration is left that would make a world of the drill wait for long to fire or to clear.
+/// Nothing else changes, and no remaining duration makes a world of the drill wait long for an alert to fire or clear.
 #[test]
 fn only_durations_are_shorter() {
     let (file, short) = files();
@@ -91,12 +91,12 @@ fn only_durations_are_shorter() {
     let short = short.to_string();
     let all: Vec<f64> = durations().captures_iter(&short).map(|found| seconds(&found)).collect();
     assert!(all.len() > 50, "{all:?}");
-    // The longest windows of the error budget only say that it matters: their alerts clear by shorter ones.
+    // The longest windows of the error budget only show that the error matters. Their alerts clear by shorter windows.
     let long: Vec<f64> = all.into_iter().filter(|seconds| *seconds > WAIT_MAX_S).collect();
     assert_eq!(long, [16.0, 16.0, 48.0, 48.0], "a day and three days, each in both sums of its rule");
 }
 
-/// An alert that must not fire for what has happened once does not do so here, either.
+/// An alert that must ignore a single event ignores it here too.
 #[test]
 fn what_must_last_longer_than_its_window_still_must() {
     let mut compared = 0;

@@ -1,4 +1,4 @@
-//! Two Redis servers that are used as the master, and a worker that leaves work undone.
+//! Two Redis servers are used as the master, and a worker leaves work undone.
 
 use seckill_harness::{eventually, terms};
 use serde_json::json;
@@ -16,7 +16,8 @@ use seckill_harness::folder::free_address;
 const NO_REFILL_FOR_3_S: &str = "SELECT NOT EXISTS (
     SELECT FROM audit_log WHERE action = 'refill' AND at > now() - interval '3 seconds')";
 
-/// An instance at the wrong Redis server, a queue without a consumer and a step that always fails are alerts until each is put right.
+/// Three causes are alerts until each is put right: an instance at the wrong Redis server, a queue without a consumer, and a step that
+/// always fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() {
     let settings = [("SECKILL_OUTBOX__RESEND_AFTER_MS", "500"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")];
@@ -41,8 +42,8 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
             programs.start("right", at_right, &["serve"], &[("REDIS_URL", other_redis.url().as_str())]).await
         };
         let right = drill.fires_after(&["SeckillTwoMasters"], split).await;
-        // An instance leaves a sale alone for ten seconds that was taken from it. With another sale, some seconds later, there is a
-        // refill in each window.
+        // For ten seconds, an instance leaves a sale alone that another server has taken. A second sale, some seconds later, puts a refill
+        // into each window.
         let create = async {
             eventually(|| async {
                 let quiet = sqlx::query_scalar(NO_REFILL_FOR_3_S).fetch_one(&system.sql).await.unwrap();
@@ -71,7 +72,7 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
     programs.finish().await;
 }
 
-/// The Redis of the limiters has no memory left. That of the sales has.
+/// The limiters' Redis is out of memory. The sales' Redis is not.
 async fn limiters_find_no_room(scene: Scene<'_>, redis: &OwnRedis) {
     let (system, alerts) = (scene.system, ["SeckillTooManyKeys", "SeckillRedisMemory"]);
     let shop = Caller::at(system, "crowded", scene.at).await;
@@ -100,7 +101,7 @@ async fn limiters_find_no_room(scene: Scene<'_>, redis: &OwnRedis) {
     .await;
 }
 
-/// Only the count of what waits in outflows needs this table.
+/// Only the count of the outflows' backlog needs this table.
 async fn a_step_fails(scene: Scene<'_>) {
     let alerts = ["SeckillStepFails"];
     let lose = scene.execute("ALTER TABLE outflow_depths RENAME TO outflow_depths_gone");
