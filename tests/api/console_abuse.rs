@@ -1,5 +1,5 @@
-//! What attackers and careless texts can do in the console: texts that look like HTML, forged lines of the log, and secrets in
-//! answers. docs/protocol.md, Abuse: A11, A17.
+//! Attacks and careless texts in the console: texts that look like HTML, forged lines of the log, and secrets in answers. docs/protocol.md,
+//! Abuse: A11, A17.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -20,11 +20,11 @@ use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 use seckill_harness::{System, terms};
 
-/// A text that would do harm if it were taken for HTML, with an escape sequence that would do harm in a terminal.
+/// A text that would do harm as HTML, with an escape sequence that would do harm in a terminal.
 const PLANTED: &str = "<script>alert('planted')</script>\"'><b id=x>";
 const ESCAPE: &str = "\u{1b}[2JFORGED";
 
-/// Writes the text into the fields that people, applications and banks can fill, directly or by psql.
+/// Writes the text into the fields that people, applications and banks can fill, through the service or by psql.
 async fn plant(system: &System) {
     system.create_sale(NewSale { product: PLANTED.into(), ..terms(5) }).await;
     let degrade = Excess::Degrade { answer: json!({ "html": PLANTED }) };
@@ -46,7 +46,7 @@ async fn plant(system: &System) {
     sqlx::query(line).bind(ESCAPE).execute(&system.sql).await.unwrap();
 }
 
-/// A11: pages show what people write as text, never as markup. No page and no answer contains a secret.
+/// A11: pages show user input as text, never as markup. No page and no answer contains a secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_what_people_write_as_text_and_no_secret() {
     let (system, people) = staffed().await;
@@ -68,13 +68,13 @@ async fn assert_text_on_every_page(system: &System, root: &Person) {
             shown.insert(rule.address);
         }
     }
-    // The text was there to be escaped.
+    // The escaped text is there.
     for address in
         ["/admin", "/admin/policies", "/admin/policies/shop/p", "/admin/apps", "/admin/alarms", "/admin/audit-log"]
     {
         assert!(shown.contains(address), "{address} does not show the text: {shown:?}");
     }
-    // What stands in an address is text, too.
+    // Text in an address is escaped too.
     for address in [
         "/admin/policies?app=%3Cscript%3Ealert(1)%3C%2Fscript%3E",
         "/admin/audit-log?actor=%3Cscript%3Ealert(1)%3C%2Fscript%3E",
@@ -89,8 +89,8 @@ async fn assert_text_on_every_page(system: &System, root: &Person) {
     }
 }
 
-/// Secrets are password hashes, tokens of applications, of sessions and browsers, and the keys of the service. A token of an
-/// application is shown once, in the answer that makes it.
+/// Secrets are password hashes, tokens of applications, of sessions and browsers, and the keys of the service. An application's token is
+/// shown once, in the answer that creates it.
 async fn assert_no_secret_in_any_answer(system: &System, people: &BTreeMap<&str, Person>) {
     let root = &people["root"];
     let made = root.call("POST", "apps", Some(json!({ "name": "till" }))).await;
@@ -100,7 +100,7 @@ async fn assert_no_secret_in_any_answer(system: &System, people: &BTreeMap<&str,
     secrets.insert(blake3::hash(token.as_bytes()).to_hex().to_string());
     for (name, person) in people {
         secrets.extend(session_secrets(person));
-        // The session's own token against forgery is for its page.
+        // The session's own CSRF token is meant for its page.
         let own = person.call("GET", "session", None).await.body["csrf_token"].as_str().unwrap().to_owned();
         if *name != "root" {
             secrets.insert(own);
@@ -113,7 +113,7 @@ async fn assert_no_secret_in_any_answer(system: &System, people: &BTreeMap<&str,
     }
 }
 
-/// What the database and the settings keep secret, as text.
+/// The secrets of the database and the settings, as text.
 async fn secrets_of(system: &System) -> BTreeSet<String> {
     let mut secrets = BTreeSet::from([system.environment["SECKILL_AUTH__JWT_SECRET"].clone(), PASSWORD.to_owned()]);
     for sql in [
@@ -126,7 +126,7 @@ async fn secrets_of(system: &System) -> BTreeSet<String> {
     secrets
 }
 
-/// The token of a person's session, as the cookie carries it.
+/// The tokens in a person's cookies.
 fn session_secrets(person: &Person) -> Vec<String> {
     let request = person.authenticated(Client::new().get("http://127.0.0.1/")).build().unwrap();
     let cookie = request.headers()["cookie"].to_str().unwrap();
@@ -161,13 +161,13 @@ fn raw(cookie: &str, csrf: &str) -> Vec<String> {
         format!("GET /admin HTTP/1.1\r\n{signed_in}X-Any: a\r\n FORGED\r\nReferer: \x1b]0;FORGED\x07\r\n\r\n"),
         format!("DELETE /api/v1/admin/session HTTP/1.1\r\n{signed_in}X-CSRF-Token: \x1b[2JFORGED\r\n\r\n"),
         format!("DELETE /api/v1/admin/session HTTP/1.1\r\n{signed_in}Origin: http://x%0aFORGED\r\n\r\n"),
-        // A refusal that the audit log has, with the path.
+        // The audit log records this refusal with the path.
         format!("DELETE /api/v1/admin/policies/%0aFORGED%1b[2J?app=%0aFORGED HTTP/1.1\r\n{signed_in}\r\n"),
     ]
 }
 
-/// A17: whatever a caller sends, no line of the log begins with it, no escape sequence reaches the terminal of a
-/// reader, and no secret is logged, with everything logged that can be.
+/// A17: no text that a caller sends begins a line of the log, sends an escape sequence to a reader's terminal, or reveals a secret, even at
+/// the most verbose log level.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
     let system = System::prepare(&[]).await;
@@ -189,7 +189,7 @@ async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
         let mut wire = TcpStream::connect(address).await.unwrap();
         wire.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // A head that cannot be one is answered by closing the connection.
+        // The service answers an invalid head by closing the connection.
         _ = wire.read_to_end(&mut answer).await;
         let answer = String::from_utf8_lossy(&answer);
         // A busy service may refuse.
@@ -213,7 +213,7 @@ async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
     for secret in secrets {
         assert!(!log.contains(&secret), "logged: {secret}");
     }
-    // Nor is such a line in the audit log: what is refused there is written with its line ends escaped.
+    // The audit log has no such line either: it escapes the line ends of a refused text.
     let lines = "SELECT count(*) FROM audit_log WHERE concat(actor, action, subject, details::text) ~ '[[:cntrl:]]'";
     assert_eq!(sqlx::query_scalar::<_, i64>(lines).fetch_one(&system.sql).await.unwrap(), 0);
     system.finish().await;

@@ -1,4 +1,4 @@
-//! The console's part for policies, applications and the audit log: what a change would have refused, filters, and the runbooks.
+//! The console's part for policies, applications and the audit log: the preview of a change, filters, and the runbooks.
 
 use reqwest::Client;
 use reqwest::header::ACCEPT;
@@ -23,7 +23,7 @@ fn a_minute(app: &str, limit: i64) -> Value {
     json!({ "apps": [app], "algorithm": "fixed-window", "limit": limit, "window_ms": 60_000 })
 }
 
-/// The owner of a new application that has the policy `p`.
+/// The owner of a new application with the policy `p`.
 async fn owner(system: &System, app: &str) -> Person {
     Caller::new(system, app).await;
     set(system, policy(app, "p", a_day(5))).await;
@@ -33,7 +33,7 @@ async fn owner(system: &System, app: &str) -> Person {
     Person::sign_in(system, &name).await
 }
 
-/// A preview replays what was recorded, under the terms of the change and under the present ones, and changes nothing.
+/// A preview replays the recorded calls under the new and the present terms, and changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preview_says_what_a_change_would_have_refused() {
     const APP: &str = "previewed";
@@ -67,16 +67,16 @@ async fn a_preview_says_what_a_change_would_have_refused() {
         "{text}"
     );
 
-    // A window shorter than what was recorded leaves a range: nobody knows when within the minute the calls came.
+    // A window shorter than the recorded minutes leaves a range: the calls came at unknown moments within the minute.
     let second = json!({ "apps": [APP], "algorithm": "fixed-window", "limit": 1, "window_ms": 1000 });
     let range = owner.call("POST", "policies/p/preview", Some(second)).await.body;
     assert_eq!(range["changed"], json!({ "evenly": 0, "at_once": 11 }));
-    // A limit for all that is lower than another policy gives to one: the warning comes before the change.
+    // A limit for all keys is lower than another policy's limit for one key: the warning comes before the change.
     set(&system, NewPolicy { key: "user".into(), ..policy(APP, "narrow", a_day(1_000_000)) }).await;
     let warned = owner.call("POST", "policies/p/preview", Some(a_minute(APP, 1))).await.body;
     assert!(warned["warnings"][0].as_str().unwrap().contains("less than narrow gives to one user"), "{warned}");
     assert!(warned["text"].as_str().unwrap().contains("\nWarning: p: "), "{warned}");
-    // Terms that are wrong, and a policy that is not there yet.
+    // Invalid terms, and a policy that does not exist yet.
     let wrong = owner.call("POST", "policies/p/preview", Some(a_minute(APP, 0))).await;
     assert_eq!(wrong.code(), "400 invalid-request");
     let new = owner.call("POST", "policies/new/preview", Some(a_minute(APP, 5))).await.body;
@@ -88,14 +88,14 @@ async fn a_preview_says_what_a_change_would_have_refused() {
         policy["warnings"] = json!([]);
     }
     assert_eq!(after, before, "a preview has changed something");
-    // The page has the same hour.
+    // The page shows the same hour.
     let (status, text) = page(&system, &owner, "/admin/policies/previewed/p").await;
     assert_eq!(status, 200);
     assert!(text.contains("13 calls, 5 of them refused") && text.contains("less than narrow"), "{text}");
     system.finish().await;
 }
 
-/// The page of a policy offers a form to those who may use it, one for each algorithm, and to others the terms alone.
+/// The page of a policy offers its users a form for each algorithm. Others see only the terms.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_is_shown_to_viewers_and_changed_by_owners() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -147,7 +147,7 @@ fn lines(log: &Value) -> Vec<(String, String)> {
     log["lines"].as_array().unwrap().iter().map(|line| (text(&line["action"]), text(&line["subject"]))).collect()
 }
 
-/// The audit log is read by actor, action, subject and time, in pages, and nothing else is accepted as a filter.
+/// The audit log is read by actor, action, subject and time, in pages. No other filter is accepted.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_is_filtered_and_read_in_pages() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -168,7 +168,7 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
         "with the one of the test's beginning"
     );
     assert!(lines(&get("subject=policy%20p").await.body).is_empty(), "to the letter");
-    // Pages: the last line of one leads to the next, and nothing is read twice or left out.
+    // Pages: the last line of one leads to the next. No line is read twice or left out.
     let ids = |log: &Value| -> Vec<i64> {
         log["lines"].as_array().unwrap().iter().map(|line| line["id"].as_i64().unwrap()).collect()
     };
@@ -184,7 +184,7 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
         read.retain(|id| own.contains(id));
         assert_eq!(read, own, "{filter}");
     }
-    // Times: the moment of a line is in its range, and the end is not.
+    // Times: the range includes its start and excludes its end.
     let at: i64 = owners["lines"][0]["at_ms"].as_i64().unwrap();
     assert!(lines(&get(&format!("actor=logged-owner&action=policy%20set&to_ms={at}")).await.body).len() < 3);
     assert_eq!(lines(&get(&format!("action=policy%20set&actor=logged-root&from_ms={at}")).await.body).len(), 1);
@@ -207,7 +207,7 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     ] {
         assert_eq!(get(wrong).await.code(), "400 invalid-request", "{wrong:.40}");
     }
-    // The page has the same filters, and each text leads to the lines that have it.
+    // The page has the same filters, and each text links to the lines with that text.
     let (status, text) =
         page(&system, &root, "/admin/audit-log?actor=logged-owner&action=policy+set&from=2026-01-01T00:00").await;
     assert_eq!(status, 200);
@@ -220,8 +220,8 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     system.finish().await;
 }
 
-/// The index of the audit log has only the beginning of a subject: a policy of a hundred applications has a longer one
-/// than an index can hold, and can be changed all the same.
+/// The index of the audit log has only the beginning of a subject. A policy of a hundred applications has a longer subject than an index
+/// can hold, and can still be changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_of_a_hundred_applications_is_logged_and_found() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -256,7 +256,7 @@ async fn a_runbook_says_what_to_do() {
     system.finish().await;
 }
 
-/// A token is shown once, in the answer that makes it. The page tells tokens apart by the first digits of their hashes.
+/// A token is shown once, in the answer that creates it. The page identifies tokens by the first digits of their hashes.
 #[tokio::test(flavor = "multi_thread")]
 async fn applications_are_looked_after_on_their_page() {
     let system = System::shared_with(&UNLIMITED).await;

@@ -1,4 +1,4 @@
-//! The console: who sees which page, what its answers allow a browser, the overview, and looking after accounts.
+//! The console: which page each role sees, security headers, the overview, and the administration of accounts.
 
 use std::cell::Cell;
 
@@ -20,7 +20,7 @@ use seckill_harness::{System, eventually, terms};
 
 const OTHER_PASSWORD: &str = "another password of the tests";
 
-/// A password of so many characters.
+/// A password of this length.
 fn of_length(chars: usize) -> String {
     "z".repeat(chars)
 }
@@ -44,7 +44,7 @@ fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response.headers().get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
 }
 
-/// Asserts that no copy of the answer is kept, and that it allows a browser nothing but the console's own files and calls.
+/// Asserts that no cache may keep the answer, and that its policy allows only the console's own files and calls.
 fn assert_guarded(response: &Response) {
     assert_eq!(header(response, CACHE_CONTROL.as_str()), "no-store");
     let policy = header(response, CONTENT_SECURITY_POLICY.as_str());
@@ -77,7 +77,7 @@ pub async fn people(system: &System) -> [Person; 3] {
     people.try_into().ok().unwrap()
 }
 
-/// Such people of one test: `first-root` and so on.
+/// The same roles for one test: `first-root` and so on.
 async fn people_of(system: &System, first: &str) -> [Person; 3] {
     let mut people = Vec::new();
     for (name, role) in ROLES {
@@ -88,14 +88,14 @@ async fn people_of(system: &System, first: &str) -> [Person; 3] {
     people.try_into().ok().unwrap()
 }
 
-/// The actions that the audit log has of an actor, the oldest first.
+/// The actions of an actor in the audit log, the oldest first.
 async fn actions(system: &System, actor: &str) -> Vec<(String, String)> {
     let lines = "SELECT action, subject FROM audit_log WHERE actor = $1 ORDER BY id";
     sqlx::query_as(lines).bind(actor).fetch_all(&system.sql).await.unwrap()
 }
 
-/// A page is shown to the roles that may see it. Others are told so, or sent to sign in, and nobody who is signed out learns which
-/// pages there are.
+/// A page is shown to the roles that may see it. Other roles get a refusal, or the sign-in page. A visitor who is not signed in does not
+/// learn which pages exist.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_page_is_for_those_who_may_see_it() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -120,23 +120,23 @@ async fn each_page_is_for_those_who_may_see_it() {
     }
     let refused = actions(&system, "seeing-vic").await;
     assert!(refused.contains(&("refused".into(), "GET /admin/accounts".into())), "{refused:?}");
-    // The navigation has what the account may see.
+    // The navigation lists the pages that the account may see.
     let [admins, viewers] = [&people[0], &people[2]].map(|person| open(&system, Some(person), "/admin"));
     let (admins, viewers) = (admins.await.text().await.unwrap(), viewers.await.text().await.unwrap());
     for link in ["/admin/accounts", "/admin/audit-log", "/admin/apps", "/admin/outbox"] {
         let link = format!("<a href=\"{link}\"");
         assert!(admins.contains(&link) && !viewers.contains(&link), "{link}");
     }
-    // A page changes nothing, by no method.
+    // No method changes anything through a page.
     let posted = people[0].authenticated(browser().post(system.url("/admin/accounts"))).send().await.unwrap();
     assert_eq!(posted.status(), 405);
-    // A session that has ended sees nothing any more.
+    // A session that has ended sees nothing.
     assert_eq!(people[0].call("DELETE", "session", None).await.status, 200);
     assert_eq!(open(&system, Some(&people[0]), "/admin").await.status(), 303);
     system.finish().await;
 }
 
-/// After signing in, a person comes back to the page that was asked for, and to no other site's.
+/// After signing in, a person comes back to the requested page, and never to another site's.
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_in_leads_back_to_the_console_only() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -158,7 +158,7 @@ async fn signing_in_leads_back_to_the_console_only() {
     system.finish().await;
 }
 
-/// The console's files are named by their content, kept for ever, and there without a session: the page to sign in needs them.
+/// The console's files are named by their content and cached for ever. They need no session: the sign-in page uses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_may_be_kept_for_ever() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -181,8 +181,7 @@ async fn files_may_be_kept_for_ever() {
     system.finish().await;
 }
 
-/// The overview shows the sales that are not over, the alarms that the account may see, and, to those who run sales, the queues and
-/// the processes.
+/// The overview shows current and planned sales, and the alarms that the account may see. Operators also see the queues and the processes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_shows_sales_alarms_queues_and_processes() {
     let mut system = without_workers().await;
@@ -201,7 +200,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     let workers = ["relay".to_owned(), "fulfil".to_owned()];
     system.stores.ledger.report_workers(uuid::Uuid::new_v4(), &workers).await.unwrap();
 
-    // It goes without what Redis does not answer within half a second.
+    // The overview leaves out what Redis does not answer within half a second.
     let seen = eventually(|| async {
         let seen = max.call("GET", "overview", None).await.body;
         let is_whole = seen["sales"][0]["available"].is_number() && seen["work"].is_object();
@@ -240,7 +239,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
         ["of-a-newer-version", "drift", "refusals", "parked"]
     );
     assert_eq!(kinds(&vic.call("GET", "alarms", None).await.body), ["drift", "parked"]);
-    // The pages say the same, and that of the alarms says what to do.
+    // The pages say the same. The alarms' page also says what to do.
     for (person, knows_the_app, open_alarms) in [(&root, true, 3), (&max, false, 2), (&vic, false, 2)] {
         let page = open(&system, Some(person), "/admin").await.text().await.unwrap();
         assert_eq!(page.contains("secret-app"), knows_the_app);
@@ -250,7 +249,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
         assert_eq!(page.contains("secret-app"), knows_the_app);
         assert!(page.contains("/admin/runbooks/parked") && page.contains("What to do"), "{page}");
     }
-    // There is nothing else to do.
+    // The other lists are empty.
     for (path, text) in [
         ("/admin/refunds", "No refunds fit"),
         ("/admin/outflows", "No items are parked"),
@@ -262,7 +261,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     system.stop().await;
 }
 
-/// A process that runs workers reports itself, so that a person sees that somebody works.
+/// A process that runs workers reports itself, so that people see a live worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_with_workers_are_seen() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -279,7 +278,7 @@ async fn processes_with_workers_are_seen() {
     system.finish().await;
 }
 
-/// While PostgreSQL is away, a page says so and when to come again. While Redis is away, the overview lacks only what Redis counts.
+/// While PostgreSQL is away, a page says so and when to retry. While Redis is away, the overview lacks only Redis's figures.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     let (system, wire) = wired_with("REDIS_URL", &[]).await;
@@ -287,7 +286,7 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     let root = Person::sign_in(&system, "root").await;
     let sale = system.create_sale(terms(5)).await;
     wire.cut();
-    // The connections break a moment after the wire is cut.
+    // The connections break shortly after the wire is cut.
     let seen = eventually(|| async {
         let seen = root.call("GET", "overview", None).await.body;
         if seen["sales"][0]["available"].is_null() { Ok(seen) } else { Err(seen.to_string()) }
@@ -318,8 +317,8 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     system.finish().await;
 }
 
-/// Admins make, change, disable and enable accounts. What takes rights or the password away counts from the next request on, and each
-/// change is in the audit log.
+/// Admins create, change, disable and enable accounts. Lost rights and a new password apply from the next request on, and each change is in
+/// the audit log.
 #[tokio::test(flavor = "multi_thread")]
 async fn admins_look_after_accounts() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -357,14 +356,14 @@ async fn admins_look_after_accounts() {
     }
     assert_eq!(root.call("PUT", "accounts/nobody", Some(json!({ "disabled": true }))).await.code(), "404 not-found");
 
-    // A role counts from the next request on, in the session that is open.
+    // A new role applies from the next request on, in the open session.
     let new = Person::sign_in(&system, "new").await;
     assert_eq!(new.call("GET", "accounts", None).await.code(), "403 forbidden");
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": "admin" }))).await.status, 200);
     assert_eq!(new.call("GET", "accounts", None).await.status, 200);
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": "manager" }))).await.status, 200);
     assert_eq!(new.call("GET", "accounts", None).await.code(), "403 forbidden");
-    // A new password and being disabled end all sessions.
+    // A new password ends all sessions, and so does disabling.
     let password = json!({ "password": OTHER_PASSWORD });
     assert_eq!(root.call("PUT", "accounts/new", Some(password)).await.status, 200);
     assert_eq!(new.call("GET", "session", None).await.code(), "401 signed-out");
@@ -388,7 +387,7 @@ async fn admins_look_after_accounts() {
         sqlx::query(seen).bind(idle).execute(&system.sql).await.unwrap();
         assert_eq!(listed().await["sessions"], sessions, "{idle}");
     }
-    // A change of nothing is none.
+    // An empty change is no change.
     assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": null, "disabled": false }))).await.status, 200);
 
     let about_new = actions(&system, "managing-root").await.into_iter().filter(|(_, subject)| subject == "account new");
@@ -404,7 +403,7 @@ async fn admins_look_after_accounts() {
     system.finish().await;
 }
 
-/// The last admin who can sign in can be neither disabled nor demoted, not even by two admins who do so to each other at once.
+/// The last admin who can sign in can be neither disabled nor demoted, even when two admins disable each other at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_is_always_left() {
     let mut system = without_workers().await;
@@ -416,7 +415,7 @@ async fn an_admin_is_always_left() {
     let [name_of_ann, name_of_bob] = ["ann", "bob"].map(|name| AccountName::parse(name, "name").unwrap());
     let (ledger, mut tried) = (&system.stores.ledger, 0);
     let outcomes = loop {
-        // Both changes are under way before either is made: a third party holds the accounts' rows.
+        // Both changes are in flight before either is made: a third transaction holds the accounts' rows.
         let mut held = system.sql.begin().await.unwrap();
         sqlx::query("SELECT FROM accounts FOR UPDATE").execute(&mut *held).await.unwrap();
         let has_ended = Cell::new(false);
@@ -438,7 +437,7 @@ async fn an_admin_is_always_left() {
         let (one, other, ()) = tokio::join!(change(&name_of_bob, "ann"), change(&name_of_ann, "bob"), release);
         tried += 1;
         match (one, other) {
-            // On a busy machine one may have waited longer than a transaction waits for a lock. Then both are made anew.
+            // On a busy machine one may have waited longer for the lock than a transaction may. Then both changes are made again.
             (Err(LedgerError::Locked), _) | (_, Err(LedgerError::Locked)) if tried < 20 => {
                 sqlx::query("UPDATE accounts SET role = 'admin'").execute(&system.sql).await.unwrap();
             }
@@ -460,7 +459,7 @@ async fn an_admin_is_always_left() {
         assert_eq!(refused.code(), "409 conflict", "{change}");
         assert!(refused.body["detail"].as_str().unwrap().contains("last admin"), "{}", refused.body);
     }
-    // Nothing of a refused change is made, and what leaves the account an admin is allowed.
+    // A refused change is not made in part. A change that leaves the account an admin is allowed.
     let both = json!({ "role": "viewer", "password": OTHER_PASSWORD });
     assert_eq!(person.call("PUT", &format!("accounts/{left}"), Some(both)).await.code(), "409 conflict");
     Person::sign_in(&system, left).await;
@@ -469,7 +468,7 @@ async fn an_admin_is_always_left() {
     system.stop().await;
 }
 
-/// The edge passes the console to the service and keeps nothing of it.
+/// The edge passes the console to the service and caches nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_console_works_behind_the_edge() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -491,16 +490,16 @@ async fn the_console_works_behind_the_edge() {
     let script = browser().get(edge.url(script)).send().await.unwrap();
     assert_eq!(script.status(), 200);
     assert_eq!(header(&script, CACHE_CONTROL.as_str()), "public, max-age=31536000, immutable");
-    // A page of ours behind the edge may change something; its address is the edge's.
+    // A page of ours behind the edge can change something; its address is the edge's.
     let new = Some(json!({ "name": "edged", "role": "viewer", "password": PASSWORD }));
     let made = eventually(|| async {
         let made = root.request("POST", "accounts", new.clone()).header(ORIGIN, edge.url("")).send().await.unwrap();
-        // A password takes the service too long to hash while others take the processors.
+        // On a busy machine a password may take too long to hash.
         if made.status() == 503 { Err("503".to_owned()) } else { Ok(made) }
     })
     .await;
     assert_eq!(made.status(), 201);
-    // What only begins like the console is one of the published files, or none.
+    // A path that only begins like the console's is a published file, or 404.
     assert_eq!(browser().get(edge.url("/administrator")).send().await.unwrap().status(), 404);
     system.finish().await;
 }

@@ -1,4 +1,4 @@
-//! The console's orders, money and queues: searching and paging, the export, refunds by operators, and sending again what is parked.
+//! The console's orders, money and queues: search and paging, the export, refunds by operators, and the retry of parked rows.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::console_frame::{people, without_workers};
 use crate::payments_and_callbacks::{self, Callback};
 use seckill_harness::{Sale, System, eventually, terms};
 
-/// Writes orders into the table, seven of each moment. Buyers are `u0`, `u1` and so on up to `u4`.
+/// Writes orders into the table, seven for each moment. The buyers are `u0` to `u4`.
 async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
     let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at, group_id)
                   SELECT gen_random_uuid(), $1, 'u' || n % 5, 1, 100, 'pending_payment',
@@ -31,7 +31,7 @@ fn ids(page: &Value) -> Vec<Uuid> {
     orders.map(|order| order["order_id"].as_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Orders are searched and exported. There are no workers, so that nothing changes orders but the test.
+/// Orders are searched and exported. Without workers, only the test changes orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_are_paged_found_and_exported() {
     let mut system = without_workers().await;
@@ -46,7 +46,7 @@ async fn orders_are_paged_found_and_exported() {
     system.stop().await;
 }
 
-/// Whatever is searched for, the pages have each order that was there once, newest first, although orders arrive between them.
+/// For each search, the pages list every existing order once, newest first, although new orders arrive between them.
 async fn assert_pages_miss_and_repeat_nothing_while_orders_arrive(system: &System, [root, ..]: &[Person; 3]) {
     let (sale, other) = (system.create_sale(terms(100)).await, system.create_sale(terms(100)).await);
     orders(system, &sale, 50, "1 hour").await;
@@ -77,13 +77,13 @@ async fn assert_pages_miss_and_repeat_nothing_while_orders_arrive(system: &Syste
             let Some(next) = page.body["next_before"].as_str() else { break };
             before = format!("&before={next}");
         }
-        // Orders of earlier rounds, which arrived while others were read, are older than all those of this round.
+        // Orders of earlier rounds, which arrived during a read, are older than all those of this round.
         let seen: Vec<Uuid> = seen.into_iter().filter(|id| all.contains(id)).collect();
         assert_eq!(seen, all, "{search}");
     }
 }
 
-/// A purchase is found at once, before its order is made, and what cannot be read is refused.
+/// A purchase is found immediately, before its order is made. An invalid query is refused.
 async fn assert_found_by_sale_status_buyer_and_id([root, _, vic]: &[Person; 3], sale: &Sale, bought: &str) {
     let search = async |person: &Person, query: &str| {
         eventually(|| async {
@@ -144,7 +144,7 @@ async fn assert_found_by_sale_status_buyer_and_id([root, _, vic]: &[Person; 3], 
     assert_eq!(vic.call("GET", &format!("orders/{bought}"), None).await.body["messages"], json!([]));
 }
 
-/// The file has every order of its moment once, and no formula; only operators take it away, and the audit log says so.
+/// The file has every order of its moment once, and no formula. Only operators may export, and the audit log records it.
 async fn assert_an_export_is_the_table(system: &System, [_, max, vic]: &[Person; 3], bought: &str) {
     for formula in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"] {
         let set = "UPDATE orders SET user_id = $1
@@ -185,7 +185,7 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, vic]: &[Person;
 
     assert_eq!(export("user=ann").await.lines().count(), 2);
     assert_eq!(export("user=nobody").await.lines().count(), 1, "the columns alone");
-    // The file after the last order of another file.
+    // A file that continues after the last order of the first file.
     let last = records[2_000][0].to_owned();
     assert_eq!(export(&format!("before={last}")).await.lines().count(), records.len() - 2_000);
     assert_eq!(vic.call("GET", "orders.csv", None).await.code(), "403 forbidden");
@@ -208,7 +208,7 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, vic]: &[Person;
     assert_eq!(lines[1].1["user"], "ann");
 }
 
-/// An instance makes one export at a time. One that its reader does not take holds up nothing else, and ends with its reader.
+/// An instance makes one export at a time. An unread export blocks nothing else, and ends when its client goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     let mut system = without_workers().await;
@@ -233,7 +233,7 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     system.stop().await;
 }
 
-/// A parked message is shown with its error, is sent again once however many people press the button, and then takes effect once.
+/// A parked message is shown with its error. It is sent again once, however many people press the button, and then takes effect once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_message_is_sent_again_once() {
     let mut system = without_workers().await;
@@ -253,7 +253,7 @@ async fn a_parked_message_is_sent_again_once() {
     assert!(row["error"].as_str().unwrap().starts_with("500"));
     let older = format!("outbox?before={}", outbox.body["next_before"]);
     assert_eq!(max.call("GET", &older, None).await.body["parked"][0]["user"], "ann");
-    // Shown as a text, never as a part of the page.
+    // Shown as a text, never as markup.
     let page = root.authenticated(reqwest::Client::new().get(system.url("/admin/outbox"))).send().await.unwrap();
     let page = page.text().await.unwrap();
     assert!(page.contains("500 &#60;script") && !page.contains("<script>alert"), "{page}");
@@ -288,7 +288,8 @@ async fn a_parked_message_is_sent_again_once() {
     system.finish().await;
 }
 
-/// While purchases without an order cannot be read, orders, the overview and a sale's page are shown without them, and a sale is paused.
+/// While purchases without an order cannot be read, the orders, the overview and a sale's page appear without them, and a sale can be
+/// paused.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_go_without_what_takes_too_long() {
     let mut system = without_workers().await;
@@ -299,8 +300,8 @@ async fn pages_go_without_what_takes_too_long() {
     sqlx::raw_sql("LOCK TABLE outbox, purchase_groups IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
     let one_sale = format!("/admin/sales/{}", sale.id);
     let status = format!("sales/{}/status", sale.id);
-    // One after the other: in the console's line none is to wait for the others here. Each waits in vain for up to 3 s of its 5 s; on a
-    // busy machine the rest may be too short, and it is asked for again.
+    // One after the other, so that none waits for the others in the console's line. Each waits in vain for up to 3 s of its 5 s. On a busy
+    // machine the rest may be too short, and the request is repeated.
     let shown = async |person: &Person, method: &str, path: &str, body: Option<Value>| {
         eventually(|| async {
             let answer = person.call(method, path, body.clone()).await;
@@ -322,7 +323,7 @@ async fn pages_go_without_what_takes_too_long() {
     .await;
     lock.rollback().await.unwrap();
 
-    // What has waited for the lock comes first.
+    // The requests that waited for the lock come first.
     eventually(|| async {
         let again = root.call("GET", "orders", None).await.body;
         let overview = root.call("GET", "overview", None).await.body;
@@ -333,8 +334,8 @@ async fn pages_go_without_what_takes_too_long() {
     system.stop().await;
 }
 
-/// More messages than are counted are `more`, and each kind's oldest is that of the messages that wait the longest. Many parked messages
-/// and items are sent again a thousand at a time, each thousand with its line in the audit log, and none is left.
+/// Above the maximum count, the page says `more`, and each kind shows its oldest unsent message. Parked messages and items are retried a
+/// thousand at a time, each thousand with its line in the audit log, until none is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     let mut system = without_workers().await;
@@ -382,7 +383,7 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
              WHERE actor = 'max' AND action = 'outflow retry'",
         ),
     ] {
-        // A slow machine may need to be asked more than once.
+        // On a slow machine this may take more than one request.
         let mut retried = 0;
         loop {
             let answer = max.call("POST", path, Some(body.clone())).await;
@@ -399,8 +400,8 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     system.stop().await;
 }
 
-/// An operator's refund moves money once however often it is asked for, is in the audit log with its reason, and one that the channel
-/// refuses is sent again under another key.
+/// An operator's refund moves money once, however often it is requested. The audit log has it with its reason. A refund that the channel
+/// refuses is retried under another key.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_refunds_an_order_once() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -426,7 +427,7 @@ async fn an_operator_refunds_an_order_once() {
         asked.iter().map(|answer| format!("{} {}", answer.status, answer.body["refund_id"])).collect();
     assert_eq!(refunds.len(), 1, "{refunds:?}");
     assert!(refunds.iter().all(|refund| refund.starts_with("202")), "{refunds:?}");
-    // Only this test refunds at the system that it shares.
+    // In the shared system, only this test refunds.
     for once in [
         "SELECT count(*) FROM refunds",
         "SELECT count(*) FROM outflow_items",
@@ -467,7 +468,7 @@ async fn an_operator_refunds_an_order_once() {
     system.finish().await;
 }
 
-/// Payments are listed page by page, and a callback that contradicts our books is shown until an operator settles it.
+/// Payments are listed page by page. A callback that contradicts our books is shown until an operator settles it.
 #[tokio::test(flavor = "multi_thread")]
 async fn payments_and_contradicting_callbacks_are_listed() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -491,7 +492,7 @@ async fn payments_and_contradicting_callbacks_are_listed() {
     }
     paid.reverse();
     assert_eq!(seen, paid, "newest first");
-    // No other test at the system that it shares has payments that fail, or callbacks that contradict.
+    // No other test in the shared system has failed payments or contradicting callbacks.
     assert_eq!(max.call("GET", "payments?status=failed", None).await.body["payments"], json!([]));
     for wrong in ["payments?status=x", "payments?before=1", "refunds?status=created", "payments/conflicts?before=x"] {
         assert_eq!(max.call("GET", wrong, None).await.code(), "400 invalid-request", "{wrong}");
@@ -538,7 +539,7 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     assert_eq!(change(&max, json!({ "paused": false, "jitter_ms": null })).await.body["paused"], false);
     let lines = "SELECT count(*) FROM audit_log WHERE actor = 'max' AND action LIKE '%outflow%'";
     assert_eq!(count(&system, lines).await, 3, "the rate, the pause, and its end");
-    // What is already so is no change.
+    // The present settings again are no change.
     assert_eq!(change(&max, json!({ "paused": false, "rate": 20 })).await.status, 200);
     assert_eq!(change(&max, json!({})).await.status, 200);
     assert_eq!(count(&system, lines).await, 3);
@@ -568,7 +569,7 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     system.stop().await;
 }
 
-/// Each page is shown to those who may see it, with what is in the tables.
+/// Each page shows the tables' contents to the roles that may see it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pages_show_what_the_api_says() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -601,7 +602,7 @@ async fn the_pages_show_what_the_api_says() {
             assert!(status == 403 || text.contains(shown), "{path} without {shown}: {text}");
         }
     }
-    // What moves money or takes orders away is offered to operators only.
+    // Refunds and exports are offered to operators only.
     let refund = format!("data-api=\"/api/v1/admin/orders/{order}/refunds\"");
     for (person, offered) in people.iter().zip([true, true, false]) {
         let (_, page) = open(person, &whole).await;

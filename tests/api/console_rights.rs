@@ -1,5 +1,5 @@
-//! Who may call what in the console and its API, and what other sites can make a browser call: generated from the
-//! tables of routes, so that a route without a rule fails here. docs/protocol.md, Abuse: A10, A11.
+//! The rights of each role in the console and its API, and the requests that another site can cause: generated from the tables of routes,
+//! so that a route without a rule fails here. docs/protocol.md, Abuse: A10, A11.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,32 +23,31 @@ const API: &str = "/api/v1/admin/";
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
-    /// Also those who are not signed in.
+    /// Signed in or not.
     Anyone,
     SignedIn,
     /// Managers and admins.
     Operators,
     Admins,
-    /// Who sees the application `shop`.
+    /// Accounts that see the application `shop`.
     SeeingShop,
-    /// Who may change the policies of `shop`.
+    /// Accounts that may change the policies of `shop`.
     OwningShop,
-    /// Likewise, on a page that viewers have no use for.
+    /// As `OwningShop`, on a page that viewers do not use.
     OperatingShop,
 }
 
-/// What a person is told who may not.
+/// The answer to a person without the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
-    /// Nothing: the person may.
+    /// No refusal: the person has the right.
     Yes,
     Forbidden,
-    /// That there is no such thing.
+    /// 404, as for a missing object.
     Hidden,
 }
 
-/// The people of these tests. Each has a password and a session; `owner` and `seer` were granted the application
-/// `shop`.
+/// The people of these tests. Each has a password and a session; `owner` and `seer` were granted the application `shop`.
 const PEOPLE: [(&str, AccountRole, Option<Role>); 5] = [
     ("seer", AccountRole::Viewer, Some(Role::Viewer)),
     ("viewer", AccountRole::Viewer, None),
@@ -69,7 +68,7 @@ impl Who {
         }
     }
 
-    /// What the console's table must say of a page with this rule.
+    /// The access of a page with this rule in the console's table.
     fn access(self) -> Access {
         match self {
             Self::Anyone | Self::SignedIn | Self::SeeingShop | Self::OwningShop => Access::Viewers,
@@ -79,13 +78,13 @@ impl Who {
     }
 }
 
-/// A route, who may use it, and a request that succeeds for one of them at least.
+/// A route, its users, and a request that succeeds for at least one of them.
 pub struct Rule {
     pub route: &'static str,
     who: Who,
-    /// The address with its parameters filled in. What begins with `$` is looked up in the tables (`LOOKED_UP`).
+    /// The address with its parameters filled in. A part that begins with `$` is looked up in the tables (`LOOKED_UP`).
     pub address: &'static str,
-    /// JSON, for methods that have a body, but for a picture.
+    /// JSON, for methods that have a body, except for a picture.
     body: &'static str,
 }
 
@@ -93,10 +92,10 @@ const fn rule(route: &'static str, who: Who, address: &'static str, body: &'stat
     Rule { route, who, address, body }
 }
 
-/// The only route that takes no JSON.
+/// The only route with a body that takes no JSON.
 const PICTURE: &str = "PUT /api/v1/admin/products/{name}/picture";
 
-/// Ids that the tables give to what `staffed` makes.
+/// The ids that the tables give to the rows of `staffed`.
 const LOOKED_UP: [(&str, &str); 5] = [
     ("$order", "SELECT id::text FROM orders ORDER BY created_at DESC LIMIT 1"),
     ("$callback", "SELECT id::text FROM callbacks_set_aside LIMIT 1"),
@@ -110,7 +109,7 @@ const LOOKED_UP: [(&str, &str); 5] = [
 
 pub const WINDOW: &str = r#"{"apps": ["shop"], "algorithm": "fixed-window", "limit": 5, "window_ms": 60000}"#;
 
-/// The rule of every route. They are tried from the top, by those with the fewest rights first.
+/// The rule of every route. They are tried from the top, starting with the fewest rights.
 pub const RULES: &[Rule] = &[
     rule("GET /api/v1/admin/session", Who::SignedIn, "/api/v1/admin/session", ""),
     rule("GET /api/v1/admin/overview", Who::SignedIn, "/api/v1/admin/overview", ""),
@@ -226,7 +225,7 @@ pub const RULES: &[Rule] = &[
     rule("GET /admin/runbooks/{name}", Who::SignedIn, "/admin/runbooks/parked", ""),
     rule("GET /admin/accounts", Who::Admins, "/admin/accounts", ""),
     rule("GET /admin/audit-log", Who::Admins, "/admin/audit-log", ""),
-    // What ends the person's own session stands last.
+    // Last, because it ends the person's own session.
     rule(
         "POST /api/v1/admin/session",
         Who::Anyone,
@@ -246,7 +245,7 @@ impl Rule {
         !self.address.starts_with(API)
     }
 
-    /// Whether a request changes something, so that it must come from a page of ours.
+    /// Whether a request changes something, and so must come from a page of ours.
     fn changes(&self) -> bool {
         self.method() != "GET"
     }
@@ -261,7 +260,7 @@ impl Rule {
         system.url(&address)
     }
 
-    /// The request as the console sends it, besides what authenticates it.
+    /// The console's request, without authentication.
     async fn request(&self, system: &System) -> RequestBuilder {
         let browser = Client::builder().redirect(Redirects::none()).build().unwrap();
         let request = browser.request(self.method().parse().unwrap(), self.url(system).await);
@@ -275,14 +274,14 @@ impl Rule {
         }
     }
 
-    /// Status and text of the answer that a person gets, or somebody who is not signed in, when the service is not too busy.
+    /// Status and text of the answer, repeated while the service is too busy. Without a person, the request is not signed in.
     pub async fn answer(&self, system: &System, person: Option<&Person>) -> (u16, String) {
         eventually(|| async {
             let request = self.request(system).await;
             let request = person.map_or(request.try_clone().unwrap(), |person| person.authenticated(request));
             let answer = request.send().await.unwrap();
             let status = answer.status().as_u16();
-            // A stream goes on until it is given up.
+            // A stream has no end.
             let is_stream = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
             let text = if is_stream { String::new() } else { answer.text().await.unwrap() };
             if status == 503 { Err(format!("{}: {text}", self.route)) } else { Ok((status, text)) }
@@ -291,7 +290,7 @@ impl Rule {
     }
 }
 
-/// A system with the people, their application, and what the rules name.
+/// A system with the people, their application, and the objects that the rules name.
 pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     let mut system = System::start_with(&[("SECKILL_ADMIN__LOGIN_LIMIT", "10000")]).await;
     let (kept, spare) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
@@ -321,7 +320,7 @@ pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     (system, people)
 }
 
-/// The routes of the admin API and of the console, as the tables in the code have them; each line may be wrapped.
+/// The routes of the admin API and of the console, from the tables in the code; each line may be wrapped.
 fn routes() -> BTreeSet<String> {
     let api = Regex::new(r#"\bat\(\s*"(/api/v1/admin/[^"]*)",\s*(\w+)\(\)"#).unwrap();
     let page = Regex::new(r#"\bat\(\s*"(/admin[^"]*)",\s*Access::\w+,\s*(\w+)\(\)"#).unwrap();
@@ -335,7 +334,7 @@ fn routes() -> BTreeSet<String> {
     api.union(&pages).cloned().collect()
 }
 
-/// A new route has to say here who may use it, and what the console's table says of a page is the same.
+/// A new route needs a rule here, and the console's table must agree with it.
 #[test]
 fn every_route_has_a_rule() {
     let ruled: BTreeSet<String> = RULES.iter().map(|rule| rule.route.to_owned()).collect();
@@ -348,7 +347,7 @@ fn every_route_has_a_rule() {
     assert_eq!(of_table, of_rules);
 }
 
-/// A10: every role on every route, those who were granted an application, and those who are not signed in.
+/// A10: every role on every route, the users of an application, and requests without a session.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_role_is_held_to_the_rule_of_every_route() {
     let (system, mut people) = staffed().await;
@@ -365,7 +364,7 @@ async fn every_role_is_held_to_the_rule_of_every_route() {
             let (status, text) = rule.answer(&system, Some(&people[name])).await;
             let what = format!("{name}: {}: {status} {text}", rule.route);
             match rule.who.tells(name) {
-                // What one person has deleted or created, the next one cannot.
+                // A thing deleted or created by one person cannot be deleted or created by the next.
                 Told::Yes => assert!(status < 300 || matches!(status, 404 | 409), "{what}"),
                 Told::Forbidden => assert!(status == 403 && !text.contains("forged-request"), "{what}"),
                 Told::Hidden => assert_eq!(status, 404, "{what}"),
@@ -382,8 +381,7 @@ async fn every_role_is_held_to_the_rule_of_every_route() {
     system.finish().await;
 }
 
-/// No address that viewers may read says who buys, or from where; and nobody reads on in a list of what buyers have done without a line of
-/// the audit log.
+/// No address for viewers shows who buys, or from where. Reading further pages about a buyer's actions leaves a line in the audit log.
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     const BUYER: &str = "somebody-7f3a";
@@ -423,7 +421,7 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
         "/api/v1/admin/sales/1/lapsed-holds?by=address",
     ];
     assert_eq!(told, all.into(), "where managers and admins see the buyer");
-    // A viewer finds the orders of a buyer whose id he knows.
+    // A viewer who knows a buyer's id finds the buyer's orders.
     let found = people["viewer"].call("GET", &format!("orders?user={BUYER}"), None).await.body;
     assert_eq!(found["orders"].as_array().unwrap().len(), 1, "{found}");
 
@@ -462,12 +460,12 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     system.finish().await;
 }
 
-/// What is in every table but those that say who was here: a hash of each table's rows.
+/// A hash of each table's rows, without the tables that record visits.
 async fn contents(system: &System) -> BTreeMap<String, String> {
     let tables = "SELECT table_name::text FROM information_schema.tables
                   WHERE table_schema = 'public' AND table_type = 'BASE TABLE'";
     let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&system.sql).await.unwrap();
-    // Heartbeats, and marks that requests leave whether they change something or not.
+    // Heartbeats, and marks of every request, with or without a change.
     let others = [
         "sessions",
         "instances",
@@ -483,15 +481,15 @@ async fn contents(system: &System) -> BTreeMap<String, String> {
         let hash = sqlx::query_scalar(sqlx::AssertSqlSafe(rows)).fetch_one(&system.sql).await.unwrap();
         contents.insert(table, hash);
     }
-    // Of the audit log, what says that something was changed. An export changes nothing, and is logged.
+    // Of the audit log, only lines about changes. An export changes nothing, and is logged.
     let changes = "SELECT count(*)::text FROM audit_log WHERE action NOT IN ('refused', 'signed in', 'export orders')";
     contents.insert("changes".to_owned(), sqlx::query_scalar(changes).fetch_one(&system.sql).await.unwrap());
     contents
 }
 
-/// A11: what another site could make a browser send changes nothing. Forged requests are refused at every route: only pages of ours know
-/// the session's token, and only they can send JSON from our own origin. And no link can do harm, because no page and no read of the API
-/// changes anything.
+/// A11: a request that another site could cause changes nothing. Forged requests are refused at every route: only our pages know the
+/// session's token, and only they can send JSON from our origin. A link does no harm, because no page and no read of the API changes
+/// anything.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_route_is_changed_by_what_another_site_could_send() {
     let (system, people) = staffed().await;
@@ -523,7 +521,7 @@ async fn forge(system: &System, root: &Person) {
             ("text", typed(Some("text/plain"))),
         ];
         if rule.who != Who::Anyone {
-            // Signing in needs no session yet, and so no token.
+            // Signing in has no session yet, and so no token.
             forged.push(("no token", root.forged().authenticated(rule.request(system).await)));
             let request = root.forged().authenticated(rule.request(system).await);
             forged.push(("the token of another session", request.header("x-csrf-token", &others_token)));
@@ -542,7 +540,7 @@ async fn forge(system: &System, root: &Person) {
     }
 }
 
-/// Everybody reads all that there is to read. A page takes no other method.
+/// Each person reads every address. A page takes no other method.
 async fn read(system: &System, people: &BTreeMap<&str, Person>) {
     for rule in RULES.iter().filter(|rule| !rule.changes()) {
         for person in people.values() {

@@ -1,4 +1,4 @@
-//! Sales and products in the console: planning, changing and watching them, by role; and what the live page's streams cost and show.
+//! Sales and products in the console: planned, changed and watched, by role; and the cost and contents of the live page's streams.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +32,7 @@ async fn sale(system: &System, id: i64) -> Sale {
     Sale { id: SaleId::from_db(id), key, waiting_key }
 }
 
-/// Who did what to a sale, the oldest first.
+/// The actors and actions in the log of a sale, the oldest first.
 async fn log_of(system: &System, sale: i64) -> Vec<(String, String)> {
     let lines = "SELECT actor, action FROM audit_log WHERE subject = $1 AND actor NOT IN ('reconciler', 'refill supervisor') ORDER BY id";
     sqlx::query_as(lines).bind(format!("sale {sale}")).fetch_all(&system.sql).await.unwrap()
@@ -44,7 +44,7 @@ fn plan(product: &str, more: Value) -> Option<Value> {
     Some(plan)
 }
 
-/// A sale's whole life without the command line. Managers run it, viewers look on, and the audit log has who did what.
+/// A sale's whole life without the command line. Managers run it, viewers watch it, and the audit log records every action.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_is_planned_paused_given_stock_and_closed() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -54,11 +54,11 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     assert_eq!(signed_out.call("POST", "sales", plan("Phone", json!({}))).await.code(), "401 signed-out");
     assert_eq!(max.forged().call("POST", "sales", plan("Phone", json!({}))).await.code(), "403 forged-request");
 
-    // Planned is published: the page is there, and the sale opens by itself.
+    // A planned sale is published: its page exists, and it opens by itself.
     let planned = max.call("POST", "sales", plan("Phone", json!({}))).await;
     assert_eq!(planned.status, 201, "{}", planned.body);
     let id = planned.body["sale_id"].as_i64().unwrap();
-    // It says whether all instances have the sale after 3 s, which a busy machine may need longer for.
+    // The answer says whether all instances have the sale after 3 s, which may be too short on a busy machine.
     assert!(planned.body["everywhere"].is_boolean(), "{}", planned.body);
     system.is_followed().await;
     assert_eq!(planned.body["page"], format!("/sales/{id}"));
@@ -115,7 +115,7 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     system.finish().await;
 }
 
-/// A planned sale starts and ends at the very moments that were asked for, with its waves; and what was never bought in is removed.
+/// A planned sale starts and ends exactly at the requested moments, with its waves. A sale without purchases can be removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -147,7 +147,7 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     system.finish().await;
 }
 
-/// Whatever is wrong with the terms is named in the answer, and nothing is created or changed.
+/// The answer names each invalid term, and nothing is created or changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_terms_are_refused_and_change_nothing() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -155,7 +155,7 @@ async fn wrong_terms_are_refused_and_change_nothing() {
     let there = system.create_sale(NewSale { product: "Refused".into(), ..terms(5) }).await;
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
     let (long, many) = ("x".repeat(201), vec![json!({ "after_s": 1, "units": 1 }); 101]);
-    // The names of this test.
+    // Names that only this test uses.
     let names = ["Refused", "", &long, "a\u{7}b"].map(str::to_owned);
     let there_are = async || {
         let rows = "SELECT count(DISTINCT products.id), count(sales.id), sum(total_stock)::bigint
@@ -224,7 +224,7 @@ async fn wrong_terms_are_refused_and_change_nothing() {
     system.finish().await;
 }
 
-/// The list is searched by name and status, and read page by page; lapsed holds are counted by buyer and by address.
+/// The list is searched by name and status, and read page by page. Lapsed holds are counted by buyer and by address.
 #[tokio::test(flavor = "multi_thread")]
 async fn sales_are_found_and_lapsed_holds_counted() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -236,7 +236,7 @@ async fn sales_are_found_and_lapsed_holds_counted() {
         let new = NewSale { product: product.into(), starts_in_ms, ..terms(5) };
         ids.push(system.create_sale(new).await.id.get());
     }
-    // Other tests have sales, too.
+    // Other tests have sales too.
     let found = async |query: &str| -> Vec<usize> {
         let sales = vic.call("GET", &format!("sales?{query}"), None).await.body["sales"].clone();
         let ids_of = sales.as_array().unwrap().iter().map(|sale| sale["id"].as_i64().unwrap());
@@ -275,8 +275,8 @@ async fn sales_are_found_and_lapsed_holds_counted() {
     system.finish().await;
 }
 
-/// A picture is drawn anew under a product's name, whatever letters it has. Nothing is read from those who may not send one, and nothing
-/// but pictures is kept.
+/// A picture is re-encoded under a product's name, which may contain any letters. Uploads without the right are not read, and only pictures
+/// are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -285,11 +285,11 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let path = format!("products/{encoded}");
     assert_eq!(vic.call("PUT", &path, Some(json!({ "description": "Rings." }))).await.code(), "403 forbidden");
     let set = max.call("PUT", &path, Some(json!({ "description": "Rings.\nLoud." }))).await;
-    // The other instances may need longer than the 3 s that the answer waits for.
+    // The other instances may need longer than the answer's 3 s.
     assert!(set.status == 200 && set.body["everywhere"].is_boolean(), "{}", set.body);
     system.is_followed().await;
 
-    // A process draws one picture at a time, so that those of other tests may keep it too busy.
+    // A process encodes one picture at a time, so the pictures of other tests may keep it busy.
     let upload = async |person: &Person, kind: &str, file: Vec<u8>| {
         eventually(|| async {
             let request = Client::new().put(system.url(&format!("/api/v1/admin/{path}/picture")));
@@ -315,7 +315,7 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let small = reqwest::get(system.url(&format!("/pictures/{hash}-480.jpg"))).await.unwrap();
     assert_eq!((small.status().as_u16(), &small.headers()[CONTENT_TYPE]), (200, &"image/jpeg".parse().unwrap()));
     assert_eq!(max.call("PUT", &path, Some(json!({ "picture_alt": "A red phone" }))).await.status, 200);
-    // No other test at the system that it shares sends pictures.
+    // No other test in the shared system sends pictures.
     let kept = "SELECT (SELECT count(*) FROM pictures), picture_alt,
                        (SELECT count(*) FROM audit_log
                         WHERE actor = 'max' AND action = 'product set' AND subject = 'product ' || products.id)
@@ -325,7 +325,7 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     system.finish().await;
 }
 
-/// A file that is announced as too long, or without its length, is refused before it is sent.
+/// A file announced as too long, or without its length, is refused before it is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn too_long_a_picture_is_refused_unread() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -352,7 +352,7 @@ async fn too_long_a_picture_is_refused_unread() {
     system.finish().await;
 }
 
-/// A picture that comes in one piece with its head is taken whole, directly and through nginx.
+/// A picture that arrives in one packet with its head is read whole, directly and through nginx.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_may_come_at_once() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -364,7 +364,7 @@ async fn a_picture_may_come_at_once() {
     let credentials: String =
         probe.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect();
     for (length, expected) in [(50_000, 400), (388_000, 400), (1_900_000, 400), (10_485_761, 413)] {
-        // What is read whole is found to be no picture.
+        // The service reads the whole body, and finds that it is no picture.
         let mut request = format!(
             "PUT /api/v1/admin/products/Whole/picture HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n{credentials}Content-Length: {length}\r\n\r\n"
         )
@@ -381,7 +381,7 @@ async fn a_picture_may_come_at_once() {
                         assert!(read.is_ok_and(|bytes| bytes > 0), "{length} bytes, {n}: closed by {address}");
                     }
                     let status = String::from_utf8_lossy(&answer[9..12]).into_owned();
-                    // One picture is drawn at a time, and those of other tests are among them.
+                    // One picture is encoded at a time, including those of other tests.
                     let is_busy = status == "503" && String::from_utf8_lossy(&answer).contains("retry-after");
                     if is_busy { Err(status) } else { Ok(status) }
                 })
@@ -393,7 +393,7 @@ async fn a_picture_may_come_at_once() {
     system.finish().await;
 }
 
-/// A stream of figures that is read event by event.
+/// A stream of figures, read event by event.
 struct Live {
     response: Response,
     text: String,
@@ -416,7 +416,7 @@ impl Live {
         Self { response, text: String::new() }
     }
 
-    /// The next event: its id, and the figures as they were sent. `None` at the end of the stream.
+    /// The next event: its id, and the raw figures. `None` at the end of the stream.
     async fn next(&mut self) -> Option<(i64, String)> {
         tokio::time::timeout(PATIENCE, self.read()).await.expect("no event came")
     }
@@ -438,7 +438,7 @@ impl Live {
         }
     }
 
-    /// The figures of the next event that are as they should be.
+    /// The figures of the next event that satisfies the condition.
     async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> (i64, Value) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -462,8 +462,8 @@ fn units(figures: &Value, status: &str) -> i64 {
     orders.iter().filter(|of| of["status"] == status).map(|of| of["units"].as_i64().unwrap()).sum()
 }
 
-/// PostgreSQL's figures of an event are of one moment and add up; at rest Redis sells what PostgreSQL has left. A reader who comes back
-/// goes on behind the last event.
+/// PostgreSQL's figures of an event are from one moment and add up. At rest, Redis's stock is PostgreSQL's remaining stock. A reader who
+/// reconnects continues after the last event.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_live_figures_add_up() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -495,9 +495,9 @@ async fn the_live_figures_add_up() {
     assert_eq!((number("held_back_units"), &ledger["status"]), (4, &json!("open")));
     let redis = &figures["redis"];
     assert_eq!((&redis["winners"], &redis["available"], &redis["unconfirmed"]), (&json!(3), &json!(4), &json!(0)));
-    // The instance's own counters have the purchases of all tests of this process, so at least these.
+    // The instance's own counters include the purchases of all tests of this process, so the test checks a minimum.
     assert!(figures["instance"]["requests_per_s"].as_f64().unwrap() >= 0.0, "{figures:#}");
-    // The workers' queues are read, because this system has declared them.
+    // The workers' queues are in the figures, because this system has declared them.
     let queues = |figures: &Value| {
         let queues = figures["queues"].as_array().cloned().unwrap_or_default();
         let names = ["groups-placed", "groups-expire", "dead"];
@@ -510,8 +510,8 @@ async fn the_live_figures_add_up() {
     system.finish().await;
 }
 
-/// Ten open pages cost what one costs: all streams are sent the same samples, which no two samplers would have taken. When all have
-/// gone, the sampler ends: the next one begins anew, without a moment before.
+/// Ten open pages cost the same as one: all streams get the same samples, which two samplers could not produce. When all are closed, the
+/// sampler ends. The next one starts without an earlier sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     let mut system = without_workers().await;
@@ -531,13 +531,13 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
             *times += 1;
         }
     }
-    // Each stream begins with the samples that are kept, which are the same for all.
+    // Each stream begins with the recent samples, which are the same for all.
     assert!(samples.len() == 3 && samples.values().all(|(_, times)| *times == 10), "{samples:#?}");
     drop(streams);
     let last = *samples.keys().max().unwrap();
     eventually(|| async {
-        // The service learns by its next event that a reader has gone. Until it has learned so of all of them, one who comes keeps the
-        // sampler going.
+        // The service notices at its next event that a reader has gone. A reader who connects before all have been noticed keeps the
+        // sampler running.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let response = Live::request(&system, &vic, &sale, None).await;
         if response.status() != 200 {
@@ -552,8 +552,8 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     system.stop().await;
 }
 
-/// A stream needs a signed-in account and a sale that exists. Each account and each instance has a maximum of streams. A service that
-/// stops ends them.
+/// A stream needs a signed-in account and an existing sale. Each account and each instance has a maximum of streams. A stopping service
+/// ends them.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_service() {
     let shutdown_timeout_ms = 60_000;
@@ -571,8 +571,8 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     for n in 1..9 {
         people.push(viewer(&system, &format!("vic{n}")).await);
     }
-    // Eight accounts have as many streams as each may have, and all together as many as an instance keeps. On a busy machine one may be
-    // refused before that: a request waits in line while the sessions of those that are open are checked.
+    // Eight accounts each have their maximum of streams, and together the instance's maximum. On a busy machine a stream may be refused
+    // earlier: the request waits in line while the sessions of the open streams are checked.
     for (n, person) in people.iter().enumerate() {
         while open.len() < (8 * (n + 1)).min(64) {
             let stream = eventually(|| async {
@@ -585,7 +585,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
         assert_eq!(refused.status(), 503, "{} streams", open.len());
     }
     let vic = &people[7];
-    // A stream that is closed makes room.
+    // A closed stream makes room.
     drop(open.pop());
     eventually(|| async {
         let status = Live::request(&system, vic, &sale, None).await.status();
@@ -598,7 +598,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     assert!(began.elapsed() < Duration::from_millis(shutdown_timeout_ms), "{:?}", began.elapsed());
 }
 
-/// A stream ends when its session does, and those of other sessions go on.
+/// A stream ends with its session. The streams of other sessions continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_its_session() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -613,14 +613,14 @@ async fn a_stream_ends_with_its_session() {
     ending.end().await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(Live::request(&system, &vic, &sale, None).await.status(), 401);
-    // Its last event may have been sent before.
+    // Its last event may have been sent earlier.
     for _ in 0..3 {
         assert!(going_on.next().await.is_some());
     }
     system.finish().await;
 }
 
-/// The pages show what is there to those who may see it, and the actions to those who may act.
+/// The pages show their contents only to roles that may see them, and actions only to roles that may act.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pages_show_a_sale_to_all_and_its_changes_to_those_who_run_it() {
     let system = System::shared_with(&UNLIMITED).await;

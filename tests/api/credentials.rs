@@ -1,4 +1,4 @@
-//! Tokens of applications and of buyers: how they are replaced, and for whom they are meant.
+//! Tokens of applications and of buyers: their rotation and their audience.
 
 use jsonwebtoken::{EncodingKey, Header, encode};
 use seckill::domain::account::AccountRole;
@@ -9,7 +9,7 @@ use crate::admin_sessions::seckill;
 use crate::permits_and_policies::policies_are_followed;
 use seckill_harness::{System, eventually};
 
-/// What a token is answered at each instance.
+/// The answer to a token at each instance.
 async fn asked(system: &System, token: &str) -> Vec<u16> {
     let mut answers = Vec::new();
     for instance in &system.instances {
@@ -42,9 +42,9 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     for token in [&first, &second] {
         assert_eq!(asked(&system, token).await, [200, 200]);
     }
-    // Another new token would end the first one early, at callers that still use it.
+    // Another new token would end the first one early, while callers still use it.
     assert_eq!(root.call("POST", "apps/shop/tokens", hour()).await.code(), "409 conflict");
-    // What is listed tells the tokens apart, and is no token.
+    // The list identifies the tokens, and does not contain them.
     let listed = root.call("GET", "apps", None).await.body;
     let tokens = |listed: &Value| {
         let apps = listed["apps"].as_array().unwrap().iter();
@@ -58,7 +58,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
         assert!(!listed.to_string().contains(&secret[..8]), "{listed}");
     }
 
-    // The old token ends by itself: no change is made at that moment.
+    // The old token ends by itself, without a change at that moment.
     let sooner = "UPDATE apps SET old_token_ends_at = now() + interval '1 second' WHERE name = 'shop'";
     sqlx::query(sooner).execute(&system.sql).await.unwrap();
     eventually(|| async {
@@ -70,7 +70,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     let shown: Vec<Value> = tokens(&root.call("GET", "apps", None).await.body);
     assert_eq!(shown.len(), 1, "{shown:?}");
 
-    // A leaked token is replaced without an overlap, whatever was valid.
+    // A leaked token is replaced without an overlap, and every valid token ends.
     let third = seckill(&system, &["app", "rotate", "shop", "--overlap", "600"], "").unwrap();
     let third: Value = serde_json::from_str(&third).unwrap();
     let fourth = seckill(&system, &["app", "rotate", "shop", "--overlap", "0"], "").unwrap();
@@ -83,7 +83,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     let listed = seckill(&system, &["app", "list", "--format", "json"], "").unwrap();
     assert!(listed.contains("\"shop\"") && !listed.contains(fourth["token"].as_str().unwrap()), "{listed}");
 
-    // For admins; not for what does not exist, nor for the service itself, which needs no token.
+    // For admins only, and not for a missing application or for the service itself, which needs no token.
     assert_eq!(max.call("POST", "apps/shop/tokens", hour()).await.code(), "403 forbidden");
     for app in ["nowhere", "seckill"] {
         assert_eq!(root.call("POST", &format!("apps/{app}/tokens"), hour()).await.code(), "404 not-found");
@@ -134,7 +134,7 @@ async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
     }
     system.stop().await;
 
-    // Without the settings, tokens for anybody are taken, as before.
+    // Without the settings, tokens for any audience are accepted, as before.
     let system = System::shared().await;
     for claims in [json!({}), json!({ "aud": "other.example", "iss": "https://other.example" })] {
         assert_eq!(read(&system, claims.clone()).await, 200, "{claims}");

@@ -1,4 +1,4 @@
-//! More of one kind than can be served: callers who want something else do not notice.
+//! A crowd of one kind does not affect callers who want something else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,14 +17,14 @@ use seckill::domain::account::AccountRole;
 
 const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <> 'pending'";
 
-/// While purchases wait in another process the relay rests after each step. It never stops; and what has waited for five
-/// seconds is settled at full speed, purchases or not.
+/// While purchases wait in another process, the relay rests after each step. It never stops, and rows that have waited for five seconds are
+/// settled at full speed, purchases or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn settling_gives_way_to_purchases_and_never_stops() {
     let mut system =
         System::prepare(&[("SECKILL_OUTBOX__BATCH_MAX", "1"), ("SECKILL_PURCHASE__WAIT_TARGET_MS", "250")]).await;
     system.serve(true).await;
-    // A row for each purchase, and so a step of the relay.
+    // A row for each purchase, and so a step of the relay for each.
     only_ones(&system).await;
     let sale = system.create_sale(terms(100)).await;
     let (sql, reports, longest_gap_ms) =
@@ -41,7 +41,7 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
-    // The instance hears of purchases by the same connection.
+    // The instance receives reports of purchases on the same connection.
     buy_all(&system, &sale, 1).await;
     system.settled(&sale).await;
     let seen = reports.load(Ordering::SeqCst);
@@ -49,7 +49,7 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     let began = Instant::now();
     let at_first = system.count(SENT, &sale).await;
     buy_all(&system, &sale, 100).await;
-    // It goes on.
+    // The relay continues.
     let (since, before) = eventually(|| async {
         longest_gap_ms.store(0, Ordering::SeqCst);
         let (now, sent) = (Instant::now(), system.count(SENT, &sale).await);
@@ -58,9 +58,9 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (done, took) = (system.count(SENT, &sale).await - before, since.elapsed());
-    // And it rests after each step, for a tenth of a second. A report counts for half a second, and what is behind for five seconds does
-    // not rest any more: on a machine that is too busy for either, the number says nothing. A report may also reach the instance late:
-    // then it has not rested for a moment. Without rests nearly all rows are sent in these two seconds.
+    // The relay rests a tenth of a second after each step. A report counts for half a second, and a backlog of five seconds ends the rests.
+    // On a machine that is too busy for either, the number proves nothing. A report may also reach the instance late: then the relay did
+    // not rest for a moment. Without rests nearly all rows are sent in these two seconds.
     let has_rested = longest_gap_ms.load(Ordering::SeqCst) < 300 && began.elapsed() < Duration::from_millis(4500);
     let steps_max = i64::try_from(took.as_millis() / 60).unwrap() + 2;
     assert!(done <= steps_max || !has_rested, "{done} rows were sent in {took:?}");
@@ -70,8 +70,8 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     system.finish().await;
 }
 
-/// Every read of orders hangs, because their table is locked. Those who read wait in line, or hear at once that the line is
-/// full; purchases, people who sign in and probes of health go on.
+/// Every read of orders hangs, because their table is locked. The readers wait in line, or are refused immediately because the line is
+/// full. Purchases, sign-ins and health probes continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     let settings = [("SECKILL_HTTP__BUYER_READS", "100000"), ("SECKILL_HTTP__LINE_MAX", "20")];
@@ -82,8 +82,8 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     system.settled(&sales[0]).await;
     let mut lock = system.sql.begin().await.unwrap();
     sqlx::raw_sql("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
-    // More than stand in line, so that some are refused at once. Who stands in line is refused after two seconds: an answer before that
-    // says that the line was full. On a busy machine all answers may take longer, and others ask. Each is answered, although the table
+    // More requests than the line holds, so some are refused immediately. A request in line is refused after two seconds: an earlier answer
+    // means that the line was full. On a busy machine all answers may take longer, and others ask. Each is answered, although the table
     // stays locked.
     let lists = eventually(|| async {
         let lists = join_all((0..60).map(|_| async {
@@ -126,13 +126,13 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     system.finish().await;
 }
 
-/// One buyer who reads too often hears so; others read on.
+/// A buyer who reads too often is refused. Others continue to read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_may_read_so_often() {
     let system = System::start_with(&[("SECKILL_HTTP__BUYER_READS", "3")]).await;
     let sale = system.create_sale(terms(2)).await;
     buy_all(&system, &sale, 2).await;
-    // Many at once, so that more than three of them come within a second on a slow machine, too.
+    // Many at once, so that even a slow machine gets more than three within a second.
     eventually(|| async {
         let answers = join_all((0..20).map(|_| system.get("/api/v1/orders", Some("c0")))).await;
         let is_refused = answers.iter().any(|(status, body)| *status == 429 && body["code"] == "quota-exceeded");
@@ -149,14 +149,14 @@ async fn a_buyer_may_read_so_often() {
     system.finish().await;
 }
 
-/// Redis is slower than the crowd: some are refused, and nothing is taken for them. Who holds a ticket and repeats the
-/// request is never one of them. When the crowd has gone, everybody is served.
+/// Redis is slower than the crowd: some requests are refused, and take no stock. A ticket holder who repeats is never refused. When the
+/// crowd has gone, everyone is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
     let redis = OwnRedis::start().await;
     let settings = [
         ("REDIS_URL", &*redis.url()),
-        // A Redis that pauses is slow, and not dead.
+        // A paused Redis is slow, and not dead.
         ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "10000"),
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "5"),
         ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
@@ -169,7 +169,7 @@ async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
     let over = &over;
     let slow = async {
         while !over.load(Ordering::SeqCst) {
-            // On a busy machine the command may itself be held up for too long.
+            // On a busy machine the command itself may be delayed for too long.
             _ = redis.ask(&["CLIENT", "PAUSE", "300", "ALL"]).await;
             tokio::time::sleep(Duration::from_millis(310)).await;
         }
@@ -198,8 +198,8 @@ async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
         while repeats < 40 || shed.load(Ordering::SeqCst) < 200 {
             let user = format!("c{}", repeats % 20);
             let answer = system.buy(&sale, &user).idempotent("k").send().await;
-            // Redis itself may not answer in time on a busy machine: rarely, where shedding would hit every second repeat.
-            // It asks again when it is told to: a shop that is closed for a moment refuses it once, and not as often as it can ask.
+            // Redis itself may not answer in time on a busy machine. That is rare, while shedding would hit every second repeat. The buyer
+            // repeats after the given delay, so a shop closed for a moment refuses the buyer once.
             if answer.status == 503 {
                 unanswered += 1;
                 tokio::time::sleep(Duration::from_secs(1)).await;

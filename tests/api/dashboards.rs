@@ -15,7 +15,7 @@ use tokio::process::Command;
 pub const TOP: &str = env!("CARGO_MANIFEST_DIR");
 pub const RULES: &str = "deploy/prometheus/rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/dashboards/seckill.json";
-/// What Prometheus itself knows: whether a target can be scraped, the alerts that fire, and two labels.
+/// Prometheus's own names: whether a target can be scraped, the firing alerts, and two labels.
 const OWN_NAMES: [&str; 2] = ["up", "ALERTS"];
 const OWN_LABELS: [&str; 3] = ["job", "instance", "le"];
 
@@ -48,11 +48,11 @@ fn expressions() -> Vec<String> {
     rules().iter().chain(targets).chain(annotations).map(text).collect()
 }
 
-/// What an expression names.
+/// The names in an expression.
 #[derive(Debug, Default, PartialEq)]
 struct Named {
     metrics: BTreeSet<String>,
-    /// Labels that are compared, with the metric that they are of.
+    /// Compared labels, each with its metric.
     matched: BTreeSet<(String, String)>,
     /// Labels by which results are grouped or joined.
     grouped: BTreeSet<String>,
@@ -110,7 +110,7 @@ fn an_expression_is_taken_apart() {
     assert_eq!(found.matched, [of_a("step"), of_a("job")].into());
 }
 
-/// A metric or label that was renamed makes an alert silent for ever: nothing else would say so.
+/// A renamed metric or label would make an alert silent for ever, without any other sign.
 #[test]
 fn rules_and_dashboard_name_only_metrics_and_labels_that_exist() {
     let rules = rules();
@@ -141,7 +141,7 @@ fn rules_and_dashboard_name_only_metrics_and_labels_that_exist() {
     assert!(unseen.is_empty(), "neither a rule nor the dashboard shows {unseen:?}");
 }
 
-/// Each kind of alarm has an alert, which leads to the same runbook as the alarm.
+/// Each kind of alarm has an alert, with the same runbook as the alarm.
 #[test]
 fn every_kind_of_alarm_has_an_alert() {
     let alerts = rules();
@@ -169,7 +169,7 @@ async fn promtool(arguments: [&str; 3]) {
     assert!(output.status.success(), "{arguments:?}: {}", said.concat());
 }
 
-/// promtool finds the configuration and the rules correct, and its unit tests make each alert fire and clear.
+/// promtool accepts the configuration and the rules, and its unit tests make each alert fire and clear.
 #[tokio::test]
 async fn promtool_accepts_the_rules_and_their_tests_pass() {
     let tests = rule_tests();

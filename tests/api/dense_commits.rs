@@ -1,5 +1,4 @@
-//! Commits that follow each other without a gap share the row of their sale's epoch, so that it is never free. What has to change the row
-//! goes on nevertheless (rule 11).
+//! Commits without a gap share the row of their sale's epoch, so that it is never free. A change of the row still goes through (rule 11).
 
 use futures_util::future::join_all;
 use seckill_harness::{Sale, System, terms};
@@ -27,7 +26,7 @@ async fn share_epoch(system: &System, sale: &Sale, lock: &str) -> Vec<AbortOnDro
     loops.collect()
 }
 
-/// The sale comes back under one new epoch, and others go on meanwhile.
+/// The sale comes back under one new epoch, and other sales continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_succeeds_at_once_while_commits_follow_each_other_without_a_gap() {
     let redis = OwnRedis::start().await;
@@ -49,7 +48,7 @@ async fn a_refill_succeeds_at_once_while_commits_follow_each_other_without_a_gap
     system.finish().await;
 }
 
-/// A refill is ordered by writing to the row of the epoch: by the reconciler, by fulfilment, and by people, as a runbook says.
+/// Writing to the row of the epoch orders a refill. Three parties do so: the reconciler, fulfilment, and people who follow a runbook.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_can_be_ordered_while_commits_follow_each_other_without_a_gap() {
     let system = System::start().await;

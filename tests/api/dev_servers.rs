@@ -1,4 +1,4 @@
-//! The private servers of `./dev`: whoever else works on this machine has no part in them.
+//! The private servers of `./dev`: no other user of this machine can use them.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -7,13 +7,13 @@ use sqlx::postgres::PgConnectOptions;
 
 const SETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.dev");
 
-/// No other user reads the passwords of RabbitMQ and PostgreSQL, and nobody connects to PostgreSQL without one.
+/// No other user can read the passwords of RabbitMQ and PostgreSQL, and PostgreSQL accepts no connection without one.
 #[tokio::test]
 async fn the_private_servers_keep_their_passwords() {
     let address = std::env::var("DATABASE_URL").unwrap();
     for set in std::fs::read_dir(SETS).into_iter().flatten().map(|set| set.unwrap().path()) {
         let base = std::fs::read_to_string(set.join("ports")).ok().and_then(|base| base.trim().parse::<u16>().ok());
-        // The other sets, and servers of the user's own.
+        // The other sets, and the user's own servers.
         if !base.is_some_and(|base| address.contains(&format!("@127.0.0.1:{}/", base + 1))) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! `seckill doctor`: each check finds its fault, planted in a real server, and nothing else is alarming. The modules plant the faults
-//! of one server each; here is what concerns all of them.
+//! `seckill doctor`: each check finds its fault, planted in a real server, and raises no false alarm. The modules plant the faults of one
+//! server each; this file has the tests about all of them.
 
 mod postgres_faults;
 mod rabbitmq_faults;
@@ -18,11 +18,11 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-/// How long servers may take to answer on a slow machine. A check that passes never takes so long.
+/// The time-out of servers on a slow machine. A passing check never takes this long.
 const LONG: Duration = Duration::from_secs(60);
-/// The harness gives the other servers as much.
+/// The harness gives the other servers the same time.
 const SLOW_BROKER: (&str, &str) = ("SECKILL_AMQP__CONNECT_TIMEOUT_MS", "20000");
-/// What the environment of the tests has on purpose, as that of `./dev` has.
+/// Findings that the tests' environment has on purpose, as the environment of `./dev` has.
 const JUSTIFIED: [(&str, Verdict); 6] = [
     ("settings.development", Verdict::Warn),
     ("settings.secrets", Verdict::Warn),
@@ -32,7 +32,7 @@ const JUSTIFIED: [(&str, Verdict); 6] = [
     ("rabbitmq.policies", Verdict::Unknown),
 ];
 
-/// What the doctor says, by the names of the checks.
+/// The doctor's findings, by the names of the checks.
 struct Look {
     verdict: Verdict,
     checks: BTreeMap<&'static str, Check>,
@@ -48,7 +48,7 @@ impl Look {
         Self { verdict, checks: checks.into_iter().map(|check| (check.name, check)).collect() }
     }
 
-    /// With these settings besides those of the environment.
+    /// With these settings added to the environment's.
     async fn with(environment: &Environment, settings: &[(&str, &str)]) -> Self {
         Self::at(&config(environment, settings)).await
     }
@@ -57,7 +57,7 @@ impl Look {
         self.checks[name].verdict
     }
 
-    /// Holds the verdict of a check, and that whatever did not pass has a fix.
+    /// Asserts the verdict of a check, and that every finding has a fix.
     #[track_caller]
     fn shows(&self, name: &str, verdict: Verdict, found: &str) {
         let check = &self.checks[name];
@@ -79,7 +79,7 @@ fn config(environment: &Environment, settings: &[(&str, &str)]) -> Config {
     Config::read(&environment).unwrap()
 }
 
-/// No false alarm: servers as `./dev` starts them, with a service at work, and its settings.
+/// No false alarm: the servers of `./dev`, with a running service and its settings.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_the_servers_of_dev_nothing_is_alarming() {
     let system = System::shared_with(&[SLOW_BROKER]).await;
@@ -90,14 +90,14 @@ async fn on_the_servers_of_dev_nothing_is_alarming() {
             .values()
             .filter(|check| check.verdict != Verdict::Pass && !JUSTIFIED.contains(&(check.name, check.verdict)))
             .collect();
-        // The workers declare the queues a moment after the start.
+        // The workers declare the queues shortly after the start.
         (alarming.is_empty() && look.verdict == Verdict::Warn).then_some(()).ok_or_else(|| format!("{alarming:#?}"))
     })
     .await;
     system.finish().await;
 }
 
-/// A server that is away makes its own checks unknown, and those that compare it with another one, and no others.
+/// A server that is away makes its own checks unknown, and the checks that compare it with another server. No other check changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_hides_no_other() {
     let environment = quiet_environment().await;
@@ -109,7 +109,7 @@ async fn a_server_that_is_away_hides_no_other() {
         let look = Look::with(&environment, &[(variable, away)]).await;
         for check in look.checks.values() {
             let own = check.name.starts_with(server) || compared.contains(&check.name);
-            // Without servers of their own, locks are kept by the server of sales.
+            // Without servers of their own, locks are kept by the sales' server.
             let unknown = own && check.name != "redis.locks" || check.name == "rabbitmq.policies";
             assert_eq!(check.verdict == Verdict::Unknown, unknown, "{variable}: {check:#?}");
         }
@@ -117,7 +117,7 @@ async fn a_server_that_is_away_hides_no_other() {
     }
 }
 
-/// Servers that accept connections and say nothing are given up after the time that the program allows.
+/// The doctor gives up servers that accept connections and say nothing after the time that the program allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_say_nothing_are_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -134,7 +134,7 @@ async fn servers_that_say_nothing_are_given_up() {
     assert_eq!(look.verdict, Verdict::Unknown);
 }
 
-/// The program says the same as a table and as one document; its exit code is 0, 1 or 2, and no secret is printed.
+/// The table and the document say the same. The exit code is 0, 1 or 2, and no secret is printed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_tells_by_its_exit_code() {
     let system = System::shared_with(&[SLOW_BROKER]).await;
@@ -177,7 +177,7 @@ async fn the_program_tells_by_its_exit_code() {
     system.finish().await;
 }
 
-/// docs/install.md has a row for each check, and for nothing else.
+/// docs/install.md has one row for each check.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_lists_every_check() {
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/install.md")).unwrap();

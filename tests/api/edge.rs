@@ -1,4 +1,4 @@
-//! The edge (deploy/nginx.conf) with a bundle that `seckill publish` has written.
+//! The edge (deploy/nginx.conf) with a bundle written by `seckill publish`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -27,10 +27,10 @@ use seckill_harness::folder::free_address;
 use seckill_harness::nginx::{DEPLOY, Nginx};
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
-/// Views of a sale's page, and the browsers that view it, each at an address of its own.
+/// Views of a sale's page, and the number of browsers, each at an address of its own.
 const VIEWS: usize = 10_000;
 const BROWSERS: usize = 50;
-/// How long one answer is shared, and what is forgiven a busy machine whose clocks are read late.
+/// How long one answer is shared, and the allowance for a busy machine that reads its clocks late.
 const SHARED_MS: i64 = 100;
 const SLACK_MS: i64 = 2000;
 
@@ -72,7 +72,7 @@ impl Shop {
     }
 }
 
-/// What a state.js says.
+/// The contents of a state.js.
 async fn state(answer: Response) -> Value {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
@@ -95,17 +95,17 @@ fn assert_secured(headers: &HeaderMap) {
     assert!(!headers["content-security-policy"].to_str().unwrap().contains("unsafe"));
 }
 
-/// How many requests have reached a service, by what they were for.
+/// The number of requests that reached a service, by their kind.
 async fn requests(service: SocketAddr, kind: &str) -> u64 {
     let metrics = reqwest::get(format!("http://{service}/metrics")).await.unwrap().text().await.unwrap();
     let name = format!("seckill_requests_total{{kind=\"{kind}\"}} ");
     metrics.lines().find_map(|line| line.strip_prefix(&name)).map_or(0, |count| count.parse().unwrap())
 }
 
-/// Viewing a page costs the service nothing, and its state at most eleven requests a second, whatever the crowd.
+/// Viewing a page costs the service nothing. Its state costs at most eleven requests a second, whatever the crowd.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_views_cost_the_service_eleven_requests_a_second() {
-    // A process of its own, whose metrics count nothing but these requests.
+    // A separate process, so its metrics count only these requests.
     let (system, service) = (System::prepare(&[]).await, free_address());
     let process = Process::start_with(&system, service, &[("RUST_LOG", "error")], Stdio::inherit());
     let process = process.ready(service).await;
@@ -138,15 +138,15 @@ async fn ten_thousand_views_cost_the_service_eleven_requests_a_second() {
     shop.system.finish().await;
 }
 
-/// At the start all who ask learn within a tenth of a second that the sale is open, and the purchase key.
+/// At the start, all viewers learn within a tenth of a second that the sale is open, and get the purchase key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     const WATCHERS: usize = 8;
     let shop = Shop::open().await;
-    // Its page is not published, and its state is there none the less.
+    // Its page is not published, but its state is.
     let planned = NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(50) };
     let sale = shop.system.create_sale(planned).await;
-    // How many watchers have seen that it is closed.
+    // The number of viewers who have seen that it is closed.
     let waiting = AtomicUsize::new(0);
     let watch = |n: usize| {
         let (shop, sale, waiting, client) = (&shop, &sale, &waiting, Client::new());
@@ -172,7 +172,7 @@ async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
             }
         }
     };
-    // The start waits until all of them watch, which takes a busy machine long.
+    // The sale starts when all viewers watch, which takes long on a busy machine.
     let start = async {
         eventually(|| async {
             let waiting = waiting.load(Ordering::SeqCst);
@@ -187,7 +187,7 @@ async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     shop.system.finish().await;
 }
 
-/// One client cannot change what the others get.
+/// One client cannot change the other clients' answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_spoils_the_state_for_others() {
     let shop = Shop::open().await;
@@ -210,14 +210,14 @@ async fn nobody_spoils_the_state_for_others() {
         wire.read_to_string(&mut answer).await.unwrap();
         assert!(["HTTP/1.1 20", "HTTP/1.1 304"].iter().any(|status| answer.starts_with(status)), "{answer}");
     }
-    // What does not exist is the service's answer, and shared as well.
+    // For an unknown sale, the answer is the service's, and shared as well.
     let unknown = shop.edge.get("/sales/999999/state.js").await;
     assert_eq!(unknown.status(), 404);
     assert_eq!(unknown.headers()[CACHE_CONTROL], "no-store");
     shop.system.finish().await;
 }
 
-/// Each kind of file has its headers, and a browser that has it already gets 304.
+/// Each kind of file has its headers. A browser that has the file gets 304.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_file_has_the_headers_of_its_kind() {
     let shop = Shop::open().await;
@@ -253,7 +253,7 @@ async fn every_file_has_the_headers_of_its_kind() {
     assert_eq!(zipped.headers()[CONTENT_ENCODING], "gzip");
     assert_eq!(zipped.headers()[VARY], "Accept-Encoding");
 
-    // The page of an unknown sale, and a name that does not exist or is still being written.
+    // The page of an unknown sale, and a name that does not exist or is being written.
     let missing = std::fs::read_to_string(shop.site.path().join("404.html")).unwrap();
     for path in ["/sales/999999", "/sales/x", "/assets/none.css", "/assets/.new", "/404.html", "/metrics"] {
         let answer = shop.edge.get(path).await;
@@ -268,7 +268,7 @@ async fn every_file_has_the_headers_of_its_kind() {
     shop.system.finish().await;
 }
 
-/// With deploy/tls.conf, whatever is answered over TLS tells browsers to come by TLS alone, errors too, and port 80 only leads there.
+/// With deploy/tls.conf, every answer over TLS tells browsers to use TLS only, errors too. Port 80 only redirects.
 #[tokio::test(flavor = "multi_thread")]
 async fn over_tls_browsers_are_told_to_come_by_tls() {
     let [folder, site] = ["tls", "site"].map(Folder::new);
@@ -329,7 +329,7 @@ async fn over_tls_browsers_are_told_to_come_by_tls() {
     assert!(!led.headers().contains_key("strict-transport-security"));
 }
 
-/// Events pass one by one, as they happen.
+/// Events pass one by one, without buffering.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_not_held_back() {
     let shop = Shop::open().await;
@@ -340,7 +340,7 @@ async fn events_are_not_held_back() {
     let mut events = client.get(format!("{order}/events")).bearer_auth(&token).send().await.unwrap();
     assert_eq!(events.headers()[CONTENT_TYPE], "text/event-stream");
     let mut seen = String::new();
-    // The next event comes only after this one was seen.
+    // The next event comes only after this one was received.
     for (status, step) in [("pending_payment", Some("cancel")), ("cancelled", None)] {
         let next = async {
             while !seen.contains(&format!("\"status\":\"{status}\"")) {
@@ -357,13 +357,13 @@ async fn events_are_not_held_back() {
     shop.system.finish().await;
 }
 
-/// While no instance answers, the pages are there, and the rest is a problem that says when to come again.
+/// While no instance answers, the pages still load, and all other answers are a problem with Retry-After.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pages_stay_when_the_service_is_away() {
     let shop = Shop::in_front_of(System::shared().await, free_address()).await;
     let page = shop.page();
     assert_eq!(shop.edge.get(&page).await.status(), 200);
-    // Nobody asks the service for a state more often by another method.
+    // Another method does not reach the service more often for a state.
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
         let answer = Client::new().request(method, shop.edge.url(&format!("{page}/state.js"))).send().await.unwrap();
         assert_eq!(answer.status(), 405);

@@ -1,4 +1,4 @@
-//! What follows a purchase: expiry by delayed messages, duplicates, poison, the retry limit.
+//! The steps after a purchase: expiry by delayed messages, duplicates, poison messages, the retry limit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use crate::two_groups::unlocked;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
-    // The sweeper would come too late to be the one who did it.
+    // The sweeper would come too late, so it was the message.
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 2_500, ..terms(3) }).await;
     for user in ["a", "b", "c"] {
@@ -58,14 +58,14 @@ async fn the_sweeper_is_a_net_under_lost_delays() {
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(1) }).await;
     assert_eq!(system.buy(&sale, "a").send().await.code(), "202");
     system.settled(&sale).await;
-    // As if ten minutes had gone by, and the message with them.
+    // As if ten minutes had passed, and the message was lost.
     sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();
     system.left(&sale, 1).await;
     system.settled(&sale).await;
     system.finish().await;
 }
 
-/// F9: every message ten times, in any order, before and after it has had its effect.
+/// F9: every message ten times, in any order, before and after its effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_deliveries_have_one_effect() {
     let mut system = System::prepare(&[]).await;
@@ -84,7 +84,7 @@ async fn ten_deliveries_have_one_effect() {
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 30));
 
-    // And the expiries, ten times each, all at the same moment as the ladder's own.
+    // And each expiry ten times, all at the same moment as the ladder's own.
     system.let_deadlines_pass(&sale).await;
     let expiries: Vec<Outgoing> = orders.chunks(1).flat_map(|order| vec![expire_together(order); 10]).collect();
     published(&publisher, &expiries).await;
@@ -113,7 +113,7 @@ fn expire_together(orders: &[OrderId]) -> Outgoing {
     Outgoing { to, id: OutboxKind::GroupExpire.message_id_of_many(orders), body, trace: None }
 }
 
-/// F9, with many orders in a message, and more than one transaction takes. The same order also comes in other company, and alone.
+/// F9, with many orders in a message, more than one transaction takes. The same order also comes in other batches, and alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_deliveries_of_messages_about_many_have_one_effect() {
     let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
@@ -151,13 +151,13 @@ async fn ten_deliveries_of_messages_about_many_have_one_effect() {
     system.finish().await;
 }
 
-/// Rule 8: a message about many orders that comes before their deadline goes round again. No relay runs, and no sweeper, so it is the
-/// only one that can end them.
+/// Rule 8: a message about many orders that comes before their deadline goes round again. No relay and no sweeper runs, so only this
+/// message can end the orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_message_about_many_orders_goes_round_again() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
-    // The message waits one second on the ladder, and comes three seconds early.
+    // The message spends one second on the ladder, and comes three seconds early.
     let sale = system.create_sale(NewSale { pay_within_ms: 4_000, ..terms(6) }).await;
     let mut orders = Vec::new();
     for n in 0..6 {
@@ -188,8 +188,8 @@ async fn an_early_message_about_many_orders_goes_round_again() {
     system.finish().await;
 }
 
-/// F13, in its plain form: what cannot be read goes to the dead-letter queue alone; what cannot be written is tried
-/// up to the cap, then parked with its error; the others flow, those of the same message too.
+/// F13, in its plain form. A message that cannot be read goes alone to the dead-letter queue. A purchase that cannot be written is tried up
+/// to the maximum, then parked with its error. The others continue, including those of the same message.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_message_holds_up_nobody() {
     let mut system = System::prepare(&[
@@ -212,7 +212,7 @@ async fn a_poison_message_holds_up_nobody() {
         trace: None,
     });
     published(&publisher, &garbage).await;
-    // One purchase that the schema will refuse, whoever tries. All of them come in one message.
+    // One purchase that the schema always refuses. All of them come in one message.
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
            IF NEW.id = '{}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
@@ -232,7 +232,7 @@ async fn a_poison_message_holds_up_nobody() {
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.order_id.to_string(), parked.attempts), (orders[7].clone(), 3));
     assert!(parked.last_error.unwrap().contains("this one never"));
-    // The auditor calls it broken; the buyer still sees a definite state; sent again by hand, it goes through.
+    // The auditor reports it as broken, and the buyer still sees a definite state. An operator retries it, and it goes through.
     let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
     assert_eq!(status(&system, orders[7].parse().unwrap(), "u7").await, "accepted");
@@ -243,7 +243,7 @@ async fn a_poison_message_holds_up_nobody() {
     system.finish().await;
 }
 
-/// One order that cannot be cancelled holds up nobody's expiry: it is parked with its error, the others end.
+/// One order that cannot be cancelled does not delay other expiries: it is parked with its error, and the others end.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
     let system = System::start_with(&[
@@ -281,7 +281,7 @@ async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
     system.finish().await;
 }
 
-/// The database refuses what a Redis without its memory promised: nobody pays for it, and Redis is put right.
+/// The database refuses purchases promised by a Redis without its memory: no one pays for them, and Redis is corrected.
 #[tokio::test(flavor = "multi_thread")]
 async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     let mut system = System::prepare(&[]).await;
@@ -291,7 +291,7 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     for n in 0..10 {
         orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
     }
-    // Six units vanish from the truth behind everybody's back.
+    // Six units vanish from PostgreSQL without a notice.
     sqlx::query("UPDATE sales SET stock = 4, total_stock = 4").execute(&system.sql).await.unwrap();
     system.serve(true).await;
     system.settled(&sale).await;
@@ -301,8 +301,8 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     system.finish().await;
 }
 
-/// I1, rule 7: batches of two sales are settled while others of the same buyers expire, in any order and over each other. None waits for
-/// another in a circle, which PostgreSQL would end with an error; each order is made once, and each unit comes back once.
+/// I1, rule 7: batches of two sales are settled while other orders of the same buyers expire, in any order and overlapping. There is no
+/// deadlock, which PostgreSQL would end with an error. Each order is made once, and each unit comes back once.
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
     let mut system = System::prepare(&[]).await;
@@ -344,7 +344,7 @@ async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
     });
     let made: Vec<usize> = stream::iter(settled).buffer_unordered(4).collect().await;
     let made: usize = made.into_iter().sum();
-    // A step that ended at a locked row does not say what it had made before.
+    // A step that failed at a locked row does not return the orders it had made.
     assert!(made == 40 || (made < 40 && repeats.load(Ordering::SeqCst) > 0), "{made} made");
     for sale in &sales {
         assert_eq!((system.orders(sale).await, system.stock(sale).await), (40, 20));
@@ -357,8 +357,7 @@ async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
     system.finish().await;
 }
 
-/// A payment that begins while an order is being cancelled prolongs the order: it is not cancelled, and its cancellation is
-/// still to come.
+/// A payment that begins during a cancellation prolongs the order: the order is not cancelled now, and its cancellation comes later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     let mut system = System::prepare(&[]).await;
@@ -373,7 +372,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     let mut payment = system.sql.begin().await.unwrap();
     let prolong = "UPDATE orders SET wait_until = now() + interval '1 hour' WHERE id = $1";
     execute(prolong).execute(&mut *payment).await.unwrap();
-    // It waits for the row for two seconds at most, and is then tried again, as its message would be.
+    // It waits two seconds at most for the row, and is then retried, as its message would be.
     let (expiring, repeats) = (ones(&[order]), AtomicUsize::new(0));
     let expiry = unlocked(&repeats, || ledger.expire(&expiring));
     // The cancellation waits for the order's row, and then finds the order prolonged.
@@ -443,8 +442,7 @@ async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
     system.finish().await;
 }
 
-/// A Redis whose memory is full refuses releases. That is no fault of the rows: none is parked, and the units come back when
-/// there is room.
+/// A Redis with full memory refuses releases. The rows are not at fault: none is parked, and the units come back when there is room.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_redis_parks_no_release() {
     let redis = OwnRedis::start().await;

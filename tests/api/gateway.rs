@@ -1,4 +1,4 @@
-//! Permits for gateways: the address that they ask, and nginx (deploy/gateway.conf) in front of another small server.
+//! Permits for gateways: the address for them, and nginx (deploy/gateway.conf) in front of another small server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
 use seckill_harness::{System, eventually};
 
-/// The server behind the gateway. It counts what reaches it, and answers what it was sent.
+/// The server behind the gateway. It counts its requests, and echoes them.
 struct Application {
     address: SocketAddr,
     reached: Arc<AtomicUsize>,
@@ -89,7 +89,7 @@ fn asking(system: &System, caller: &Caller, path: &str, named: &str) -> RequestB
     request.bearer_auth(&caller.token).header("X-Seckill-Policy", named)
 }
 
-/// The status says what an answer of `acquire` says in its body, and the headers say the rest.
+/// The status corresponds to the body of `acquire`, and the headers have the other fields.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_says_whether_a_request_may_pass() {
     let system = System::shared().await;
@@ -114,7 +114,7 @@ async fn a_status_says_whether_a_request_may_pass() {
     let problem: Value = refused.json().await.unwrap();
     assert_eq!((&problem["code"], &problem["status"]), (&json!("quota-exceeded"), &json!(403)));
 
-    // All of it in the query, and another status for the refusal.
+    // All terms in the query, and another status for the refusal.
     let by_query = |query: &str| {
         let url = system.url(&format!("/api/v1/flow/authorize?policy=web&{query}"));
         Client::new().get(url).bearer_auth(&shop.token).send()
@@ -122,7 +122,7 @@ async fn a_status_says_whether_a_request_may_pass() {
     assert_eq!(outcome(&by_query("key=b%20n&permits=2&app=status-shop").await.unwrap()), (204, "granted"));
     assert_eq!(outcome(&by_query("key=b%20n&deny=429").await.unwrap()), (429, "quota-exceeded"));
 
-    // A prepared answer, a policy that is only tried out, and none at all.
+    // A prepared answer, a shadow policy, and a missing policy.
     assert_eq!(outcome(&asking(&system, &shop, "", "page").send().await.unwrap()), (204, "granted"));
     let degraded = asking(&system, &shop, "", "page").send().await.unwrap();
     assert_eq!((outcome(&degraded), header(&degraded, "content-type")), ((403, "quota-exceeded"), "application/json"));
@@ -136,7 +136,7 @@ async fn a_status_says_whether_a_request_may_pass() {
     system.finish().await;
 }
 
-/// A mistake of the gateway is 403, and a wrong token 401: nginx makes a failure of everything else.
+/// A gateway's mistake is 403, and a wrong token 401: nginx treats every other status as a failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_of_a_gateway_let_nothing_pass() {
     let system = System::shared().await;
@@ -170,8 +170,8 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
     system.finish().await;
 }
 
-/// Envoy asks with its caller's method and appends its caller's path and query, which decide nothing; it takes 200 for a grant, and
-/// passes any other status on.
+/// Envoy sends its caller's method and appends its caller's path and query, which have no effect. It takes 200 for a grant, and passes any
+/// other status on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_may_append_the_path_of_its_caller() {
     let system = System::shared().await;
@@ -195,14 +195,14 @@ async fn a_gateway_may_append_the_path_of_its_caller() {
         assert_eq!(outcome(&refused), (429, "quota-exceeded"), "{method}");
         assert!(refused.headers().contains_key(RETRY_AFTER));
     }
-    // The query cannot name the policy where the gateway does not.
+    // The query cannot name the policy in the gateway's place.
     let url = system.url("/api/v1/flow/authorize/x?policy=web");
     let unnamed = Client::new().get(url).bearer_auth(&shop.token).send().await.unwrap();
     assert_eq!(outcome(&unnamed), (403, "invalid-request"));
     system.finish().await;
 }
 
-/// nginx passes on what is granted, and answers the rest itself: 429 with its fields, the prepared answer, 403, 503.
+/// nginx passes on granted requests, and answers the others itself: 429 with its fields, the prepared answer, 403, 503.
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_passes_on_what_is_granted_and_nothing_else() {
     let system = System::shared().await;
@@ -215,7 +215,7 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
     let echo: Value = posted.json().await.unwrap();
     assert_eq!(echo, json!({ "method": "POST", "uri": "/a?b=c", "body": "hello", "lease": null }));
 
-    // `/` counts by address, whatever the caller says about the terms.
+    // `/` counts by address, and ignores the caller's own terms.
     set(&system, policy("nginx-shop", "web", a_day(2))).await;
     for left in [1, 0] {
         let claims = Client::new().get(nginx.url("/?policy=none&key=x")).header("Authorization", "Bearer x");
@@ -249,7 +249,7 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
     assert_eq!(prepared.json::<Value>().await.unwrap(), json!({ "hits": [], "note": "稍后 $uri" }));
     assert_eq!(application.reached(), reached + 4);
 
-    // A key that is too long is a mistake, and lets nothing pass, though the location is open.
+    // A key that is too long is a mistake, and is refused although the location is open.
     assert_eq!(search("/search/a", &"u".repeat(200)).await.unwrap().status(), 403);
     let strange = gateway(system.instances[0].address, &application, &"0".repeat(64), &PATIENT).await;
     for path in ["/", "/search/a"] {
@@ -261,7 +261,7 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
     system.finish().await;
 }
 
-/// A prepared answer too long for a header leaves the 429.
+/// A prepared answer that is too long for a header leaves the 429.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_prepared_answer_leaves_the_429() {
     let system = System::shared().await;
@@ -283,7 +283,7 @@ async fn a_long_prepared_answer_leaves_the_429() {
     system.finish().await;
 }
 
-/// While Redis is away, each policy decides as its `when_down` says, and the gateway passes on what the policy grants.
+/// While Redis is away, each policy decides by its `when_down`, and the gateway passes on granted requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_the_policy_decides() {
     let (system, wire) = wired("REDIS_URL").await;
@@ -291,7 +291,7 @@ async fn without_redis_the_policy_decides() {
     let application = Application::start().await;
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
     set(&system, policy("shop", "web", a_day(1_000))).await;
-    // Redis may have answered one call too late on a busy machine.
+    // On a busy machine, Redis may have answered one call too late.
     eventually(|| async {
         let status = nginx.get("/").await.status();
         (status == 200).then_some(()).ok_or(status.to_string())
@@ -317,11 +317,11 @@ async fn without_redis_the_policy_decides() {
     system.finish().await;
 }
 
-/// While the service is away, or does not answer in time, nginx decides, for each location by itself.
+/// While the service is away, or does not answer in time, nginx decides for each location.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_service_each_location_is_open_or_closed() {
     let application = Application::start().await;
-    // It takes connections and never answers.
+    // A server that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for away in [free_address(), silent.local_addr().unwrap()] {
         let nginx = gateway(away, &application, "token", &[]).await;
@@ -338,7 +338,7 @@ async fn without_the_service_each_location_is_open_or_closed() {
     application.stop().await;
 }
 
-/// A lease travels to the application, which gives it back; otherwise it ends by itself. A caller cannot name one.
+/// A lease travels to the application, which gives it back; otherwise it expires. A caller cannot name one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_application_receives_the_lease() {
     let system = System::shared().await;
@@ -360,7 +360,7 @@ async fn the_application_receives_the_lease() {
     let give = json!({ "app": "lease-shop", "policy": "web", "key": "127.0.0.1", "lease": echo["lease"] });
     assert_eq!(shop.post("release", &give).await.1, json!({ "released": true }));
     assert_eq!(ask().await.0, 200);
-    // A lease that is not given back ends by itself: there is only one, and it is granted again.
+    // An unreturned lease expires: there is only one, and it is granted again.
     set(&system, policy("lease-shop", "brief", one_at_a_time(500))).await;
     assert_eq!(asking(&system, &shop, "", "brief").send().await.unwrap().status(), 204);
     eventually(|| async {

@@ -1,4 +1,4 @@
-//! One caller asks for as much as it can, and another application, a buyer and an administrator notice nothing.
+//! One caller asks for all it can get. Another application, a buyer and an administrator are not affected.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,10 +17,10 @@ use crate::sign_in_limits::{WRONG, attempt, device};
 
 /// The budget of an application in these tests.
 const BUDGET: i64 = 1_000_000;
-/// The most policies that one call may name beside its first.
+/// The most additional policies of one call.
 const ALSO: usize = 8;
 
-/// A system on a Redis of its own: an application that asks for more and more, and others who want to notice nothing.
+/// A system on a private Redis: an application that asks for more and more, and others who must not be affected.
 struct Shared {
     redis: OwnRedis,
     system: System,
@@ -36,7 +36,7 @@ impl Shared {
         let redis = OwnRedis::start().await;
         let settings = [("REDIS_URL", redis.url()), ("SECKILL_FLOW__APP_KEYS_MB", "1".to_owned())];
         let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
-        // A machine with others busy on it answers late, which is not what this is about.
+        // A busy machine answers late, which is not under test.
         let patient = [
             ("SECKILL_FLOW__TIMEOUT_MS", "1000"),
             ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1"),
@@ -67,14 +67,14 @@ impl Shared {
         info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
     }
 
-    /// Asks for one permit under nine keys that have not been before.
+    /// Asks for one permit under nine new keys.
     async fn ask_for_new_keys(&self, policy: &str, turn: usize) -> Value {
         let key = |n: usize| format!("{turn}-{n}-{}", "\u{1F600}".repeat(100));
         let also: Vec<Value> = (1..=ALSO).map(|n| json!({ "policy": policy, "key": key(n) })).collect();
         self.greedy.ask(json!({ "app": "greedy", "policy": policy, "key": key(0), "also": also })).await
     }
 
-    /// All these callers go on as long as others are served, several times.
+    /// All these callers continue while others are served, several times.
     async fn others_are_served_beside(&self, callers: impl Iterator<Item = impl Future<Output = ()>>) {
         let served = async {
             for turn in 0..6 {
@@ -129,10 +129,10 @@ async fn an_application_fills_its_budget_and_nobody_else_notices() {
         }
         assert!(refused > 20, "{kind}: {turns} calls found room");
         let grown = shared.used().await - before;
-        // Beside the keys, Redis keeps its tables of keys, and those of others who asked meanwhile.
+        // Besides the keys, Redis keeps its hash tables, and the keys of other callers.
         assert!(grown < 2 * BUDGET, "{kind}: Redis has grown by {grown} bytes");
     }
-    // What it has already is counted on; what would grow is not.
+    // Existing keys still count. A new key is refused.
     let known = format!("1-0-{}", "\u{1F600}".repeat(100));
     let ask = |policy| shared.greedy.ask(json!({ "app": "greedy", "policy": policy, "key": &known }));
     assert_eq!(ask("fixed-window").await["code"], 1);
@@ -211,7 +211,7 @@ async fn a_crowd_in_line_disturbs_nobody() {
     shared.finish().await;
 }
 
-/// Strangers from everywhere keep the line of strangers full.
+/// Strangers from many addresses keep the strangers' line full.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_no_known_browser_waiting() {
     let shared = Shared::start().await;

@@ -1,4 +1,4 @@
-//! The orders of a group expire by one message, and their holds are released by one row (protocol, rules 8 and 9).
+//! The orders of a group expire by one message, and one row releases their holds (protocol, rules 8 and 9).
 
 use seckill::domain::sale::NewSale;
 
@@ -22,7 +22,7 @@ async fn cancelled(system: &System, sale: &Sale, orders: i64) {
     .await;
 }
 
-/// A system whose sweeper comes too late to be the one who did it, and a sale of ten units.
+/// A system with a sweeper that comes too late to act, and a sale of ten units.
 async fn unswept(settings: &[(&str, &str)]) -> (System, Sale) {
     let never = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")];
     let mut system = System::prepare(&[&never[..], settings].concat()).await;
@@ -31,7 +31,7 @@ async fn unswept(settings: &[(&str, &str)]) -> (System, Sale) {
     (system, sale)
 }
 
-/// One row and one message end a group, by a delay as long as the time to pay, and one release gives all its units back.
+/// One row and one message end a group, with a delay of the time to pay, and one release gives all its units back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_expires_and_is_released_as_one() {
     let (mut system, other) = unswept(&[]).await;
@@ -52,8 +52,8 @@ async fn a_group_expires_and_is_released_as_one() {
     system.finish().await;
 }
 
-/// While an order of the group waits for a payment that began in time, the message goes round again, and the others end. When that payment
-/// fails after the deadline, the order is due at once, by a row of its own.
+/// While an order of the group has a payment in flight that began in time, the message goes round again, and the other orders end. When
+/// that payment fails after the deadline, the order is due immediately, by a row of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
     let (mut system, sale) = unswept(&[]).await;
@@ -75,7 +75,7 @@ async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
     system.finish().await;
 }
 
-/// An order that cannot be cancelled holds up nobody of its group: the expiry is split, and that one is parked alone.
+/// An order that cannot be cancelled does not delay its group: the expiry is split, and that order is parked alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_cannot_be_cancelled_parks_alone() {
     let (mut system, sale) = unswept(&[

@@ -1,5 +1,5 @@
-//! What nobody asks for costs next to nothing: supervision looks at what has changed, at what sells, and at the other sales, both in turn
-//! (rules 10 to 12). And it still finds whatever goes wrong with one of those.
+//! Idle sales cost almost nothing: supervision checks changed sales, and takes selling sales and other sales in turn (rules 10 to 12). It
+//! still finds every fault of an idle sale.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -19,11 +19,11 @@ use tokio::time::timeout;
 
 use crate::own_redis::OwnRedis;
 
-/// More sales than have their turn at once, and so many turns that all have had theirs.
+/// More sales than fit into one round, and enough rounds for all of them.
 const SALES: usize = 120;
 const TURNS: usize = 3;
 
-/// Planned sales that are whole in Redis, as a refill leaves them, on a server of their own. No instance runs.
+/// Planned sales that are complete in Redis, as a refill leaves them, on a private server. No instance runs.
 pub struct World {
     pub system: System,
     redis: OwnRedis,
@@ -39,19 +39,19 @@ impl World {
         world
     }
 
-    /// Plans sales until there are so many. Written by hand, because a refill of each would take minutes.
+    /// Plans sales until there are this many. They are written directly, because a refill of each would take minutes.
     pub async fn plan(&mut self, sales: usize) {
         let prefix = &self.system.config.redis.prefix;
         let (run_id, replid) =
             (self.redis.info("server", "run_id").await, self.redis.info("replication", "master_replid").await);
         let mut redis = redis_at(&self.redis.url()).await.unwrap();
-        // A session of its own, which `rows` waits for: what it reads does not count later.
+        // A session of its own, which `rows` waits for, so that its reads do not count later.
         let mut sql = PgConnection::connect(&self.system.config.database.url).await.unwrap();
         sqlx::raw_sql("SET application_name = 'seckill'").execute(&mut sql).await.unwrap();
         let product = "INSERT INTO products (name) VALUES ('Phone') ON CONFLICT DO NOTHING";
         sqlx::raw_sql(product).execute(&mut sql).await.unwrap();
         while self.sales.len() < sales {
-            // Not all in one transaction, in which each change of the catalogue's version would read all those before it.
+            // Not all in one transaction, where each change of the catalogue's version would read all earlier versions.
             let some = i64::try_from((sales - self.sales.len()).min(500)).unwrap();
             let planned = "WITH planned AS (
                              INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
@@ -78,12 +78,12 @@ impl World {
             let _: Vec<i64> = fill.query_async(&mut redis).await.unwrap();
             self.sales.extend(planned.into_iter().map(SaleId::from_db));
         }
-        // What PostgreSQL does by itself after a minute.
+        // PostgreSQL does this by itself after a minute.
         sqlx::raw_sql("ANALYZE").execute(&mut sql).await.unwrap();
         sql.close().await.unwrap();
     }
 
-    /// Has all of them start.
+    /// Starts all of them.
     async fn start(&self) {
         for some in self.sales.chunks(500) {
             let some: Vec<i64> = some.iter().map(|sale| sale.get()).collect();
@@ -98,7 +98,7 @@ impl World {
         format!("{}{{{sale}}}:{name}", self.system.config.redis.prefix)
     }
 
-    /// Puts a hold that is not committed into Redis, of long ago, as a process that died leaves it. Returns its order.
+    /// Puts an old uncommitted hold into Redis, as a dead process leaves it. Returns its order.
     async fn put_old_hold(&self, sale: SaleId) -> String {
         let (order, key) = (uuid::Uuid::now_v7().to_string(), |name: &str| self.key(sale, name));
         self.redis.ask(&["HSET", &key("tickets"), &order, "h|1|ann"]).await.unwrap();
@@ -107,7 +107,7 @@ impl World {
         order
     }
 
-    /// How often the reconciler has noted that it has finished this hold.
+    /// How often the reconciler has recorded that it finished this hold.
     async fn finished_holds(&self, order: &str) -> i64 {
         let noted =
             "SELECT count(*) FROM audit_log WHERE action = 'finish holds' AND details::text LIKE '%' || $1 || '%'";
@@ -127,14 +127,14 @@ impl World {
         RefillSupervisor::new(self.system.stores.clone(), self.system.config.reconcile.retire_after_ms)
     }
 
-    /// How many commands Redis has executed, those of scripts too.
+    /// The number of commands that Redis has executed, including those of scripts.
     async fn commands(&self) -> i64 {
         let stats = String::from_redis_value(self.redis.query(&["INFO", "commandstats"]).await.unwrap()).unwrap();
         let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<i64>().ok();
         stats.lines().filter_map(calls).sum()
     }
 
-    /// How many rows and entries of indexes PostgreSQL has read of our tables, of sessions that have ended.
+    /// The number of rows and index entries of our tables that PostgreSQL has read in ended sessions.
     async fn rows(&self) -> i64 {
         let sessions = "SELECT count(*) FROM pg_stat_activity
                         WHERE datname = current_database() AND application_name = 'seckill'";
@@ -150,9 +150,9 @@ impl World {
         .await
     }
 
-    /// What so many rounds of all that is repeated have Redis execute and PostgreSQL read, after what an instance does once.
+    /// The commands of Redis and the reads of PostgreSQL in this number of rounds, after the work that an instance does once.
     async fn cost(&self, rounds: usize) -> (i64, i64) {
-        // The ledger of the system itself has sessions, too.
+        // The ledger of the system itself has sessions too.
         self.system.stores.ledger.close().await;
         let (config, before) = (&self.system.config, self.rows().await);
         let (stores, retire_after_ms) = (stores(config).unwrap(), config.reconcile.retire_after_ms);
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// The servers do no more in a round for 20,000 planned sales than for 2,000: they look at none of them but those whose turn it is.
+/// A round costs the same for 20,000 planned sales as for 2,000: it checks only the sales that have their turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_times_as_many_planned_sales_cost_no_more() {
     const ROUNDS: usize = 20;
@@ -194,13 +194,13 @@ async fn ten_times_as_many_planned_sales_cost_no_more() {
         costs.push((often.0 - once.0, often.1 - once.1));
     }
     let [few, many] = costs[..] else { unreachable!() };
-    // One look at all of them, in one of the rounds, would be 18,000 more.
+    // Checking all of them in one of the rounds would add 18,000 commands.
     assert!(many.0 < few.0 + 2_000, "Redis: {few:?}, {many:?} commands");
     assert!(many.1 < few.1 + 2_000, "PostgreSQL: {few:?}, {many:?} rows");
     world.system.finish().await;
 }
 
-/// Where many sell, a round looks at 500 of them, or at a tenth if that is more.
+/// If many sales sell, a round checks 500 of them, or a tenth if that is more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_at_ten_times_as_many_sales_that_sell_takes_few_of_them() {
     const ROUNDS: usize = 20;
@@ -213,15 +213,16 @@ async fn a_look_at_ten_times_as_many_sales_that_sell_takes_few_of_them() {
         costs.push((often.0 - once.0, often.1 - once.1));
     }
     let [few, many] = costs[..] else { unreachable!() };
-    // 1,000 in a round instead of 500. A look at all of them is ten times as many commands as at all of 1,000, and 1,100,000 rows more. Their
-    // list is read now and then, and PostgreSQL finds some of 10,000 by reading a table that is so small as a whole.
+    // 1,000 in a round instead of 500. Checking all of them would take ten times the commands of checking 1,000, and read 1,100,000 more
+    // rows. The list of sales is read now and then. PostgreSQL reads the whole table of 10,000 rows to find a part, because the table is
+    // small.
     assert!(many.0 < few.0 * 5 / 2, "Redis: {few:?}, {many:?} commands");
     assert!(many.1 < few.1 + 600_000, "PostgreSQL: {few:?}, {many:?} rows");
     world.system.finish().await;
 }
 
-/// Of 2,400 that sell, each has its turn within five rounds: a lost key, an old hold and a wrong figure are found then. A sale with a wrong
-/// figure that is busy in the next round waits for no other turn.
+/// Each of 2,400 selling sales has its turn within five rounds: a lost key, an old hold and a wrong figure are found then. A sale with a
+/// wrong figure that is busy in the next round is checked again without waiting for its turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_with_one_of_many_that_sell_is_found_in_its_turn() {
     const TURNS: usize = 5;
@@ -268,7 +269,7 @@ async fn what_goes_wrong_with_one_of_many_that_sell_is_found_in_its_turn() {
     world.system.finish().await;
 }
 
-/// A planned sale whose key is deleted is found when its turn comes, and filled again.
+/// A planned sale with a deleted key is found in its turn, and refilled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_sale_that_redis_has_lost_is_found_in_its_turn() {
     let world = World::with(SALES).await;
@@ -293,7 +294,7 @@ async fn a_planned_sale_that_redis_has_lost_is_found_in_its_turn() {
     world.system.finish().await;
 }
 
-/// FLUSHALL leaves no other sign than that sales are missing. When one is, all others are looked at, and not only in their turn.
+/// After FLUSHALL, the only sign is that sales are missing. When one is missing, all others are checked, not only in their turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_missing_sale_gives_all_others_away() {
     let world = World::with(SALES).await;
@@ -316,7 +317,7 @@ async fn one_missing_sale_gives_all_others_away() {
     world.system.finish().await;
 }
 
-/// The process that pauses a sale dies before it has told Redis: the next check sets the status, of any sale and without its turn.
+/// The process that pauses a sale dies before it has told Redis. The next check sets the status of any sale, without its turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_status_reaches_redis_though_its_manager_died() {
     let world = World::with(SALES).await;
@@ -336,7 +337,7 @@ async fn a_changed_status_reaches_redis_though_its_manager_died() {
     world.system.finish().await;
 }
 
-/// A hold that is not committed in a sale that ended an hour ago, and a figure that was written into a planned sale, are found in turn.
+/// Two faults are found in turn: an uncommitted hold in a sale that ended an hour ago, and a wrong figure in a planned sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn holds_and_wrong_figures_of_idle_sales_are_found_in_their_turn() {
     let world = World::with(SALES).await;
@@ -349,7 +350,7 @@ async fn holds_and_wrong_figures_of_idle_sales_are_found_in_their_turn() {
     world.redis.ask(&["HSET", &world.key(planned, "sale"), "stock", "25"]).await.unwrap();
     let mut holds = HoldWatch::new(stores.clone(), config.unconfirmed_after_ms);
     let mut drift = DriftWatch::new(stores.clone(), config.retire_after_ms);
-    // Three checks in a row report a difference.
+    // A difference is reported after three checks in a row.
     for _ in 0..TURNS + 2 {
         holds.finish_holds().await.unwrap();
         drift.check_sales().await.unwrap();

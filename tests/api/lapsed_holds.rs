@@ -25,7 +25,7 @@ fn assert_waits(answer: &Answer) {
     assert!((1..=600).contains(&wait), "{wait}");
 }
 
-/// What `seckill sale lapsed-holds` shows, without the times.
+/// The output of `seckill sale lapsed-holds`, without the times.
 fn shown(system: &System, sale: &Sale, by: &str) -> Value {
     let id = sale.id.to_string();
     let printed = seckill(system, &["sale", "lapsed-holds", &id, "--by", by, "--format", "json"], "").unwrap();
@@ -47,11 +47,11 @@ async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
 
     assert_waits(&system.buy(&sale, "hoarder").send().await);
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (3, Some(3)));
-    // The ticket of an order that has ended is still found, and the wait is for this sale alone.
+    // The ticket of an ended order is still found, and the wait is for this sale alone.
     let again = system.buy(&sale, "hoarder").idempotent("first").send().await;
     assert_eq!((again.code().as_str(), &again.body["status"]), ("202", &json!("cancelled")));
     assert_eq!(system.buy(&other, "hoarder").send().await.code(), "202");
-    // Once may be an accident, and a cancelled order is no lapse.
+    // One lapse may be an accident, and a cancelled order is no lapse.
     let answer = system.buy(&sale, "unlucky").send().await;
     assert_eq!(answer.code(), "202");
     system.settled(&sale).await;
@@ -70,7 +70,8 @@ async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
 /// Half of the time to pay passes for the orders of a sale.
 const HALF_PASSES: &str = "UPDATE orders SET created_at = created_at - (expires_at - created_at) WHERE sale_id = $1";
 
-/// Who cancels late, or after a payment that failed, has kept units as long as one who lets them lapse. Who cancels soon has not.
+/// A late cancellation, or one after a failed payment, counts as a lapse: it kept the units equally long. An early cancellation does not
+/// count.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_and_not_paid_is_what_counts() {
     let system = System::shared().await;
@@ -101,7 +102,7 @@ async fn kept_and_not_paid_is_what_counts() {
     system.finish().await;
 }
 
-/// The wait ends, each further lapse begins another, and both are known after Redis has forgotten everything.
+/// The wait ends, and each further lapse begins another. A Redis that has forgotten everything gets both back.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_wait_ends_by_itself_and_not_with_the_memory_of_redis() {
     let redis = OwnRedis::start().await;

@@ -1,4 +1,4 @@
-//! Locks among instances, on one server and on five, and the fence that checks what is written under them.
+//! Locks among instances, on one server and on five, and the fence that checks writes under a lock.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -19,9 +19,9 @@ use tokio::time::{sleep, timeout};
 use seckill_harness::busy_machine::in_time;
 use seckill_harness::{Environment, PATIENCE, System, eventually, redis_at};
 
-/// Long enough for a renewal to be many seconds late on a busy machine.
+/// Long enough for a renewal that is many seconds late on a busy machine.
 const LEASE: Duration = Duration::from_secs(20);
-/// The lease of a holder that is stopped until it has run out.
+/// The lease of a holder that is stopped until after its end.
 const SLEPT_PAST: Duration = Duration::from_secs(2);
 
 /// A Redis server for one test, which can be stopped, continued and killed.
@@ -78,7 +78,7 @@ async fn servers(number: usize) -> Vec<Server> {
     servers
 }
 
-/// A gate that keeps its locks on these servers, each of which may take so long to answer.
+/// A gate with its locks on these servers, and this time-out for each answer.
 fn gate_over(servers: &[Server], answer: Duration) -> Gate {
     let answer_ms = answer.as_millis();
     let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
@@ -96,7 +96,7 @@ fn gate_over(servers: &[Server], answer: Duration) -> Gate {
     Gate::new(&config.redis, &config.purchase).unwrap()
 }
 
-/// Takes a lock that nobody has. Servers that answer too late on a busy machine are asked again.
+/// Takes a free lock. On a busy machine, servers that answer too late are asked again.
 async fn taken(gate: &Gate, lease: Duration) -> Lock {
     eventually(|| async {
         let lock = gate.lock("l", lease).await.map_err(|error| error.to_string())?;
@@ -105,7 +105,7 @@ async fn taken(gate: &Gate, lease: Duration) -> Lock {
     .await
 }
 
-/// Whether the servers refuse a lock that another has, once enough of them answer in time.
+/// Whether the servers refuse a taken lock, once enough of them answer in time.
 async fn is_refused(gate: &Gate) -> bool {
     eventually(|| async { gate.lock("l", LEASE).await.map_err(|error| error.to_string()) }).await.is_none()
 }
@@ -198,10 +198,10 @@ async fn a_holder_takes_again_what_it_has_and_the_last_handle_gives_it_back() {
 async fn a_lock_survives_a_failed_renewal_and_its_holder_learns_when_it_is_lost() {
     in_time(async |lease| {
         let servers = servers(1).await;
-        // A renewal is given up while the server hangs, and tried again.
+        // A renewal is given up while the server hangs, and retried.
         let gate = gate_over(&servers, lease / 20);
         let lock = taken(&gate, lease).await;
-        // The server is away when the first renewal is due, after a third of the lease, and back when half of the lease is left.
+        // The server is away when the first renewal is due, after a third of the lease. It is back when half of the lease is left.
         sleep(lease / 4).await;
         servers[0].signal("STOP");
         sleep(lease / 4).await;
@@ -234,12 +234,12 @@ async fn two_of_five_lock_servers_may_die_and_not_three() {
             assert!(lock.token() > last);
             last = lock.token();
             if dead == 2 {
-                // Longer than the lease: the three that are left renew it.
+                // Longer than the lease: the remaining three renew it.
                 sleep(lease + lease / 4).await;
             }
             assert!(lock.still_held(), "not renewed with {dead} dead");
             assert!(is_refused(&other).await, "taken twice with {dead} dead");
-            // Where answers come too late nobody says that it was lost, and it is free after the lease at the latest.
+            // When answers come too late, the loss is not reported. The lock is free after the lease at the latest.
             assert!(lock.release().await.unwrap_or(true));
         }
         let lock = taken(&gate, lease).await;
@@ -255,12 +255,12 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     let servers = servers(3).await;
     let gate = gate_over(&servers, Duration::from_secs(5));
     let first = taken(&gate, LEASE).await;
-    // As if the clock of one server were a day ahead.
+    // As if the clock of one server was a day fast.
     let ahead = first.token().0 + 86_400_000_000;
     assert!(first.release().await.unwrap());
     let mut connection = redis_at(&servers[0].url).await.unwrap();
     redis::cmd("SET").arg("sk:lock:{l}:fence").arg(ahead).query_async::<()>(&mut connection).await.unwrap();
-    // Where the server ahead has answered too late, two others have given the lock, which is taken again.
+    // If the fast server answered too late, two others have given the lock, and the test takes it again.
     let high = eventually(|| async {
         let high = taken(&gate, LEASE).await;
         let token = high.token();
@@ -274,7 +274,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     assert!(next.token() > high, "{:?} after {high:?}", next.token());
 }
 
-/// Writes under a fence, as every write under a lock does.
+/// Writes under a fence, like every write under a lock.
 async fn write(sql: &PgPool, token: FenceToken, who: &str) -> Result<(), LedgerError> {
     let mut tx = sql.begin().await?;
     fences::check(&mut tx, "l", token).await?;
@@ -290,7 +290,7 @@ async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
         .execute(&system.sql)
         .await
         .unwrap();
-    // The test below, in a process of its own: it takes the lock, prints so, and writes when it is told to.
+    // The test below, in a separate process: it takes the lock, prints a line, and writes when told to.
     let mut sleeper = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture", "locks_and_fences::a_process_that_holds_a_lock"])
         .envs(&system.environment)

@@ -1,5 +1,5 @@
-//! Keys of sales that are deleted by others or evicted: the sale is closed and refilled, and meanwhile nobody hears a wrong answer (protocol,
-//! rule 10).
+//! Keys of sales that are deleted by others or evicted: the sale is closed and refilled, and no caller gets a wrong answer meanwhile
+//! (protocol, rule 10).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use seckill_harness::{Sale, System, eventually, redis_at, terms};
 use crate::callers_apart::{alarm, open_alarms};
 use crate::own_redis::OwnRedis;
 
-/// The same buyers ask all the time, all from one address; and alarms are looked at often.
+/// The same buyers ask all the time, from one address, and alarms are checked often.
 const SETTINGS: [(&str, &str); 4] = [
     ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
     ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
@@ -80,7 +80,7 @@ async fn the_loss_of_any_key_closes_the_sale_until_it_is_refilled() {
     let (plain, with_shards, other) =
         (sold_out(&system, terms(1)).await, sold_out(&system, shards).await, sold_out(&system, terms(1)).await);
     let mut kinds = BTreeSet::new();
-    // Of one sale buyers ask at once, of the other nobody asks.
+    // Buyers ask for one sale immediately, and not at all for the other.
     for (sale, is_asked) in [(&plain, true), (&with_shards, false)] {
         let of = system.shards(sale).await;
         let mut keys = Vec::new();
@@ -140,7 +140,7 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
         }
         answers(&system, &sales[0], "ann", "202").await;
         answers(&system, &sales[0], "eve", "409 sold-out").await;
-        // They may have bought before.
+        // They may already have bought.
         for user in ["ann", "ben"] {
             answers(&system, &sales[1], user, "202").await;
         }
@@ -158,7 +158,7 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
     system.finish().await;
 }
 
-/// One master of a cluster that evicts is the trouble of its own sales.
+/// An evicting master of a cluster affects only its own sales.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_of_a_cluster_that_evicts_closes_its_own_sales_alone() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;

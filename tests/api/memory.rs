@@ -1,4 +1,4 @@
-//! The memory of `serve` has a bound: with as many open connections, and as many sales, as a large shop has.
+//! The memory of `serve` has a bound, with the open connections and the sales of a large shop.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -16,17 +16,17 @@ use crate::service_killed::Process;
 
 const CONNECTIONS: usize = 10_000;
 const SALES: usize = 10_000;
-/// What one of them may take: twice as much as was measured of an idle connection (config.default.toml), four times of a sale.
+/// The most memory of one: twice the measured memory of an idle connection (config.default.toml), four times that of a sale.
 const CONNECTION_MAX_KB: usize = 40;
 const SALE_MAX_KB: usize = 5;
-/// Files that the test's process has open besides its connections.
+/// Other open files of the test's process.
 const OTHER_FILES: u64 = 500;
 /// Connections that are made at the same time.
 const AT_ONCE: usize = 100;
 
 pub async fn serve(system: &System, address: SocketAddr) -> Process {
     let bind = address.to_string();
-    // No connection is idle or slow for too long while a slow machine opens the others.
+    // No connection is closed as idle or slow while a slow machine opens the others.
     let settings = [
         ("SECKILL_HTTP__BIND", bind.as_str()),
         ("SECKILL_HTTP__KEEP_ALIVE_MS", "3600000"),
@@ -36,7 +36,7 @@ pub async fn serve(system: &System, address: SocketAddr) -> Process {
     Process::run(system, &["serve"], &settings, Stdio::inherit()).ready(address).await
 }
 
-/// The memory of a process that is in RAM.
+/// The resident memory of a process.
 pub fn resident_kb(process: &Process) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -78,7 +78,7 @@ async fn ten_thousand_open_connections_take_bounded_memory() {
     let address = free_address();
     let process = serve(&system, address).await;
     let sale = system.create_sale(terms(10)).await;
-    // What the first connections of each thread allocate belongs to no connection.
+    // The first allocations of each thread belong to no connection.
     let first: Vec<TcpStream> = iter(0..AT_ONCE).map(|n| connect(address, n)).buffer_unordered(AT_ONCE).collect().await;
     let before = resident_kb(&process);
 
@@ -92,7 +92,7 @@ async fn ten_thousand_open_connections_take_bounded_memory() {
     for wire in &mut open {
         ask(wire).await;
     }
-    // All are still open, and a buyer comes through.
+    // All are still open, and a buyer gets through.
     assert_eq!(system.buy_at(address, &sale, "ann").send().await.status, 202);
     let taken = resident_kb(&process).saturating_sub(before);
     println!("{CONNECTIONS} connections take {taken} kB");

@@ -1,4 +1,4 @@
-//! Metrics, traces, and what a log must never hold.
+//! Metrics, traces, and the secrets that a log must never contain.
 
 use std::process::Stdio;
 
@@ -14,8 +14,8 @@ use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 use seckill_harness::{System, eventually, terms};
 
-/// Metrics that appear only with failures, queues that stand, challenges, an outflow, order webhooks, loans between shards, or people who
-/// watch a sale. Other tests cause those.
+/// Metrics that appear only with failures, stuck queues, challenges, an outflow, order webhooks, loans between shards, or viewers of the
+/// live page. Other tests cause them.
 const NOT_HERE: [&str; 17] = [
     "seckill_queue_marks_total",
     "seckill_queues_replaced_total",
@@ -98,7 +98,7 @@ async fn every_stage_shows_its_metrics_and_no_others_exist() {
     system.finish().await;
 }
 
-/// A server that answers every POST with 200. Returns its address, and what it receives.
+/// A server that answers every POST with 200. Returns its address, and the received bodies.
 pub async fn collector() -> (String, tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

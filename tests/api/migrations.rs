@@ -1,5 +1,4 @@
-//! `seckill migrate` (docs/install.md): in many processes at once, beside transactions that use what it changes, and against a
-//! database that is newer.
+//! `seckill migrate` (docs/install.md): in many processes at once, beside transactions on the changed tables, and against a newer database.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,9 +13,9 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-/// The migration after this one refers to orders, and so needs that table for a moment without writers.
+/// The next migration refers to orders, and so needs that table for a moment without writers.
 const BEFORE_MONEY: i64 = 4;
-/// Needs the table orders as every statement does that writes to it.
+/// Locks the table orders as every write to it does.
 const WRITE: &str = "UPDATE orders SET updated_at = now() WHERE false";
 const WAITS_FOR_A_TABLE: &str = "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database
                                  WHERE datname = current_database() AND locktype = 'relation' AND NOT granted
@@ -32,7 +31,7 @@ async fn migrations() -> Migrator {
     Migrator::new(folder()).await.unwrap()
 }
 
-/// These settings, with a database that is new and empty.
+/// These settings, with a new and empty database.
 async fn with_empty_database(mut environment: Environment) -> Environment {
     let (server, name) =
         (environment["DATABASE_URL"].rsplit_once('/').unwrap().0, format!("t{}", Uuid::new_v4().simple()));
@@ -50,14 +49,14 @@ fn seckill(environment: &Environment, command: &str) -> Command {
     program
 }
 
-/// Runs a command, and fails with what it said if it fails.
+/// Runs a command. If it fails, returns its output.
 async fn succeeds(mut command: Command) -> Result<(), String> {
     let done = command.output().await.unwrap();
     let said = || format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     done.status.success().then_some(()).ok_or_else(said)
 }
 
-/// Waits until a second try waits for a lock: the first one has given up.
+/// Waits until a second try waits for a lock: the first try has given up.
 async fn second_try_waits(sql: &PgPool, waiting: &'static str) {
     let seen = Mutex::new(BTreeSet::new());
     eventually(|| async {
@@ -73,7 +72,7 @@ async fn applied(sql: &PgPool) -> Vec<i64> {
     query_scalar("SELECT version FROM _sqlx_migrations WHERE success ORDER BY version").fetch_all(sql).await.unwrap()
 }
 
-/// Each migration is applied once, and no process fails because another one was faster.
+/// Each migration is applied once, and no process fails because another was faster.
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_at_once_migrate_a_new_database() {
     let environment = with_empty_database(quiet_environment().await).await;
@@ -84,7 +83,7 @@ async fn eight_at_once_migrate_a_new_database() {
     assert_eq!(applied(&sql).await, files);
 }
 
-/// One that waits for another longer than any statement of the service may take is not ended by that time-out.
+/// A migration that waits for another longer than the service's statement time-out is not ended by it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_out_of_statements_does_not_end_a_migration() {
     let mut environment = with_empty_database(quiet_environment().await).await;
@@ -110,7 +109,7 @@ async fn a_waiting_migration_keeps_no_statement_out() {
     let migrating = tokio::spawn(succeeds(seckill(&environment, "migrate")));
     second_try_waits(&sql, WAITS_FOR_A_TABLE).await;
     for _ in 0..3 {
-        // The transaction is open, and a migration that waited for its end would keep this one out for ever.
+        // The transaction is open. A migration that waited for its end would block this statement for ever.
         timeout(PATIENCE, query(WRITE).execute(&sql)).await.expect("the statement is not kept out").unwrap();
     }
     let files: Vec<i64> = migrations().await.iter().map(|migration| migration.version).collect();
@@ -120,7 +119,7 @@ async fn a_waiting_migration_keeps_no_statement_out() {
     assert_eq!(applied(&sql).await, files);
 }
 
-/// The older version lives on beside a migration, so a migration takes nothing away that this version reads or writes.
+/// The older version runs beside a migration, so a migration removes nothing that this version reads or writes.
 #[test]
 fn migrations_only_add() {
     let mut checked = 0;
@@ -138,7 +137,7 @@ fn migrations_only_add() {
     assert!(checked > 0);
 }
 
-/// A rollout that forgot `migrate` stays unready; a database that is ahead is fine.
+/// A rollout without `migrate` stays unready. A newer database is fine.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_is_ready_only_with_all_its_migrations() {
     let system = System::start().await;

@@ -1,4 +1,4 @@
-//! Never a unit too many, and what comes back is sold again.
+//! No unit too many is sold, and returned units are sold again.
 
 use std::collections::HashSet;
 
@@ -31,7 +31,7 @@ async fn a_crowd_at_two_instances_gets_exactly_the_stock() {
         (0, Some(0), 100)
     );
 
-    // A winner who asks again, at either instance, is never told that it is sold out; a loser is.
+    // A winner who repeats, at either instance, never gets "sold out". A loser does.
     for (user, before) in users.iter().zip(&answers).step_by(7) {
         for instance in &system.instances {
             let again = answered(system.buy_at(instance.address, &sale, user).idempotent("k")).await;
@@ -42,8 +42,8 @@ async fn a_crowd_at_two_instances_gets_exactly_the_stock() {
     system.finish().await;
 }
 
-/// The next buyer of the only unit, and the order. Both instances are asked again and again, so that the one that does not sell the unit
-/// has only just heard that there is none; each time by another buyer, so that nobody's limit is used up.
+/// The next buyer of the only unit, and the order. Both instances are asked repeatedly, so the one that does not sell the unit has just
+/// learnt that none is left. Each request comes from another buyer, so no buyer's limit is used up.
 async fn next_buyer(system: &System, sale: &Sale) -> (String, String) {
     eventually(|| async {
         for instance in &system.instances {
@@ -78,7 +78,7 @@ async fn handed_on(system: &System, sale: &Sale) -> (String, String) {
     assert!(began.elapsed().as_secs() < 30, "it took {:?}", began.elapsed());
     assert_ne!(next.1, order);
     system.settled(sale).await;
-    // Her key still names her ended order, whatever was sold since.
+    // Her key still names her ended order, despite later sales.
     let repeat = system.buy(sale, "ann").idempotent("k").send().await;
     assert_eq!((repeat.code(), repeat.order_id(), &repeat.body["status"]), ("202".into(), order, &json!("cancelled")));
     assert_eq!((system.stock(sale).await, system.available(sale).await), (0, Some(0)));

@@ -1,4 +1,4 @@
-//! nginx, as Debian ships it, takes the files of deploy/.
+//! Debian's nginx accepts the files of deploy/.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,10 +7,10 @@ use reqwest::Client;
 use seckill::domain::client_address::ClientAddress;
 use seckill_harness::nginx::{DEPLOY, Nginx, checked};
 
-/// nginx and the service count the same addresses as one client: an IPv6 /64, however its addresses are written.
+/// nginx and the service count the same addresses as one client: an IPv6 /64, in any notation.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ipv6_network_is_one_client_at_the_edge_too() {
-    // Each address is zero in some of its eight groups: two of each kind, and the one beside each, in the next /64.
+    // Each address has zeros in some of its eight groups: two of each kind, and their neighbour in the next /64.
     let of_kind = |kind: u16, fill: u16| {
         let group = |n: u16| if kind >> n & 1 == 1 { fill + n } else { 0 };
         Ipv6Addr::from([0, 1, 2, 3, 4, 5, 6, 7].map(group))
@@ -46,7 +46,7 @@ async fn an_ipv6_network_is_one_client_at_the_edge_too() {
     assert_eq!(count, clients.len(), "one client is several at the edge: {at_edge:#?}");
 }
 
-/// Each file of deploy/ is one that nginx takes without a warning, alone or included by another one.
+/// nginx accepts each file of deploy/ without a warning, alone or included by another.
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_takes_every_file_of_deploy() {
     let names = std::fs::read_dir(DEPLOY).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());

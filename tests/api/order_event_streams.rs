@@ -52,7 +52,7 @@ impl Reader {
 
     /// The next event; `None` at the end of the stream. Skips comments and `retry`.
     async fn next(&mut self) -> Option<Event> {
-        // A bound for the event: a stream that sends only comments would be read forever.
+        // A bound for the event: a stream with comments only would be read for ever.
         tokio::time::timeout(PATIENCE, self.read()).await.expect("no event came")
     }
 
@@ -117,7 +117,7 @@ impl Crowd {
         Self(readers)
     }
 
-    /// No change is missed, although changes commit out of their ids' order.
+    /// No change is missed, although changes commit out of the order of their ids.
     async fn cancel(self, system: &System) {
         for (user, order, _) in &self.0 {
             cancel(system, system.instances[0].address, order, user).await;
@@ -160,7 +160,7 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     assert_eq!(*cancelled, system.get(&format!("/api/v1/orders/{order}"), Some("ann")).await.1);
     assert_eq!(all.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [made, *ended]);
 
-    // Reconnecting resumes after the last event received. An id that is not of this order is ignored.
+    // Reconnecting resumes after the last received event. An id of another order is ignored.
     for (last_event_id, expected) in [
         ("0", vec!["pending_payment", "cancelled"]),
         (made.to_string().as_str(), vec!["cancelled"]),
@@ -176,7 +176,7 @@ async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
     system.finish().await;
 }
 
-/// One instance: it tells of a change at once, to so many who follow an order, until it stops.
+/// One instance reports a change immediately to many followers of an order, until it stops.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_tells_at_once_within_bounds_until_it_stops() {
     let shutdown_timeout_ms = SHUTDOWN_TIMEOUT.as_millis().to_string();
@@ -191,12 +191,12 @@ async fn an_instance_tells_at_once_within_bounds_until_it_stops() {
     a_stopping_service_does_not_wait_for_streams(system).await;
 }
 
-/// Each change of an order sends a notice at once; the poll of each second is only a safety net.
+/// Each change of an order sends a notice immediately; the poll of each second is only a safety net.
 async fn every_change_sends_a_notice(system: &System) {
     let [first, second] = [system.create_sale(terms(1)).await, system.create_sale(terms(1)).await];
     let mut notices = PgListener::connect_with(&system.sql).await.unwrap();
     notices.listen("seckill_orders").await.unwrap();
-    // A change may send more than one notice, so a notice counts once the order has the status.
+    // A change may send more than one notice, so a notice counts when the order has the status.
     let mut notified = async |order: &str, status: &str| {
         let order: uuid::Uuid = order.parse().unwrap();
         loop {
@@ -254,7 +254,7 @@ async fn an_order_is_followed_by_its_buyer_and_within_bounds(system: &System) {
     eventually(open_other).await;
 }
 
-/// A stream does not outlive the token that opened it. The client comes back with another one.
+/// A stream does not outlive its token. The client reconnects with another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_when_its_token_expires() {
     let system = System::shared().await;

@@ -1,4 +1,4 @@
-//! The shop hears of its orders: signed, in order, until it has heard.
+//! The shop gets the events of its orders: signed, in order, and repeated until it accepts them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const NEW: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OLD: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 pub const KEYS: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw, whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
-/// A shop's settings, with quick retries. A message that the broker returns counts as an attempt, too, so it has several.
+/// A shop's settings, with quick retries. A returned message counts as an attempt, so there are several attempts.
 fn listening(url: &str) -> [(&str, &str); 5] {
     [
         ("SECKILL_SHOP__WEBHOOK_URL", url),
@@ -64,14 +64,14 @@ pub async fn buy_and_cancel(system: &System, sale: &Sale, user: &str) -> String 
     order
 }
 
-/// What arrived about an order: the types, as they came, and how many times in a row each message came.
+/// The messages that arrived about an order: the types in order, and how many times in a row each message came.
 fn about(arrivals: &[Arrival], order: &str) -> Vec<(String, usize)> {
     let of_order: Vec<_> = arrivals.iter().filter(|arrival| arrival.body["data"]["order_id"] == order).collect();
     let messages = of_order.chunk_by(|a, b| a.header("webhook-id") == b.header("webhook-id"));
     messages.map(|same| (same[0].body["type"].as_str().unwrap().to_owned(), same.len())).collect()
 }
 
-/// Checks the order of the messages, and that each came at least so often: an answer that comes too late is as good as none.
+/// Checks the order of the messages, and the minimum number of times each came: a late answer counts as none.
 fn assert_heard(arrivals: &[Arrival], order: &str, expected: &[(&str, usize)]) {
     let heard = about(arrivals, order);
     let types = heard.iter().map(|(kind, _)| kind.as_str());
@@ -95,8 +95,8 @@ fn assert_signed(arrival: &Arrival, steps: &[(i64, uuid::Uuid, String)], sale: &
     chrono::DateTime::parse_from_rfc3339(arrival.body["timestamp"].as_str().unwrap()).unwrap();
 }
 
-/// A message that the shop refuses is parked, raises an alarm, and delays only later messages of the same order. The messages of other orders
-/// arrive in order and signed by both keys, although the shop fails twice at each.
+/// A message that the shop refuses is parked, raises an alarm, and delays only later messages of the same order. The messages of other
+/// orders arrive in order and signed by both keys, although the shop fails twice at each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own_order() {
     let well = Arc::new(AtomicBool::new(false));
@@ -107,7 +107,7 @@ async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own
         } else if mended.load(Ordering::Relaxed) {
             Reply::OK
         } else {
-            // Where it points to is not gone to.
+            // Redirects are not followed.
             Reply { headers: "location: /elsewhere\r\n", ..Reply::status(302) }
         }
     });
@@ -157,7 +157,7 @@ async fn a_shop_that_is_not_there_is_waited_for_and_nothing_is_counted() {
     let system = started(&listening(&url)).await;
     let sale = system.create_sale(terms(5)).await;
     let order = buy_and_cancel(&system, &sale, "ann").await;
-    // Tried several times over.
+    // After several attempts.
     let counted = eventually(|| async {
         let most = "SELECT max(claims), max(attempts) FROM order_events HAVING count(*) > 0";
         let tried: Option<(i32, i32)> = sqlx::query_as(most).fetch_optional(&system.sql).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_shop_that_is_not_there_is_waited_for_and_nothing_is_counted() {
     system.finish().await;
 }
 
-/// Who took an event and died loses it to the next; and only from when somebody listens is anything kept.
+/// A worker that claimed an event and died loses it to the next. Events are kept only from the moment when someone subscribes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_worker_took_comes_back() {
     let mut system = System::prepare(&[]).await;

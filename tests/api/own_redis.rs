@@ -1,4 +1,4 @@
-//! A Redis server of the test's own, to be maltreated.
+//! A private Redis server, for tests that damage it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use seckill_harness::folder::free_address;
 use seckill_harness::{eventually, redis_at};
 
-/// A server that keeps its data in a folder of its own. It ends, and the folder goes, when the value is dropped.
+/// A server with its data in a folder of its own. Dropping the value stops the server and deletes the folder.
 pub struct OwnRedis {
     child: Child,
     port: u16,
@@ -15,13 +15,13 @@ pub struct OwnRedis {
     kind: Kind,
 }
 
-/// What is special about a server.
+/// Special settings of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
-    /// Its clock is the one of `set_clock`.
+    /// Its clock is set by `set_clock`.
     OwnClock,
-    /// No file of it may be longer than this. It writes its append-only file each second.
+    /// The maximum length of its files. It writes its append-only file each second.
     SmallFiles {
         kilobytes: u32,
     },
@@ -39,7 +39,7 @@ impl OwnRedis {
         Self::start_as(Kind::OwnClock).await
     }
 
-    /// A server that can write files of at most this length, as if its disk was full then.
+    /// A server that cannot write files beyond this length, as if its disk was full.
     pub async fn start_with_small_files(kilobytes: u32) -> Self {
         Self::start_as(Kind::SmallFiles { kilobytes }).await
     }
@@ -90,7 +90,7 @@ impl OwnRedis {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
     }
 
-    /// Becomes a replica of that server, and waits until it has everything.
+    /// Becomes a replica of that server, and waits until it has all data.
     pub async fn follow(&self, master: &Self) {
         self.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await.unwrap();
         eventually(|| async {
@@ -100,14 +100,14 @@ impl OwnRedis {
         .await;
     }
 
-    /// Kills the server, and starts it again with what it had written.
+    /// Kills the server, and starts it again with its written data.
     pub async fn restart(&mut self) {
         self.kill();
         self.child = spawn(self.port, &self.folder, self.kind);
         self.answers().await;
     }
 
-    /// Kills the server, cuts the end off what it had written, and starts it again.
+    /// Kills the server, cuts the end off its append-only file, and starts it again.
     pub async fn lose_last_writes(&mut self, share: f64) {
         self.kill();
         let folder = self.folder.join("appendonlydir");
@@ -120,7 +120,7 @@ impl OwnRedis {
         self.answers().await;
     }
 
-    /// Takes the folder of the append-only file away, so that no new one can be begun. The server goes on writing the present one.
+    /// Removes the folder of the append-only file, so that no new file can be created. The server continues to write the present one.
     pub fn take_folder_away(&self) {
         let folder = self.folder.join("appendonlydir");
         std::fs::rename(&folder, self.folder.join("away")).unwrap();
@@ -132,7 +132,7 @@ impl OwnRedis {
         self.child.wait().unwrap();
     }
 
-    /// Sets the server's clock so many seconds after the present, or before it if negative.
+    /// Sets the server's clock this many seconds ahead of the present; behind it if negative.
     pub async fn set_clock(&self, offset_s: i64) {
         // Not truncated, because the server has mapped the file.
         let mut file = std::fs::OpenOptions::new().write(true).open(self.folder.join("clock")).unwrap();
@@ -156,7 +156,7 @@ fn spawn(port: u16, folder: &Path, kind: Kind) -> Child {
     let flush = if let Kind::SmallFiles { .. } = kind { "everysec" } else { "always" };
     let mut command = match kind {
         Kind::SmallFiles { kilobytes } => {
-            // A process that ignores SIGXFSZ gets an error where it would have written too much.
+            // A process that ignores SIGXFSZ gets an error instead of writing too much.
             let limited = format!("trap '' XFSZ; ulimit -f {kilobytes}; exec redis-server \"$@\"");
             let mut bash = Command::new("bash");
             bash.args(["-c", &limited, "redis-server"]);
@@ -175,7 +175,7 @@ fn spawn(port: u16, folder: &Path, kind: Kind) -> Child {
             command.env("LD_PRELOAD", folder.join("clock_shift.so")).env("CLOCK_SHIFT", clock);
         }
         Kind::ClusterNode => {
-            // The bus of a cluster has a port of its own, by default one that may not exist.
+            // The cluster bus has a port of its own. The default may be above the highest port.
             let bus = free_address().port();
             command.args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]);
         }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// A product whose name no other test changes.
 pub const PRODUCT: &str = "Pictured phone";
 
-/// Pages that know their own address, in another currency, and other origins whose pages may call the API.
+/// Pages with a known public address and another currency, and other origins with pages that may call the API.
 pub const KNOWN: [(&str, &str); 3] = [
     ("SECKILL_PAGES__ORIGIN", "https://shop.example"),
     ("SECKILL_PAGES__CURRENCY", "JPY"),
@@ -141,7 +141,7 @@ pub async fn sale_with_picture(system: &System, place: &Place) -> Sale {
     system.create_sale(NewSale { product: PRODUCT.into(), waves, ..terms(5) }).await
 }
 
-/// Each address of the pages has a page that a browser may run under its content policy, and everything that the page names.
+/// Each page passes its own content policy, and everything that it names exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_is_strict_and_names_only_files_that_exist() {
     let (system, place) = (System::shared().await, Place::new());
@@ -196,7 +196,7 @@ async fn every_page_is_strict_and_names_only_files_that_exist() {
     system.finish().await;
 }
 
-/// A browser that has the page asks whether it has changed, and is told so in a few bytes.
+/// A browser with a cached page asks whether it has changed, and gets a few bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_has_not_changed_is_not_sent_again() {
     let system = System::shared().await;
@@ -217,7 +217,7 @@ async fn a_page_that_has_not_changed_is_not_sent_again() {
                 let is_empty = answer.text().await.unwrap().is_empty();
                 if (seen, &now, is_empty) != (status, &tag, status == 304) {
                     let wrong = format!("{path} {known}: {seen}, {now}");
-                    // The front page may have another test's new sale: then it is asked for again.
+                    // The front page may have another test's new sale: then it is requested again.
                     assert_eq!(path, "/", "{wrong}");
                     return Err(wrong);
                 }
@@ -229,7 +229,7 @@ async fn a_page_that_has_not_changed_is_not_sent_again() {
     system.finish().await;
 }
 
-/// Browsers get a page where there is none; programs, and all who ask the API, a problem.
+/// For a missing page, browsers get a page; programs and callers of the API get a problem.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_addresses_have_a_page_for_people_and_a_problem_for_programs() {
     let system = System::shared().await;
@@ -256,7 +256,7 @@ async fn unknown_addresses_have_a_page_for_people_and_a_problem_for_programs() {
     system.finish().await;
 }
 
-/// The API's answers are no pages: nothing in them runs, and no site shows them in a frame.
+/// The API's answers are no pages: nothing in them runs, and no site can frame them.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_api_say_that_nothing_in_them_runs() {
     let system = System::shared().await;
@@ -272,7 +272,7 @@ async fn answers_of_the_api_say_that_nothing_in_them_runs() {
     system.finish().await;
 }
 
-/// Whatever a manager types into a name is shown as text.
+/// A name is shown as text, whatever a manager types.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_name_does_no_harm() {
     let (system, place) = (System::shared_with(&KNOWN).await, Place::new());
@@ -295,7 +295,7 @@ async fn a_hostile_name_does_no_harm() {
     system.finish().await;
 }
 
-/// The pages' own address is named where it is known: for search engines and shared links.
+/// The pages name their own address where it is known: for search engines and shared links.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_name_their_own_address_where_it_is_known() {
     let (system, place) = (System::shared_with(&KNOWN).await, Place::new());

@@ -1,5 +1,5 @@
-//! Payments, refunds, and callbacks that are forged, late, doubled or wrong. The bank here is the test itself, which signs
-//! as it likes; the sandbox plays in tests/money.
+//! Payments, refunds, and callbacks that are forged, late, repeated or wrong. The test itself is the bank here, and signs any text;
+//! tests/money uses the sandbox.
 
 use futures_util::future::join_all;
 use reqwest::Client;
@@ -12,12 +12,12 @@ use uuid::Uuid;
 use crate::service_killed::Process;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 
-/// What the development mode's channel signs with.
+/// The signing secret of development mode's channel.
 const SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
-/// A system for the tests below. The channel's key is being changed. Nothing runs out by itself while a test runs: the tests move the
-/// moments. The sweeper looks often.
+/// A system for the tests below, during a key change of the channel. Nothing expires by itself during a test: the tests move the deadlines.
+/// The sweeper runs often.
 async fn shared() -> System {
     let secrets = format!("{OTHER},{SECRET}");
     let settings = [
@@ -29,7 +29,7 @@ async fn shared() -> System {
     System::shared_with(&settings).await
 }
 
-/// Something the bank says.
+/// A message of the bank.
 #[derive(Clone)]
 pub struct Callback {
     pub kind: &'static str,
@@ -40,7 +40,7 @@ pub struct Callback {
 }
 
 impl Callback {
-    /// That a payment or refund has succeeded, or failed; `key` is ours.
+    /// Success or failure of a payment or refund; `key` is ours.
     pub fn of(kind: &'static str, key: Uuid, subject: (&str, Uuid), amount_cents: i64) -> Self {
         let status = kind.split_once('.').unwrap().1;
         let mut data =
@@ -62,7 +62,7 @@ impl Callback {
         self.send_as(system, self.body()).await
     }
 
-    /// Signed as it is, and another body sent.
+    /// Signed as it is, but sent with another body.
     async fn send_as(&self, system: &System, body: String) -> u16 {
         let mut request = Client::new().post(system.url("/api/v1/payments/callbacks/sandbox")).body(body);
         for (name, value) in self.headers() {
@@ -72,7 +72,7 @@ impl Callback {
     }
 }
 
-/// Buys a unit. Asks again for the same purchase while the service is too busy to sell.
+/// Buys a unit. Repeats the same purchase while the service is too busy to sell.
 pub async fn bought(system: &System, sale: &Sale, user: &str) -> Uuid {
     let key = Uuid::new_v4().to_string();
     eventually(|| async {
@@ -102,7 +102,7 @@ pub async fn pay(system: &System, order: Uuid, user: &str) -> Uuid {
     answer.body["payment_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// Pays an order, as the bank would have it.
+/// Pays an order: the bank reports success.
 pub async fn paid(system: &System, order: Uuid, user: &str) -> Uuid {
     let payment = pay(system, order, user).await;
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
@@ -117,7 +117,7 @@ async fn status_now(system: &System, order: Uuid, user: &str) -> Result<String, 
     status.map(str::to_owned).ok_or_else(|| format!("{code} {body}"))
 }
 
-/// The status of an order. Waits until the service tells it.
+/// The status of an order. Waits until the service returns it.
 pub async fn status(system: &System, order: Uuid, user: &str) -> String {
     eventually(|| status_now(system, order, user)).await
 }
@@ -135,7 +135,7 @@ async fn number(system: &System, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap()
 }
 
-/// Entries of the journal about orders of a sale.
+/// Journal entries about orders of a sale.
 const JOURNAL: &str = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1";
 
 /// Refunds of a sale's orders that had ended when they were paid.
@@ -158,7 +158,7 @@ async fn an_order_is_paid_once_however_often_the_bank_says_so() {
     let payment = pay(&system, order, "ann").await;
     assert_eq!(pay(&system, order, "ann").await, payment, "asked again, it is the same payment");
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
-    // The same message ten times at once, and another one that says the same (F9).
+    // The same message ten times at once, and another with the same content (F9).
     let again = Callback { id: format!("msg_{}", Uuid::new_v4()), ..callback.clone() };
     let told = (0..10).map(|n| if n % 2 == 0 { callback.send(&system) } else { again.send(&system) });
     assert_eq!(join_all(told).await, [200; 10]);
@@ -172,7 +172,7 @@ async fn an_order_is_paid_once_however_often_the_bank_says_so() {
     system.finish().await;
 }
 
-/// Callbacks that come together share transactions, and each has its own answer. One whose order is locked holds up no other.
+/// Callbacks that arrive together share transactions, and each has its own answer. A locked order delays no other callback.
 #[tokio::test(flavor = "multi_thread")]
 async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_itself() {
     const GOOD: usize = 40;
@@ -194,7 +194,7 @@ async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_it
     let last = says(locked, "payment.succeeded", 100);
     let others = async {
         let mut callbacks: Vec<Callback> = (0..GOOD).map(|n| says(n, "payment.succeeded", 100)).collect();
-        // The first one is told twice, and contradicted.
+        // The first one is repeated, and contradicted.
         callbacks.extend([
             says(0, "payment.succeeded", 100),
             says(0, "payment.succeeded", 99),
@@ -206,7 +206,7 @@ async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_it
         at_work.rollback().await.unwrap();
         answers
     };
-    // It may be refused for the moment, if the others take longer than a transaction waits for a lock.
+    // It may be refused for a moment, if the others take longer than a transaction waits for a lock.
     let last = eventually(|| async {
         let answer = last.send(&system).await;
         (answer == 200).then_some(()).ok_or(format!("{answer}"))
@@ -233,7 +233,7 @@ async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_it
     system.finish().await;
 }
 
-/// Eve pays while two payments wait, which is as many as are written at once.
+/// Eve pays while two payments wait, which is the maximum written at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_is_locked_delays_only_its_own_payment() {
     // An eighth of the connections wait for locked orders.
@@ -274,7 +274,7 @@ async fn an_order_that_is_locked_delays_only_its_own_payment() {
     system.finish().await;
 }
 
-/// Orders of a sale whose time to pay is over, and that wait for a payment that has begun.
+/// Orders of a sale past their deadline that wait for a payment in flight.
 const WAITING: &str = "SELECT count(*) FROM orders
                        WHERE sale_id = $1 AND status = 'pending_payment'
                          AND expires_at < now() AND wait_until > now()";
@@ -320,7 +320,7 @@ async fn money_for_an_order_that_is_cancelled_goes_back_and_wakes_nothing() {
     system.finish().await;
 }
 
-/// Rule 8: who began to pay in time is not cancelled while the bank thinks, for a bounded time.
+/// Rule 8: an order with a payment that began in time is not cancelled while the bank decides, for a bounded time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_waits_for_a_payment_that_began_in_time() {
     let system = shared().await;
@@ -328,8 +328,8 @@ async fn an_order_waits_for_a_payment_that_began_in_time() {
     let (pays, fails) = (order(&system, &sale, "ann").await, order(&system, &sale, "bob").await);
     let (paying, failing) = (pay(&system, pays, "ann").await, pay(&system, fails, "bob").await);
     system.let_deadlines_pass(&sale).await;
-    // Cat has not begun to pay. Her message is not due, so it is the sweeper that cancels her order. It has looked at the other two as
-    // well, whose deadlines passed before hers.
+    // Cat has not begun to pay. Her message is not due, so the sweeper cancels her order. It has checked the other two as well, because
+    // their deadlines passed before hers.
     let unpaid = order(&system, &sale, "cat").await;
     let passed = "UPDATE orders SET expires_at = now() - interval '1 second' WHERE id = $1";
     sqlx::query(passed).bind(unpaid).execute(&system.sql).await.unwrap();
@@ -337,7 +337,7 @@ async fn an_order_waits_for_a_payment_that_began_in_time() {
     assert_eq!(system.count(WAITING, &sale).await, 2, "who began to pay in time is not cancelled");
     assert_eq!(Callback::of("payment.succeeded", paying, ("order_id", pays), 100).send(&system).await, 200);
     assert_eq!(status(&system, pays, "ann").await, "paid");
-    // One that fails after the deadline leaves nothing to wait for.
+    // A payment that fails after the deadline leaves nothing to wait for.
     assert_eq!(Callback::of("payment.failed", failing, ("order_id", fails), 100).send(&system).await, 200);
     becomes(&system, fails, "bob", "cancelled").await;
     let early = "SELECT count(*) FROM orders
@@ -358,7 +358,7 @@ async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back
     let second = paid(&system, order, "ann").await;
     assert_ne!(second, declined);
     assert_eq!(status(&system, order, "ann").await, "paid");
-    // The bank has thought better of the first one.
+    // The bank has changed its mind about the first one.
     assert_eq!(Callback::of("payment.succeeded", declined, ("order_id", order), 100).send(&system).await, 200);
     let refunded = "SELECT payment_id FROM refunds WHERE order_id = $1 AND cause = 'order-already-paid'";
     let refunded: Uuid = sqlx::query_scalar(refunded).bind(order).fetch_one(&system.sql).await.unwrap();
@@ -368,8 +368,8 @@ async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back
     system.finish().await;
 }
 
-/// A payment that was given up because its order was cancelled, and of which the bank has heard all the same. Where it may have been sent,
-/// the channel is asked about it, and not told to charge.
+/// A payment given up because its order was cancelled, although the bank may know it. If it may have been sent, the channel is asked about
+/// it, and not told to charge.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
     let mut system = System::prepare(&[]).await;
@@ -391,7 +391,7 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
 
     let order = order(&system, &sale, "cat").await;
     let payment = pay(&system, order, "cat").await;
-    // It was sent once; the channel, asked about it, did not know it.
+    // It was sent once. The channel was asked about it, and did not know it.
     let unsure = "UPDATE payments SET unsure = true, claim = 1, sent_at = now() WHERE id = $1 AND status = 'created'";
     let done = sqlx::query(unsure).bind(payment).execute(&system.sql).await.unwrap();
     assert_eq!(done.rows_affected(), 1);
@@ -410,7 +410,7 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
     let claimed = ledger.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
     let nothing = matches!(&claimed, Claimed::Due { payments, looked_at: 1 } if payments.is_empty());
     assert!(nothing, "{claimed:?}");
-    // The money arrived after all: it goes back.
+    // The money arrived after all, and is refunded.
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
     assert_eq!(callback.send(&system).await, 200);
     assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, 2);
@@ -442,8 +442,7 @@ async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
         let left = i64::from(!keeps);
         assert_eq!((system.stock(&sale).await, system.available(&sale).await), (left, Some(left)));
         assert_eq!(system.count(JOURNAL, &sale).await, 3);
-        // Whoever had his money back may buy again, if there is something to buy. The instance remembers for a moment that
-        // the sale was sold out.
+        // A refunded buyer may buy again if there is stock. The instance remembers for a moment that the sale was sold out.
         eventually(|| async {
             let again = system.buy(&sale, "ann").send().await.code();
             (again == if keeps { "409 sold-out" } else { "202" }).then_some(()).ok_or(again)
@@ -453,7 +452,7 @@ async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
     system.finish().await;
 }
 
-/// A2: forged, stale, written anew, by a key that has been retired, replayed.
+/// A2: forged, stale, altered, signed by a retired key, replayed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
     let system = shared().await;
@@ -479,7 +478,7 @@ async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
     assert_eq!(elsewhere.send().await.unwrap().status(), 404);
     assert_eq!(status(&system, order, "ann").await, "pending_payment");
     assert_eq!(system.count(JOURNAL, &sale).await, 0);
-    // Both keys live while they are changed; a replay has no effect.
+    // Both keys are valid during their change; a replay has no effect.
     assert_eq!(good.send(&system).await, 200);
     let new_key = Callback { secret: OTHER, ..good.clone() };
     assert_eq!([new_key.send(&system).await, good.send(&system).await], [200, 200]);
@@ -489,7 +488,7 @@ async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
     system.finish().await;
 }
 
-/// A3: what does not fit is set aside, and an alarm says so.
+/// A3: a callback that does not fit is set aside, and an alarm reports it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
     let system = shared().await;
@@ -519,7 +518,7 @@ async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
     assert_eq!(aside, 6, "each once");
     assert_eq!(system.count(JOURNAL, &sale).await, 0);
     assert_eq!(status(&system, order, "ann").await, "pending_payment");
-    // Another test sets two aside. An alarm that was raised for fewer than six is not about these; the next check raises another.
+    // Another test sets two aside. An alarm for fewer than six is not about these; the next check raises another.
     let of_others = "DELETE FROM alarms WHERE kind = 'set-aside' AND (details->>'messages')::bigint < 6";
     let alarm = "SELECT count(*) FROM alarms WHERE kind = 'set-aside' AND cleared_at IS NULL";
     eventually(|| async {
@@ -560,7 +559,7 @@ async fn nobody_pays_what_is_not_his_or_not_to_be_paid() {
     system.finish().await;
 }
 
-/// The schema holds what the code promises: psql is an interface too.
+/// The schema enforces the code's promises against SQL by hand.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_schema_refuses_what_money_may_not_do() {
     let system = shared().await;

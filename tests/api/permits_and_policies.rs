@@ -22,11 +22,11 @@ use crate::broken_network::{wire_to, wired, wired_with};
 use crate::purchase_limits::answered;
 use seckill_harness::{PATIENCE, System, eventually, http_client, terms};
 
-/// How long a limiter waits for Redis in a test that has no use for its time-out: longer than a setting may be.
+/// The limiter's time-out for Redis in tests about other things: longer than a setting may be.
 const LIMITER_WAITS_MS: u64 = 20_000;
 
-/// A system whose limiter answers every call, also while a busy machine holds up Redis or the instance for longer than a second. Such a
-/// call would be answered as the policy's `when_down` says, and may have cost a permit.
+/// A system with a limiter that answers every call, even when a busy machine delays Redis or the instance for more than a second. A late
+/// call would be answered by the policy's `when_down`, and may have cost a permit.
 pub async fn patient(settings: &[(&str, &str)]) -> System {
     let mut system = System::prepare(settings).await;
     system.config.flow.timeout_ms = LIMITER_WAITS_MS;
@@ -38,7 +38,7 @@ fn name(text: &str) -> Name {
     Name::parse(text, "name").unwrap()
 }
 
-/// `n` permits a day, so that no test meets the end of the window.
+/// `n` permits a day, so that no window ends during a test.
 pub fn a_day(n: i64) -> Algorithm {
     Algorithm::new(
         AlgorithmKind::FixedWindow,
@@ -86,7 +86,7 @@ async fn app(system: &System, named: &str) -> String {
     token
 }
 
-/// Waits until every instance follows the policies as they are now: longer than a change itself waits, which is 3 s.
+/// Waits until every instance follows the present policies: longer than a change itself waits, which is 3 s.
 pub async fn policies_are_followed(system: &System) {
     eventually(|| async {
         let ledger = &system.stores.ledger;
@@ -149,7 +149,7 @@ async fn an_application_is_granted_refused_or_has_no_such_policy() {
     let (_, refused, headers) = shop.post("acquire", &json!({ "app": "granted-shop", "policy": "login" })).await;
     assert_eq!((&refused["code"], &refused["remaining"], &refused["policy"]), (&json!(-1), &json!(0), &json!("login")));
     assert!(refused["retry_after_ms"].as_u64().unwrap() > 0 && headers.contains_key("retry-after"));
-    // Each key has permits of its own. An unknown policy, or another application's, is not configured.
+    // Each key has its own permits. An unknown policy, or another application's, is not configured.
     assert_eq!(shop.code(json!({ "app": "granted-shop", "policy": "login", "key": "ann" })).await, 1);
     assert_eq!(shop.code(json!({ "app": "granted-shop", "policy": "log" })).await, 0);
     let other = Caller::new(&system, "granted-shop-2").await;
@@ -173,7 +173,7 @@ async fn minus_one_is_unlimited_and_policies_that_grant_nothing_are_refused() {
     set(&system, policy("unlimited-shop", "free", a_day(-1))).await;
     let answer = shop.ask(json!({ "app": "unlimited-shop", "policy": "free", "permits": 1_000_000 })).await;
     assert_eq!((&answer["code"], &answer["remaining"]), (&json!(1), &json!(-1)));
-    // A14: no limit that would refuse everything, or nothing, by mistake.
+    // A14: no limit that refuses everything, or nothing, by mistake.
     for limit in [0, -2, i64::MIN, i64::MAX] {
         let terms = Parameters { limit: Some(limit), window_ms: Some(1000), ..Parameters::default() };
         assert!(Algorithm::new(AlgorithmKind::FixedWindow, &terms).is_err(), "{limit}");
@@ -239,7 +239,7 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
     system.finish().await;
 }
 
-/// A caller who goes while policies that are only tried out are counted takes no permit with him: nobody could give it back.
+/// A caller who goes away while shadow policies are counted takes no permit: nobody could give it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
     let mut system = System::shared().await;
@@ -260,7 +260,7 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
     };
     assert_eq!(ask("before".to_owned()).await.code, 1);
     wire.delay(Duration::from_millis(20));
-    // The call to Redis for one policy and that for the other take 40 ms each.
+    // Each policy's call to Redis takes 40 ms.
     for ms in (0..100).step_by(5) {
         let key = format!("after {ms} ms");
         let answer = tokio::time::timeout(Duration::from_millis(ms), ask(key.clone())).await;
@@ -276,7 +276,7 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
     system.finish().await;
 }
 
-/// F22: every instance follows a change within a second, no limit starts anew, and every request meets a policy.
+/// F22: every instance follows a change within a second, no count restarts, and every request meets a policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
     let mut system = patient(&[]).await;
@@ -290,7 +290,7 @@ async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
     }
     assert_eq!(shop.code(ask.clone()).await, -1);
     let all_changed = AtomicBool::new(false);
-    // While the policy changes again and again, each answer is the old policy's or the new one's.
+    // During repeated changes of the policy, each answer is the old policy's or the new one's.
     let changing = async {
         for limit in 51..=60 {
             set(&system, policy("shop", "login", a_day(limit))).await;
@@ -314,13 +314,13 @@ async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
     };
     let (granted, ()) = tokio::join!(asking, changing);
     assert_eq!(granted, 10, "one more for each of ten changes");
-    // A limit below what is used up refuses at once, at both instances.
+    // A limit below the used count refuses immediately, at both instances.
     set(&system, policy("shop", "login", a_day(5))).await;
     for instance in &system.instances {
         shop.at = instance.address;
         assert_eq!(shop.code(ask.clone()).await, -1);
     }
-    // Each limit, from 50 to 60 and then 5. A change whose answer was lost has been made again.
+    // Each limit, from 50 to 60 and then 5. A change with a lost answer has been repeated.
     let log = "SELECT count(DISTINCT details->'after'->>'limit') FROM audit_log WHERE action = 'policy set'";
     let log: i64 = sqlx::query_scalar(log).fetch_one(&system.sql).await.unwrap();
     assert_eq!(log, 12);
@@ -348,7 +348,7 @@ async fn policies_limit_purchases() {
         }
     };
     assert_eq!(codes(3).await, ["202", "409 already-purchased", "429 quota-exceeded"]);
-    // A higher limit goes on from the present count. A window of another width keeps the count.
+    // A higher limit continues from the present count. A window of another width keeps the count.
     set(&system, policy("seckill", "purchase-buyer", a_day(3))).await;
     assert_eq!(codes(2).await, ["409 already-purchased", "429 quota-exceeded"]);
     let hours = Parameters { limit: Some(4), window_ms: Some(43_200_000), ..Parameters::default() };
@@ -375,13 +375,13 @@ async fn a_caller_that_ignores_a_refusal_is_refused_from_memory() {
     set(&system, policy("shop", "login", a_day(1))).await;
     set(&system, policy("seckill", "purchase-buyer", a_day(1))).await;
     let ask = json!({ "app": "shop", "policy": "login", "key": "ann" });
-    // Where Redis has answered too late, the permit is used up all the same, and the next refusal is the limit's.
+    // When Redis answered too late, the permit is still used up, and the next refusal is the limit's.
     eventually(|| async {
         let answer = shop.ask(ask.clone()).await;
         (answer["code"] == -1 && answer["reason"] == "limit").then_some(()).ok_or(answer.to_string())
     })
     .await;
-    // Each worker thread has a cache of its own: repeated until all know the buyer.
+    // Each worker thread has its own cache: repeated until all know the buyer.
     eventually(|| async {
         wire.mend();
         for _ in 0..4 {
@@ -403,7 +403,7 @@ async fn a_caller_that_ignores_a_refusal_is_refused_from_memory() {
     system.finish().await;
 }
 
-/// While the limiter's Redis is away, each policy answers at once as its `when_down` says.
+/// While the limiter's Redis is away, each policy answers immediately by its `when_down`.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_each_policy_answers_as_its_when_down_says() {
     let (mut system, wire) = wired("REDIS_URL").await;
@@ -418,7 +418,7 @@ async fn without_redis_each_policy_answers_as_its_when_down_says() {
     for (named, when_down) in [("c", WhenDown::Closed), ("o", WhenDown::Open), ("l", WhenDown::Local)] {
         set(&system, NewPolicy { when_down, ..policy("shop", named, a_day(7)) }).await;
     }
-    // Redis may have answered one call too late on a busy machine; each has a key of its own.
+    // Redis may have answered one call too late on a busy machine; each call has its own key.
     eventually(|| async {
         let answer = shop.ask(json!({ "app": "shop", "policy": "c", "key": Uuid::new_v4().to_string() })).await;
         (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
@@ -436,8 +436,8 @@ async fn without_redis_each_policy_answers_as_its_when_down_says() {
         took.push(began.elapsed());
     }
     most_are_not_asked(&system, took);
-    // Two instances share seven: four and three. One that was too busy to be seen as alive is left out until it is seen again; each round
-    // has a key, and so a share, of its own.
+    // Two instances share seven: four and three. An instance that is too busy looks dead, and is left out until its next report. Each round
+    // has its own key, and so its own share.
     eventually(|| async {
         let (mut granted, key) = (Vec::new(), Uuid::new_v4().to_string());
         for instance in &system.instances {
@@ -462,14 +462,14 @@ async fn without_redis_each_policy_answers_as_its_when_down_says() {
     system.finish().await;
 }
 
-/// The breaker in front of a Redis that does not answer lets few calls through: most callers do not wait for the time-out.
+/// The breaker in front of a silent Redis lets few calls through: most callers do not wait for the time-out.
 fn most_are_not_asked(system: &System, mut took: Vec<Duration>) {
     took.sort_unstable();
     let median = took[took.len() / 2];
     assert!(median < Duration::from_millis(system.config.flow.timeout_ms), "most callers wait: {median:?}");
 }
 
-/// F20: packets to the limiter's Redis are swallowed, and no caller waits longer than the time-out.
+/// F20: packets to the limiter's Redis are dropped, and no caller waits longer than the time-out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
     let (system, wire) = wired_with("REDIS_URL", &[("SECKILL_FLOW__TIMEOUT_MS", "1000")]).await;
@@ -487,8 +487,8 @@ async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
         assert_eq!(shop.code(json!({ "app": "shop", "policy": named })).await, code);
         took.push(began.elapsed());
     }
-    // That each was answered says that the wait has a bound: nothing comes over the wire. It is the limiter's time-out, and not that of
-    // all other commands, which is far longer.
+    // Each call was answered, so the wait has a bound: nothing comes over the wire. The bound is the limiter's time-out, and not the far
+    // longer one of other commands.
     let longest = took.iter().max().unwrap();
     let bound = Duration::from_millis(system.config.redis.response_timeout_ms);
     assert!(*longest < bound, "{longest:?}, and the time-out of other commands is {bound:?}");
@@ -518,7 +518,7 @@ async fn leases_are_given_back_and_reports_open_breakers() {
     assert_eq!([shop.code(ask.clone()).await, shop.code(ask.clone()).await], [1, -1]);
 
     let open_for = async |open_ms: u64| {
-        // Calls of a slow machine are not slow calls, and all of them count together.
+        // No call of a slow machine counts as slow, and all of them count together.
         let an_hour = BreakerTerms { slow_ms: 3_600_000, window_ms: 3_600_000, ..BreakerTerms::default() };
         let breaker = BreakerTerms { min_calls: 4, open_ms, probes: 1, ..an_hour };
         set(&system, NewPolicy { breaker: Some(breaker), ..policy("leasing-shop", "bank", a_day(1000)) }).await;
@@ -544,7 +544,7 @@ async fn leases_are_given_back_and_reports_open_breakers() {
     reports().await;
     let open = call("ok").await;
     assert_eq!((&open["code"], &open["reason"]), (&json!(-1), &json!("breaker")));
-    // With other terms the breaker begins anew, closed. The same reports open it, for a moment.
+    // With other terms the breaker starts closed. The same reports open it again, for a moment.
     open_for(1000).await;
     reports().await;
     eventually(|| async {

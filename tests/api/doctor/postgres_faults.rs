@@ -1,4 +1,4 @@
-//! Faults of PostgreSQL, planted in a server of the test's own.
+//! Faults of PostgreSQL, planted in a private server.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ async fn system_on(postgres: &OwnPostgres) -> Environment {
     environment(&[("DATABASE_URL", &postgres.url("postgres"))]).await
 }
 
-/// Settings under which a commit is not durable, wherever they are set, and a database that takes no writes.
+/// Settings under which a commit is not durable, wherever they are set, and a read-only database.
 #[tokio::test(flavor = "multi_thread")]
 async fn commits_that_are_not_durable_are_found() {
     let postgres = OwnPostgres::start(&[]).await;
@@ -29,7 +29,7 @@ async fn commits_that_are_not_durable_are_found() {
         look().await.shows(check, Fail, "is off");
         postgres.set(setting, "on").await;
     }
-    // As our role sees it, and not as the server has it.
+    // As our role sees it, which may differ from the server's setting.
     for (plant, repair) in [
         ("ALTER DATABASE postgres SET synchronous_commit = off", "ALTER DATABASE postgres RESET synchronous_commit"),
         ("ALTER ROLE seckill SET synchronous_commit = off", "ALTER ROLE seckill RESET synchronous_commit"),
@@ -42,8 +42,8 @@ async fn commits_that_are_not_durable_are_found() {
     look().await.shows("postgres.primary", Fail, "read-only");
 }
 
-/// Replicas that a failover could promote without our last commits, commits that wait for nobody or for ever, and a replica in
-/// place of the primary.
+/// Replicas that a failover could promote without our last commits, commits that wait for no replica or for ever, and a replica in place of
+/// the primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_without_our_last_commits_are_found() {
     let postgres = OwnPostgres::start(&[]).await;
@@ -71,7 +71,7 @@ async fn replicas_without_our_last_commits_are_found() {
     let later = postgres.replica("later").await;
     shows(Warn, "asynchronous beside the synchronous replicas: later").await;
 
-    // A role without pg_read_all_stats sees that there are replicas, and no more.
+    // A role without pg_read_all_stats sees only that replicas exist.
     postgres.execute("CREATE ROLE plain LOGIN").await;
     let plain = postgres.url("postgres").replace("seckill@", "plain@");
     let look = Look::with(&environment, &[("DATABASE_URL", &plain)]).await;
@@ -92,7 +92,7 @@ async fn a_pooler_is_found() {
     let through = async |pooling| {
         let port = transaction_pooler::start(postgres.port(), pooling).await;
         let url = format!("postgres://seckill@127.0.0.1:{port}/postgres");
-        // A notice that does not come is waited for in half of the time. On a slow machine the look is repeated.
+        // The doctor waits half of the time for a missing notice. On a slow machine the check is repeated.
         eventually(|| async {
             let look = Look::within(&config(&environment, &[("DATABASE_URL", &url)]), Duration::from_secs(6)).await;
             let unknown = look.of("postgres").find(|check| check.verdict == Unknown).map(|check| format!("{check:#?}"));
@@ -108,7 +108,7 @@ async fn a_pooler_is_found() {
     assert_eq!(alone.verdict("postgres.notices"), Pass);
 }
 
-/// A schema that is behind this program, ahead of it, or not its own; too few connections; a role that may do everything.
+/// A schema older or newer than this program, or not its own; too few connections; a role with all rights.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_does_not_fit_the_program_is_found() {
     let postgres = OwnPostgres::start(&[("max_connections", "50"), ("superuser_reserved_connections", "3")]).await;

@@ -1,4 +1,4 @@
-//! Faults of RabbitMQ: queues under a prefix of the test's own, and a broker of its own for what concerns a whole broker.
+//! Faults of RabbitMQ: queues under a prefix of the test's own, and a private broker for faults of a whole broker.
 
 use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -45,7 +45,7 @@ async fn queues_of_another_kind_are_found() {
     let link = Publisher::new(broker.clone());
     eventually(|| async { link.connect().await.map_err(|error| error.to_string()) }).await;
     look().await.shows("rabbitmq.queues", Pass, "quorum queues");
-    // The setting was changed, and the old bound stays.
+    // The setting was changed, and the queue keeps the old bound.
     let other = Look::with(&environment, &[("SECKILL_AMQP__QUEUE_MAX_LENGTH", "500")]).await;
     other.shows("rabbitmq.queues", Warn, &format!("{prefix}dead"));
 
@@ -56,7 +56,7 @@ async fn queues_of_another_kind_are_found() {
     declare(&channel, &dead, &[]).await;
     look().await.shows("rabbitmq.queues", Fail, &dead);
     channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
-    // Behind another bound there is another difference.
+    // The queue has another bound, and differs in a second argument.
     let (bound, kind) = (("x-max-length", AMQPValue::LongLongInt(7)), ("x-queue-type", text("quorum")));
     declare(&channel, &dead, &[bound, kind, ("x-overflow", text("drop-head"))]).await;
     look().await.shows("rabbitmq.queues", Fail, "x-overflow");
@@ -71,7 +71,7 @@ async fn queues_of_another_kind_are_found() {
     eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
 
-/// The doctor makes no queue and no exchange where there is none, and takes no message away.
+/// The doctor declares no missing queue or exchange, and takes no message away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_changes_nothing() {
     let environment = quiet_environment().await;
@@ -170,7 +170,7 @@ async fn faults_of_a_whole_broker_are_found() {
     shows_in_time(&environment, &[], "rabbitmq.alarms", Pass, "takes messages").await;
 }
 
-/// The broker's management interface, which changes policies and users sooner than `rabbitmqctl` starts.
+/// The broker's management interface, which changes policies and users faster than `rabbitmqctl` starts.
 struct Management {
     address: String,
     password: String,
@@ -191,7 +191,7 @@ impl Management {
     }
 }
 
-/// The management interface shows policies a moment after they were set.
+/// The management interface shows policies shortly after they were set.
 async fn shows_in_time(
     environment: &Environment,
     settings: &[(&str, &str)],
@@ -227,14 +227,14 @@ async fn policies_are_found(management: &Management, environment: &Environment, 
     let with_user = address.replace("http://", &format!("http://seckill:{password}@"));
     let asked = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &with_user)]).await;
     assert_eq!(asked.verdict(name), Pass);
-    // Asked for and not to be had: the look has failed.
+    // Requested, but not available: the check has failed.
     let wrong = address.replace("http://", &format!("http://seckill:{}@", secret()));
     let refused = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &wrong)]).await;
     refused.shows(name, Unknown, "401");
     assert_eq!(refused.verdict, Unknown);
 }
 
-/// AMQP shows one policy: what takes a message that should have come back.
+/// AMQP shows one policy: the alternate exchange, which takes a message that should have come back.
 async fn alternate_exchange_is_found(management: &Management, environment: &Environment, prefix: &str) {
     let (connection, channel) = channel(&environment["AMQP_URL"]).await;
     declare(&channel, "unrouted", &[]).await;

@@ -1,4 +1,4 @@
-//! Faults of Redis, planted in servers of the test's own.
+//! Faults of Redis, planted in private servers.
 
 use seckill::app::stores;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
@@ -7,14 +7,14 @@ use seckill_harness::{Environment, environment, eventually, quiet_environment, s
 use super::{Look, config};
 use crate::own_redis::OwnRedis;
 
-/// The settings of a system whose sales would be on this server.
+/// The settings of a system with its sales on this server.
 async fn system_on(redis: &OwnRedis) -> Environment {
     let mut environment = quiet_environment().await;
     environment.insert("REDIS_URL".to_owned(), redis.url());
     environment
 }
 
-/// Another policy than noeviction, no append-only file, and one that is not flushed.
+/// A policy other than noeviction, no append-only file, and one that is not flushed.
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_of_the_server_are_found() {
     let redis = OwnRedis::start().await;
@@ -24,7 +24,7 @@ async fn settings_of_the_server_are_found() {
     for check in healthy.of("redis").filter(|check| check.name != "redis.memory") {
         assert_eq!(check.verdict, Pass, "{check:#?}");
     }
-    // The server has no bound at all.
+    // The server has no bound.
     assert_ne!(healthy.verdict("redis.memory"), Fail);
 
     redis.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await.unwrap();
@@ -42,14 +42,14 @@ async fn settings_of_the_server_are_found() {
     assert_eq!((look.verdict("redis.eviction"), look.verdict), (Pass, Fail));
 }
 
-/// An append-only file that cannot be written, or not be rewritten.
+/// An append-only file that cannot be written, or cannot be rewritten.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_only_file_that_fails_is_found() {
     let redis = OwnRedis::start_with_small_files(64).await;
     let environment = system_on(&redis).await;
     let value = "x".repeat(8 * 1024);
     eventually(|| async {
-        // Once the file is full, the server refuses to write.
+        // When the file is full, the server refuses to write.
         let _ = redis.ask(&["SET", "key", &value]).await;
         let found = Look::with(&environment, &[]).await.checks["redis.aof"].found.clone();
         found.contains("last write").then_some(()).ok_or(found)
@@ -60,7 +60,7 @@ async fn an_append_only_file_that_fails_is_found() {
     let redis = OwnRedis::start().await;
     let environment = system_on(&redis).await;
     redis.take_folder_away();
-    // The server refuses, or finds out later.
+    // The server refuses immediately, or notices later.
     let _ = redis.ask(&["BGREWRITEAOF"]).await;
     eventually(|| async {
         let found = Look::with(&environment, &[]).await.checks["redis.aof"].found.clone();
@@ -82,7 +82,7 @@ async fn too_little_memory_for_the_planned_sales_is_found() {
     };
     bound("100mb").await.shows("redis.memory", Pass, "0 sales with 0 units");
 
-    // Units that are sold later count, too; an unlimited sale is named.
+    // Units of later waves count too. An unlimited sale is named.
     let mut waved = terms(100_000);
     waved.waves.push(seckill::domain::sale::Wave { after_ms: 60_000, units: 40_000 });
     for new in [waved, terms(-1)] {
@@ -96,7 +96,7 @@ async fn too_little_memory_for_the_planned_sales_is_found() {
     assert_ne!(no_bound.verdict("redis.memory"), Pass);
 }
 
-/// A replica in place of the master; and a master that has one is no fault.
+/// A replica in place of the master is a fault. A master with a replica is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_found() {
     let (master, replica) = (OwnRedis::start().await, OwnRedis::start().await);
@@ -131,7 +131,7 @@ async fn a_script_that_does_not_see_the_server_is_found() {
     assert_eq!((look.verdict("redis.script"), look.verdict("redis.eviction"), look.verdict), (Pass, Pass, Unknown));
 }
 
-/// A node of a Redis Cluster, whose other nodes have the other keys.
+/// A node of a Redis Cluster, which has only a part of the keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_found() {
     let redis = OwnRedis::start_as_cluster_node().await;
@@ -139,7 +139,7 @@ async fn a_node_of_a_cluster_is_found() {
     Look::with(&environment, &[]).await.shows("redis.cluster", Fail, "Redis Cluster");
 }
 
-/// A clock that is wrong by a little, and by so much that scripts use PostgreSQL's.
+/// A clock that is slightly wrong, and one so wrong that scripts use PostgreSQL's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_off_is_found() {
     let redis = OwnRedis::start_with_own_clock().await;
@@ -156,7 +156,7 @@ async fn a_clock_that_is_off_is_found() {
     }
 }
 
-/// Servers of locks that are away, not independent, or forget.
+/// Lock servers that are away, not independent, or without persistence.
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_servers_that_keep_no_locks_are_found() {
     let (one, two, three) = (OwnRedis::start().await, OwnRedis::start().await, OwnRedis::start().await);

@@ -1,4 +1,4 @@
-//! Settings that are unsafe. No server is needed: nothing listens at the addresses.
+//! Unsafe settings. No server is needed: nothing listens at the addresses.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use seckill_harness::Environment;
 use super::{Look, config};
 use crate::published_secrets;
 
-/// Settings of production that are all right.
+/// Safe settings of production.
 fn safe() -> Environment {
     let mut environment = published_secrets::safe();
     environment.insert("SECKILL_HTTP__TRUSTED_PROXIES".to_owned(), "127.0.0.1".to_owned());
     environment
 }
 
-/// Nothing is asked of the servers here, so they need no time.
+/// The doctor asks no server here, so the servers need no time.
 async fn with(settings: &[(&str, &str)]) -> Look {
     Look::within(&config(&safe(), settings), Duration::from_millis(200)).await
 }
@@ -31,7 +31,7 @@ async fn safe_settings_pass() {
     }
 }
 
-/// Development mode is worse where other machines can reach it.
+/// Development mode is worse if other machines can reach it.
 #[tokio::test]
 async fn development_mode_is_found() {
     with(&[("SECKILL_DEV", "1")]).await.shows("settings.development", Warn, "this machine only");
@@ -39,7 +39,7 @@ async fn development_mode_is_found() {
     with(&reached).await.shows("settings.development", Fail, "0.0.0.0:8080");
 }
 
-/// Every published secret is found at once, by the setting that has it, and none is shown.
+/// Every published secret is found in one run, by its setting, and none is shown.
 #[tokio::test]
 async fn published_secrets_are_found() {
     let secrets = [
@@ -58,7 +58,7 @@ async fn published_secrets_are_found() {
     with(&developing).await.shows("settings.secrets", Warn, "development mode allows it");
 }
 
-/// Receivers without TLS and the sandbox bank are found, and are less where they are allowed.
+/// Receivers without TLS and the sandbox bank are found. The finding is milder if they are allowed.
 #[tokio::test]
 async fn receivers_without_tls_and_the_play_bank_are_found() {
     let secret = seckill_harness::webhook_secret();
@@ -73,7 +73,7 @@ async fn receivers_without_tls_and_the_play_bank_are_found() {
     with(&allowed).await.shows("settings.play-bank", Warn, "allow");
 }
 
-/// Servers that are reached without TLS are found, and are worse across the internet. The addresses are ones that nobody has.
+/// Servers reached without TLS are found. The finding is worse across the internet. The addresses are reserved.
 #[tokio::test]
 async fn servers_without_tls_are_found() {
     let locks = ("SECKILL_REDIS__LOCK_URLS", "rediss://203.0.113.8/");
@@ -93,7 +93,7 @@ async fn servers_without_tls_are_found() {
     management.shows("settings.tls", Warn, "amqp.management_url");
 }
 
-/// An origin that can be reached past the proxy is found, and a proxy that is not believed.
+/// An origin that is reachable past the proxy is found, and an untrusted proxy.
 #[tokio::test]
 async fn a_way_past_the_proxy_is_found() {
     with(&[("SECKILL_HTTP__BIND", "0.0.0.0:8080")]).await.shows("settings.bind", Warn, "0.0.0.0:8080");

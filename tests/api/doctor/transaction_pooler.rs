@@ -8,16 +8,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-/// What a pooler does with the sessions of the server.
+/// How a pooler shares the sessions of the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pooling {
     /// One session serves all clients, each for the length of a transaction: PgBouncer's pool_mode = transaction.
     Transaction,
-    /// Each client has a session, without the options that it has asked for: ignore_startup_parameters = options.
+    /// Each client has a session, without the options that it requested: ignore_startup_parameters = options.
     SessionWithoutOptions,
 }
 
-/// A session of the server, and what the server said at its start.
+/// A session of the server, and the server's first messages.
 struct Session {
     stream: TcpStream,
     greeting: Vec<u8>,
@@ -33,7 +33,7 @@ pub async fn start(server: u16, pooling: Pooling) -> u16 {
         loop {
             let (client, _) = listener.accept().await.unwrap();
             let session = Arc::clone(&session);
-            // A client that goes ends with an error.
+            // A client that disconnects ends its task with an error.
             tokio::spawn(async move {
                 match pooling {
                     Pooling::Transaction => by_transaction(client, server, session).await,
@@ -78,7 +78,7 @@ async fn by_transaction(
     }
     let mut held: Option<OwnedMutexGuard<Option<Session>>> = None;
     loop {
-        // What a client sends before it waits for the answer ends in a query or in Sync.
+        // A client's messages before it waits for the answer end in a query or in Sync.
         let mut asked = Vec::new();
         loop {
             match read_message(&mut client, &mut asked).await? {
@@ -108,7 +108,7 @@ async fn read_startup(client: &mut TcpStream) -> io::Result<Vec<u8>> {
         let mut message = length.to_be_bytes().to_vec();
         message.resize(length as usize, 0);
         client.read_exact(&mut message[4..]).await?;
-        // A request for TLS or GSS encryption has no more than a code.
+        // A request for TLS or GSS encryption has only a code.
         if message.len() > 8 {
             return Ok(message);
         }
@@ -116,7 +116,7 @@ async fn read_startup(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Adds a message to what was read, and returns its type.
+/// Adds a message to the buffer, and returns its type.
 async fn read_message(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<u8> {
     let kind = stream.read_u8().await?;
     let length = stream.read_u32().await?;
@@ -128,8 +128,8 @@ async fn read_message(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<
     Ok(kind)
 }
 
-/// Reads until the server is ready for the next question, and returns whether it is in a transaction: `I` is no. Notices are dropped:
-/// who listens may hold another session by then.
+/// Reads until the server is ready for the next query. Returns the transaction status; `I` means none. Drops notices: the listening client
+/// may hold another session by then.
 async fn until_ready(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<u8> {
     loop {
         let begin = read.len();
