@@ -1,10 +1,10 @@
-//! Pictures of products: what is refused as one, and how long one is kept.
+//! Pictures of products: the refusal of invalid ones, and the retention of unused ones.
 
 use seckill_harness::System;
 
 use crate::pages::{PRODUCT, Place, png, sale_with_picture, seckill};
 
-/// What is not a picture is refused with a clear word, and the product stays as it was.
+/// An invalid picture is refused with a clear error, and the product stays as it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_pictures_are_refused_and_change_nothing() {
     let (system, place) = (System::prepare(&[]).await, Place::new());
@@ -46,7 +46,7 @@ async fn hostile_pictures_are_refused_and_change_nothing() {
     system.finish().await;
 }
 
-/// A picture that no product shows is kept for a day, and cleared then.
+/// A picture that no product shows is kept for a day, and then deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_that_nothing_shows_are_cleared_after_a_day() {
     let (system, place) = (System::prepare(&[]).await, Place::new());

@@ -1,4 +1,4 @@
-//! Published bundles (A1): `seckill publish`, once and watching, killed and repeated, and at another origin than the API.
+//! Published bundles (A1): `seckill publish`, once and watching, killed and repeated, and with the API at another origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -81,7 +81,7 @@ impl Drop for Process {
     }
 }
 
-/// As if that many managers had been at work.
+/// As if managers had created this many sales.
 async fn many_sales(system: &System, sales: i32) {
     sqlx::query(
         "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms,
@@ -95,7 +95,7 @@ async fn many_sales(system: &System, sales: i32) {
     .unwrap();
 }
 
-/// What is published of one system, from its first sale on.
+/// The bundle of one system, from its first sale on.
 #[tokio::test(flavor = "multi_thread")]
 async fn bundles_show_all_sales_and_follow_their_changes() {
     let (mut system, place) = (System::start().await, Place::new());
@@ -124,7 +124,7 @@ async fn a_bundle_lists_every_file_with_its_hash_and_headers(system: &System, sa
         let content = &files[path];
         assert_eq!(entry["blake3"], blake3::hash(content).to_hex().as_str(), "{path}");
         assert_eq!(entry["bytes"], content.len(), "{path}");
-        // The service sends the same file with the same headers, except at the address of no page.
+        // The service sends the same file with the same headers, except for 404.html.
         let address = format!("/{}", path.trim_end_matches("index.html"));
         if path != "404.html" {
             let answer = get(system, &address).await;
@@ -147,7 +147,7 @@ async fn a_bundle_lists_every_file_with_its_hash_and_headers(system: &System, sa
     }
 }
 
-/// Nothing changes when nothing has changed; the page of a removed sale goes, and what others have put there stays.
+/// A repeat without changes writes nothing. The page of a removed sale is deleted, and foreign files stay.
 async fn publishing_again_writes_only_what_has_changed(system: &System, place: &Place, sale: SaleId, bundle: &Bundle) {
     let (files, written) = (bundle.files(), fs::metadata(bundle.0.join("index.html")).unwrap().modified().unwrap());
     let again = publish(system, bundle);
@@ -173,7 +173,7 @@ async fn publishing_again_writes_only_what_has_changed(system: &System, place: &
     assert!(!bundle.text("index.html").contains(&format!("/sales/{sale}\"")));
 }
 
-/// What a killed publish leaves is whole, file by file, and the next one completes it.
+/// Every file of a killed publish is complete, and the next publish adds the missing files.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_completes_it() {
     let (system, place) = (System::prepare(&[]).await, Place::new());
@@ -200,7 +200,7 @@ async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_complete
         publish(&system, &bundle);
         assert_eq!(bundle.files(), whole, "killed at {reached}");
     }
-    // A temporary file that a dead publisher has left is cleared.
+    // A temporary file of a dead publisher is deleted.
     let bundle = Bundle::new(&place, "killed-0");
     fs::write(bundle.0.join("assets/.seckill-tmp-1-1"), "half").unwrap();
     publish(&system, &bundle);
@@ -208,7 +208,7 @@ async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_complete
     system.finish().await;
 }
 
-/// `--watch` follows changes by itself, alone in its folder, and ends when it is told to.
+/// `--watch` follows changes by itself, is alone in its folder, and ends when told to.
 async fn a_watching_publisher_follows_changes_until_it_is_stopped(system: &System, place: &Place) {
     let sale = sale_with_picture(system, place).await.id;
     let bundle = Bundle::new(place, "watched");
@@ -238,7 +238,7 @@ async fn a_watching_publisher_follows_changes_until_it_is_stopped(system: &Syste
     assert!(watching.0.wait().unwrap().success());
 }
 
-/// Pages at another origin than the API: they name it, their policy allows it, and the API lets listed origins call.
+/// Pages at another origin than the API: they name the API, their policy allows it, and the API accepts calls from listed origins.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
     let (system, place) = (System::shared_with(&KNOWN).await, Place::new());
@@ -293,7 +293,7 @@ async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
     for name in ["retry-after", "location", "ratelimit", "ratelimit-policy"] {
         assert!(exposed.split(',').any(|known| known.trim() == name), "{name}: {exposed}");
     }
-    // Of any other origin the answer is the same, and its browser keeps it from the page.
+    // Another origin gets the same answer, and its browser hides it from the page.
     let elsewhere = http.get(system.url("/api/v1/sales")).header(ORIGIN, "https://evil.example").send().await.unwrap();
     assert_eq!(elsewhere.status(), 200);
     assert!(elsewhere.headers().get("access-control-allow-origin").is_none());
@@ -301,7 +301,7 @@ async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
     system.finish().await;
 }
 
-/// A change is on every instance's pages, on the API and in the next bundle.
+/// A change appears on every instance's pages, in the API and in the next bundle.
 async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &Place) {
     let sale = sale_with_picture(system, place).await.id;
     let bundle = Bundle::new(place, "changed");
@@ -326,7 +326,7 @@ async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &
         assert!(first.contains(picture[size].as_str().unwrap()), "{picture}");
     }
 
-    // By a command, and by the database's interface.
+    // By a command, and by SQL.
     let other = place.file("blue.png", png(300, 200, [30, 30, 200]));
     seckill(system, &["product", "set", "--name", PRODUCT, "--picture", &other]).unwrap();
     sqlx::query("UPDATE sales SET price_cents = 4200 WHERE id = $1")
@@ -346,19 +346,19 @@ async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &
     let changed = system.get(&product, None).await.1["picture"].clone();
     assert_eq!((&changed["width"], &changed["alt"]), (&json!(300), &json!(PRODUCT)));
     assert_eq!(changed["small"], changed["large"]);
-    // Pages that are open still find the old one.
+    // Open pages still find the old one.
     assert_eq!(get(system, picture["small"].as_str().unwrap()).await.status(), 200);
     let second = publish(system, &bundle);
     assert_eq!(bundle.text(&file), page(system, &shown).await);
     assert!(second["files_unchanged"].as_u64() > second["files_written"].as_u64(), "{second}");
 
-    // Only what is given changes.
+    // Only the given fields change.
     seckill(system, &["product", "set", "--name", PRODUCT, "--alt", "A blue phone"]).unwrap();
     system.is_followed().await;
     let (_, now) = system.get(&product, None).await;
     assert_eq!((&now["description"], &now["picture"]["small"]), (&json!("Rings."), &changed["small"]));
     assert_eq!(now["picture"]["alt"], "A blue phone");
-    // What has closed is told, too: the page says how the offer stands.
+    // Closed sales are published too: the page shows the state of the offer.
     assert!(system.stores.set_sale_status(sale, SaleStatus::Closed, "test").await.unwrap());
     system.is_followed().await;
     assert!(page(system, &shown).await.contains("Discontinued"));

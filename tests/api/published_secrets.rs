@@ -1,5 +1,5 @@
-//! Outside development mode no service starts with a secret that this repository publishes (A22). The secrets are found in the
-//! files, so that a new one fails these tests until src/config/published.txt has it.
+//! Outside development mode no service starts with a secret that this repository publishes (A22). The test finds the secrets in the files,
+//! so a new one fails it until src/config/published.txt has it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,7 +14,7 @@ use seckill_webhook::Secret;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const LIST: &str = "src/config/published.txt";
 
-/// Settings of a service outside development mode that are all right. It has no servers: a refusal comes before it needs one.
+/// Safe settings of a service outside development mode. It has no servers: a refusal comes before it needs one.
 pub fn safe() -> HashMap<String, String> {
     [
         ("REDIS_URL", format!("redis://:{}@127.0.0.1:1/", secret())),
@@ -48,13 +48,13 @@ fn files(folder: &Path, found: &mut BTreeMap<String, String>) {
                 files(&path, found);
             }
         } else if name != "Cargo.lock" && name != LIST {
-            // What is no text has no secrets.
+            // A binary file has no secrets.
             found.extend(std::fs::read_to_string(&path).ok().map(|text| (name, text)));
         }
     }
 }
 
-/// How a file gives a value to something that is called a secret or a password.
+/// The ways in which a file gives a value to a secret or a password.
 fn patterns() -> Vec<Regex> {
     let any = r"(?:^|[^.\w])(?:\w+_)?(?:[sS]ecrets?|SECRETS?|[pP]assword|PASSWORD|PASS)";
     let capital = r"\b(?:\w+_)?(?:SECRETS?|PASSWORD|PASS)";
@@ -75,7 +75,7 @@ fn patterns() -> Vec<Regex> {
     .collect()
 }
 
-/// Every secret that can be read in the repository, with the places where it stands.
+/// Every secret in the repository, with the files that contain it.
 fn published() -> BTreeMap<String, Vec<String>> {
     let (mut texts, mut found) = (BTreeMap::new(), BTreeMap::<String, Vec<String>>::new());
     files(Path::new(ROOT), &mut texts);
@@ -83,7 +83,7 @@ fn published() -> BTreeMap<String, Vec<String>> {
         for capture in pattern.captures_iter(text) {
             let value = capture.get(1).unwrap();
             let called_secret = capture.get(0).unwrap().as_str().to_ascii_uppercase().contains("SECRET");
-            // A service refuses shorter secrets anyway, and an example like whsec_... is none.
+            // A service refuses shorter secrets anyway, and an example like whsec_... is not a secret.
             let usable = !called_secret || value.as_str().len() >= 32;
             if usable && (!value.as_str().starts_with("whsec_") || Secret::parse(value.as_str()).is_ok()) {
                 let line = text[..value.start()].matches('\n').count() + 1;
@@ -94,7 +94,7 @@ fn published() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// The settings that a secret fits: what is set, and the setting that a refusal must name.
+/// The settings that a secret fits: the settings to use, and the setting that a refusal must name.
 fn uses(secret: &str) -> Vec<(Vec<(&'static str, String)>, &'static str)> {
     let encoded = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
     let mut uses = vec![
@@ -137,7 +137,7 @@ fn uses(secret: &str) -> Vec<(Vec<(&'static str, String)>, &'static str)> {
 fn no_service_takes_a_published_secret_for_any_setting() {
     assert_eq!(check(&[]), Ok(()), "the settings of these tests must be all right");
     let published = published();
-    // One of each place in which secrets are given, so that the search does not silently find nothing.
+    // One of each place with secrets, so that the search cannot silently find nothing.
     for (value, file) in [
         ("development", "compose.yaml"),
         ("development-only-secret-0123456789abcdef", "src/config/check.rs"),
@@ -167,7 +167,7 @@ fn no_service_takes_a_published_secret_for_any_setting() {
 #[test]
 fn the_program_does_not_start_with_a_published_secret() {
     let refused = |command: &str, environment: &HashMap<String, String>, named: &str| {
-        // A service that starts after all would not end.
+        // A service that starts by mistake would not end.
         let mut program = Command::new("timeout");
         program.arg("120").arg(env!("CARGO_BIN_EXE_seckill"));
         let ended = program.arg(command).env_clear().envs(environment).env("RUST_LOG", "error").output().unwrap();
@@ -230,7 +230,7 @@ fn the_play_bank_is_not_offered_outside_development_mode() {
     assert!(error.contains("SECKILL_ALLOW__SANDBOX_CHANNEL=1"), "{error}");
     let allowed = ("SECKILL_ALLOW__SANDBOX_CHANNEL", "1");
     assert_eq!(check(&[&settings[..], &[allowed]].concat()), Ok(()));
-    // The two permissions are apart.
+    // The two permissions are independent.
     let error = check(&[settings[0], allowed]).unwrap_err();
     assert!(error.contains("SECKILL_CHANNELS__SANDBOX__URL") && error.contains("https://"), "{error}");
 }

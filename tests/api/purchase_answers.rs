@@ -14,7 +14,7 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
     assert_eq!((answer.status, &answer.body["status"]), (202, &json!("accepted")), "{answer:?}");
     let order = answer.order_id();
     assert_eq!(answer.headers["location"], format!("/api/v1/orders/{order}"));
-    // Listed at once, as an accepted purchase or already as an order.
+    // Listed immediately, as an accepted purchase or as an order.
     let (status, listed) = system.get(&format!("/api/v1/orders?sale_id={}", sale.id), Some("ann")).await;
     assert_eq!((status, listed[0]["order_id"].as_str()), (200, Some(order.as_str())));
     system.settled(&sale).await;
@@ -36,7 +36,7 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
     system.finish().await;
 }
 
-/// In development mode, in which everybody is given any buyer's token, no page of another site reaches the service by a name of its own.
+/// In development mode, everyone can get any buyer's token. So no page of another site may reach the service by a name of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn development_mode_answers_to_no_name_of_others() {
     let system = System::shared().await;
@@ -179,7 +179,7 @@ async fn one_key_is_one_purchase() {
     let system = System::shared().await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(3).unwrap(), ..terms(50) }).await;
     let two = json!({ "key": sale.key, "quantity": 2 });
-    // The second one waits for a row that the first one is writing, and is asked to come again where that takes long.
+    // The second one waits for a row that the first is writing, and gets 503 if that takes long.
     let buy_two = async || {
         eventually(|| async {
             let answer = system.buy(&sale, "ann").idempotent("k").body(&two).send().await;
@@ -231,7 +231,7 @@ async fn a_body_that_never_arrives_is_given_up() {
     let read = slow.read_to_string(&mut answer);
     tokio::time::timeout(seckill_harness::PATIENCE, read).await.expect("the service closes the connection").unwrap();
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
-    // A buyer on a busy machine may be taken for a slow one, too, and repeats the request.
+    // On a busy machine a buyer may look slow too, and repeats the request.
     let bought = eventually(|| async {
         let answer = system.buy(&sale, "ann").idempotent("k").try_send().await.map_err(|error| error.to_string())?;
         if answer.status == 408 { Err(answer.code()) } else { Ok(answer.code()) }
@@ -248,7 +248,7 @@ async fn a_buyer_of_many_orders_sees_all_of_them_by_pages() {
     let mut bought = std::collections::BTreeSet::new();
     for n in 0..230 {
         let address = format!("10.4.0.{n}");
-        // Of so many one may be asked to come again, on a busy machine.
+        // On a busy machine, one of this many may get 503.
         let buy = || async {
             let answer = system.buy(&sale, "ann").idempotent(&address).from(&address).send().await;
             if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }

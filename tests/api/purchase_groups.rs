@@ -1,4 +1,4 @@
-//! Winners of one call are one row, one message and one transaction (protocol, rules 3, 7, 8 and 11), and what is unusual leaves that way.
+//! The winners of one call are one row, one message and one transaction (protocol, rules 3, 7, 8 and 11). Exceptions leave the group.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -36,7 +36,8 @@ const SPLIT: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND
 const ONES: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND members = 1";
 const WAITING: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
 
-/// Takes a unit for each of these buyers in one call to Redis. Nothing is committed: returned is what a server would commit as one group.
+/// Takes a unit for each of these buyers in one call to Redis. Commits nothing: returns the purchases that a server would commit as one
+/// group.
 pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Vec<Purchase> {
     let secret = system.stores.ledger.order_id_secret().await.unwrap();
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
@@ -119,7 +120,7 @@ pub async fn commit_alone(system: &System, purchases: &[Purchase]) {
     assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
 }
 
-/// Lets PostgreSQL refuse groups of several, so that all winners are committed as groups of one.
+/// Makes PostgreSQL refuse larger groups, so that all winners are committed as groups of one.
 pub async fn only_ones(system: &System) {
     let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                     IF NEW.members > 1 THEN RAISE EXCEPTION 'only ones'; END IF; RETURN NEW; END $$;
@@ -127,7 +128,7 @@ pub async fn only_ones(system: &System) {
     sqlx::raw_sql(refuse).execute(&system.sql).await.unwrap();
 }
 
-/// Settles the groups of one of these orders, as a worker does. Returns how many orders that made.
+/// Settles the groups of one of these orders, as a worker does. Returns the number of new orders.
 pub async fn settle_ones(ledger: &Ledger, orders: &[OrderId]) -> Result<usize, LedgerError> {
     let (ones, no_traces): (Vec<GroupId>, _) =
         (orders.iter().map(|order| GroupId::of_one(*order)).collect(), HashMap::new());
@@ -147,17 +148,17 @@ pub fn placed(groups: &[GroupId]) -> Outgoing {
     Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
-/// Rule 3: a rush at one instance is committed as groups, one for each call, and one outbox row with each. A winner alone is a group of one.
-/// Each buyer who got a 202 has an order.
+/// Rule 3: a rush at one instance is committed as groups, one for each call, and one outbox row with each. A single winner is a group of
+/// one. Each buyer with a 202 has an order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_is_committed_as_groups() {
     let mut system = System::prepare(&[]).await;
     system.serve(false).await;
-    // How many share a call is chance, so rushes come until some have.
+    // The number of winners in a call is random, so rushes repeat until some share one.
     let (sale, mut buyers) = (system.create_sale(terms(10_000)).await, 0);
     while system.count(GROUPS, &sale).await == 0 {
         let names: Vec<String> = (buyers..buyers + 60).map(|n| format!("u{n}")).collect();
-        // While one commit takes long, on a busy machine, others are told to come again.
+        // On a busy machine, a slow commit causes 503 for others.
         let answers = join_all(names.iter().map(|name| answered(&system, &sale, name))).await;
         assert!(answers.iter().all(|answer| answer.status == 202));
         buyers += 60;
@@ -174,8 +175,8 @@ async fn a_rush_is_committed_as_groups() {
     system.finish().await;
 }
 
-/// Rule 7: a group becomes orders in one transaction, each with its deadline and its steps. Before that, each of its purchases is an
-/// accepted order for its buyer, by id and in the list, for nobody else, and for people who know the id alone.
+/// Rule 7: a group becomes orders in one transaction, each with its deadline and its steps. Before that, each purchase is an accepted order
+/// for its buyer, by id and in the list. Staff see it by its id, and nobody else sees it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_settled_whole_and_found_before_that() {
     let mut system = System::prepare(&[]).await;
@@ -217,7 +218,7 @@ async fn a_group_is_settled_whole_and_found_before_that() {
     system.finish().await;
 }
 
-/// F9: messages about groups, in any company, ten times each and in any order, before and after they had their effect.
+/// F9: messages about groups, in any batch, ten times each and in any order, before and after their effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_deliveries_of_a_group_have_one_effect() {
     let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
@@ -242,7 +243,7 @@ async fn ten_deliveries_of_a_group_have_one_effect() {
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";
     assert_eq!((system.orders(&sale).await, system.count(steps, &sale).await), (30, 60));
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (30, Some(30)));
-    // What lapsed is written down with the address that the group row kept.
+    // A lapsed hold is recorded with the address from the group row.
     let lapsed = "SELECT count(*) FROM lapsed_holds WHERE sale_id = $1 AND address = '10.0.0.7'";
     assert_eq!(system.count(lapsed, &sale).await, 30);
     system.finish().await;
@@ -274,12 +275,12 @@ async fn a_group_with_a_buyer_over_the_limit_is_split() {
     system.finish().await;
 }
 
-/// Rule 7, and F13 within a group: a purchase that the schema refuses parks alone. The rest of its group is settled, and groups of the
-/// same message as a whole.
+/// Rule 7, and F13 within a group: a purchase that the schema refuses is parked alone. The rest of its group is settled, and other groups
+/// of the same message as a whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_poison_member_parks_alone() {
     let mut system = System::prepare(&[
-        // So many that no message is parked because a queue was not there for a moment.
+        // Enough attempts that no message is parked because a queue is missing for a moment.
         ("SECKILL_OUTBOX__MAX_ATTEMPTS", "8"),
         ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
         ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "500"),
@@ -317,7 +318,7 @@ async fn one_poison_member_parks_alone() {
     system.finish().await;
 }
 
-/// Rule 7: where PostgreSQL has less stock than Redis promised, the group is split, and those for whom it suffices have their orders.
+/// Rule 7: if PostgreSQL has less stock than Redis promised, the group is split, and the buyers within the stock have their orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_for_which_the_stock_does_not_suffice_is_split() {
     let mut system = System::prepare(&[]).await;
@@ -333,7 +334,7 @@ async fn a_group_for_which_the_stock_does_not_suffice_is_split() {
     system.finish().await;
 }
 
-/// A group that can be neither settled nor split is tried again, and parked at last, where people see it; others flow.
+/// A group that can be neither settled nor split is retried, and finally parked, where people see it; others continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
     let mut system = System::prepare(&[
@@ -370,7 +371,7 @@ async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
     system.finish().await;
 }
 
-/// Rule 8: of a group that expires, the orders that were paid stay paid.
+/// Rule 8: when a group expires, its paid orders stay paid.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paid_order_in_a_group_that_expires_stays_paid() {
     let mut system = System::prepare(&[]).await;
@@ -392,7 +393,7 @@ async fn a_paid_order_in_a_group_that_expires_stays_paid() {
     system.finish().await;
 }
 
-/// Rule 4: a group whose row PostgreSQL refuses is committed as groups of one, at once and by the same call; other groups whole.
+/// Rule 4: a group with a row that PostgreSQL refuses is committed as groups of one, immediately and by the same call; other groups whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_is_refused_becomes_groups_of_one() {
     let mut system = System::prepare(&[]).await;
@@ -413,7 +414,7 @@ async fn a_group_that_is_refused_becomes_groups_of_one() {
     assert_eq!(committed, vec![Committed::Durable; 7]);
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 4));
     assert_eq!((system.count(GROUPS, &other).await, system.count(ONES, &other).await), (1, 0));
-    // Once more, as a statement that is repeated: nothing is written twice.
+    // Repeated, as a retried statement: nothing is written twice.
     let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     assert_eq!(committed, vec![Committed::Durable; 7]);
     assert_eq!((system.count(ONES, &sale).await, system.count(GROUPS, &other).await), (4, 1));
@@ -425,7 +426,7 @@ async fn a_group_that_is_refused_becomes_groups_of_one() {
     system.finish().await;
 }
 
-/// Rule 3: a group of an epoch that is over is not committed, and one of another sale beside it is.
+/// Rule 3: a group of an old epoch is not committed. A group of another sale next to it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_an_older_epoch_is_refused() {
     let mut system = System::prepare(&[]).await;
@@ -445,8 +446,8 @@ async fn a_group_of_an_older_epoch_is_refused() {
     system.finish().await;
 }
 
-/// F1 and F8 for a group: the server died after it had the units. Before the commit, the reconciler commits what the group would have
-/// had; after it, the holds are durable, and are only confirmed.
+/// F1 and F8 for a group: the server died after it had the units. Before the commit, the reconciler commits the group's purchases. After
+/// the commit, the holds are durable, and are only confirmed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
     let mut system = System::prepare(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
@@ -497,8 +498,8 @@ async fn a_lost_message_about_groups_is_sent_again() {
     system.finish().await;
 }
 
-/// Autovacuum analyzes the groups in the midst of a rush. It reads 300 rows for each unit of the largest target of a column, so that one
-/// column with PostgreSQL's default would have it read ten times as many.
+/// Autovacuum analyzes the groups during a rush. It reads 300 rows for each unit of the largest statistics target of a column, so one
+/// column with PostgreSQL's default would make it read ten times more.
 #[tokio::test(flavor = "multi_thread")]
 async fn analyzing_groups_reads_few_rows() {
     let system = System::start().await;

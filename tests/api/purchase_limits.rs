@@ -13,7 +13,7 @@ pub const FEW: [(&str, &str); 5] = [
     ("SECKILL_PURCHASE__SALE_WINDOW_MS", "86400000"),
 ];
 
-/// Sends a purchase again while the shop is closed, as it may be for a moment on a busy machine. What was refused so was not counted.
+/// Repeats a purchase while the shop is closed, as it may be for a moment on a busy machine. Such a refusal is not counted.
 pub async fn answered(click: Click<'_>) -> Answer {
     eventually(|| async {
         let answer = click.clone().send().await;
@@ -22,8 +22,8 @@ pub async fn answered(click: Click<'_>) -> Answer {
     .await
 }
 
-/// Makes a purchase that is accepted, and says whether it was at the first try. A test of what must not disturb purchases counts these:
-/// the shop may be closed for a moment on a busy machine, and not for most of them.
+/// Makes a purchase that is accepted, and returns whether the first try succeeded. A test counts these to prove that purchases are not
+/// disturbed: on a busy machine the shop may be closed for a moment, but not for most purchases.
 pub async fn accepted_at_once(click: Click<'_>) -> bool {
     if click.clone().send().await.code() == "202" {
         return true;
@@ -65,7 +65,7 @@ async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
         assert_eq!(refused.code(), "429 quota-exceeded");
         assert!(refused.headers["ratelimit"].to_str().unwrap().starts_with("\"address\""));
     }
-    // All five of the buyer's requests are left, from other addresses.
+    // From other addresses, all five of the buyer's requests are left.
     let elsewhere = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5", "1.1.1.6"];
     let answers = join_all(elsewhere.map(|address| answered(system.buy(&sale, "eve").from(address)))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 1, "{answers:?}");

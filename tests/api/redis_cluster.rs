@@ -1,5 +1,4 @@
-//! Sales on a Redis Cluster: their shards lie on all masters, and a master that dies or says nothing is the trouble of its own keys
-//! (protocol, rule 15).
+//! Sales on a Redis Cluster: their shards are on all masters. A dead or silent master affects only its own keys (protocol, rule 15).
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::shards::{answered, buy};
 const UNLIMITED: [(&str, &str); 2] =
     [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
 
-/// A system on a cluster, each of whose nodes may take so long to answer.
+/// A system on a cluster, with this time-out for each node's answer.
 async fn system_on(cluster: &RedisCluster, answer_ms: &str) -> System {
     let [buyer, address] = UNLIMITED;
     let answer = ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", answer_ms);
@@ -30,7 +29,7 @@ async fn node_of(cluster: &RedisCluster, system: &System, sale: &Sale, shard: i1
     cluster.owner(&format!("{}{{{tag}}}:sale", system.config.redis.prefix))
 }
 
-/// A new sale with one shard, which does not lie on this node.
+/// A new sale with one shard, on another node.
 async fn sale_elsewhere(cluster: &RedisCluster, system: &System, node: usize) -> Sale {
     loop {
         let sale = system.create_sale(terms(5)).await;
@@ -68,7 +67,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     }
     assert_eq!(after.iter().filter(|answer| answer.status == 202).count(), 60);
     assert!(after.iter().all(|answer| ["202", "409 sold-out"].contains(&answer.code().as_str())));
-    // The node that is asked may hear of the failover a moment later.
+    // The node that is asked may learn of the failover slightly later.
     eventually(|| async {
         let node = node_of(&cluster, &system, &sale, 0).await;
         (node != killed).then_some(()).ok_or_else(|| format!("node {node} is dead"))
@@ -84,7 +83,8 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     system.finish().await;
 }
 
-/// A lender that is away is not empty: nobody hears "sold out" meanwhile, and a buyer who repeats waits for his lender. All others buy.
+/// A lender that is away is not empty: no buyer gets "sold out" meanwhile, and a buyer who repeats waits for the same lender. All others
+/// buy.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sell() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;
@@ -102,7 +102,7 @@ async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sel
     let users: Vec<String> =
         (0..).map(|n| format!("u{n}")).filter(|user| answering.contains(&of.home(user))).take(15).collect();
     cluster.halt(silent, true);
-    // On a busy machine the other masters, too, may answer too late. Who repeats gets what he has bought.
+    // On a busy machine the other masters may also answer too late. A repeat returns the purchase.
     let first = eventually(|| async {
         let first = join_all(users.iter().map(|user| buy(&system, &sale, user))).await;
         let has_sold = first.iter().any(|answer| answer.status == 202);
@@ -112,7 +112,7 @@ async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sel
     assert!(first.iter().all(|answer| [202, 503].contains(&answer.status)), "nothing is sold out");
     let sold = first.iter().filter(|answer| answer.status == 202).count();
     assert!(sold <= 3 * answering.len(), "{sold} sold");
-    // While all come again, and wait for the silent master, the other sales sell to everybody.
+    // While all of them repeat, and wait for the silent master, the other sales sell to everyone.
     let crowd = join_all(users.iter().cycle().take(150).map(|user| buy(&system, &sale, user)));
     let elsewhere = others.iter().flat_map(|other| users[..5].iter().map(|user| answered(&system, other, user)));
     let (again, elsewhere) = tokio::join!(crowd, join_all(elsewhere));
@@ -137,7 +137,7 @@ async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sel
     system.finish().await;
 }
 
-/// F38: a master that takes long makes its own sales wait: meanwhile those on the others sell on, each to five buyers one after the other.
+/// F38: a slow master delays its own sales only. Meanwhile each sale on the other masters sells to five buyers, one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_master_makes_its_own_sales_wait() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;
@@ -148,7 +148,7 @@ async fn a_slow_master_makes_its_own_sales_wait() {
     for sale in others.iter().chain([&slow_sale]) {
         assert_eq!(answered(&system, sale, "first").await.code(), "202");
     }
-    // On a busy machine the pause may be over too soon: once is enough.
+    // On a busy machine the pause may end too soon: one success is enough.
     let mut turn = 0;
     eventually(|| {
         turn += 1;

@@ -1,4 +1,4 @@
-//! A Redis that has forgotten something sells nothing until it has been filled from the ledger.
+//! A Redis that has lost data sells nothing until it has been refilled from the ledger.
 
 use seckill_harness::{System, eventually, terms};
 
@@ -10,7 +10,7 @@ async fn system_on(redis: &OwnRedis) -> System {
     system
 }
 
-/// Buys for many, one after the other, until each has a definite answer; says who won.
+/// Buys for many, one after the other, until each has a definite answer. Returns the winners.
 async fn all_buy(system: &System, sale: &seckill_harness::Sale, users: std::ops::Range<usize>) -> Vec<usize> {
     let mut winners = Vec::new();
     for n in users {
@@ -45,7 +45,7 @@ async fn flushall_and_script_flush_close_the_sale_until_it_is_filled() {
         (system.orders(&sale).await, system.stock(&sale).await, system.available(&sale).await),
         (30, 0, Some(0))
     );
-    // Tickets from before are known after.
+    // Earlier tickets are known afterwards.
     assert_eq!(system.buy(&sale, "u3").idempotent("k").send().await.code(), "202");
     system.finish().await;
 }
@@ -59,7 +59,7 @@ async fn lost_writes_are_not_sold_again() {
     let mut winners = all_buy(&system, &sale, 0..40).await;
     assert_eq!(winners.len(), 40);
     redis.lose_last_writes(0.5).await;
-    // The stock that the truncated log speaks of is more than there is; nobody gets to see it.
+    // The truncated log shows more stock than there is, but no buyer sees it.
     winners.extend(all_buy(&system, &sale, 40..80).await);
     assert_eq!(winners.len(), 60);
     system.settled(&sale).await;
@@ -70,7 +70,7 @@ async fn lost_writes_are_not_sold_again() {
     system.finish().await;
 }
 
-/// Somebody writes a stock figure into Redis: it is seen, an alarm is raised, and the sale is filled anew.
+/// A stock figure is written into Redis by hand: the service notices, raises an alarm, and refills the sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
     let redis = OwnRedis::start().await;
@@ -97,8 +97,7 @@ async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
     system.finish().await;
 }
 
-/// A server that was demoted and promoted again still has the script in its cache, and the memory of somebody who had
-/// missed the last sales.
+/// A server that was demoted and promoted again still has the script in its cache, and the data of a server that had missed the last sales.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_comes_back_is_filled_before_it_sells() {
     let (redis, replica) = (OwnRedis::start().await, OwnRedis::start().await);

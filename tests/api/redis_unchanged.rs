@@ -1,5 +1,5 @@
-//! F26: what makes a Redis server forget nothing closes no sale: a replica that attaches, a backup, a backlog that expires, a
-//! clock that is set back. What does make it forget closes all of its sales, also when nobody was watching.
+//! F26: an event without data loss closes no sale: a new replica, a backup, an expired backlog, a clock that is set back. An event with
+//! data loss closes all of the server's sales, even if nothing watched it.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::own_redis::OwnRedis;
 use crate::permits_and_policies::{Caller, policy, set};
 
-/// Five sales on a server of their own, served by one instance.
+/// Five sales on a private server, served by one instance.
 struct World {
     system: System,
     redis: OwnRedis,
@@ -24,7 +24,7 @@ impl World {
         let url = redis.url();
         let settings: Vec<_> = settings.iter().copied().chain([("REDIS_URL", url.as_str())]).collect();
         let mut system = System::prepare(&settings).await;
-        // Longer than the setting may be: each call of a limiter is answered, also on a busy machine.
+        // Longer than a setting may be: the limiter answers each call, even on a busy machine.
         system.config.flow.timeout_ms = 20_000;
         system.serve(true).await;
         let mut sales = Vec::new();
@@ -51,7 +51,7 @@ impl World {
         epochs.into_iter().collect()
     }
 
-    /// Nothing is sold too often or lost, and Redis and the ledger agree.
+    /// Nothing is oversold or lost, and Redis and the ledger agree.
     async fn settle(self) {
         for sale in &self.sales {
             self.system.settled(sale).await;
@@ -96,8 +96,8 @@ async fn a_replica_a_backup_and_an_expired_backlog_close_no_sale() {
     world.settle().await;
 }
 
-/// The same sign as after a backup: a server that was demoted, promoted again, and has dropped its backlog since, has an empty
-/// second replication id. It has read another server's memory, though.
+/// The same sign as after a backup: the second replication id is empty. This server was demoted and promoted again, and has since dropped
+/// its backlog. But it has loaded another server's data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_it_read() {
     let mut world = World::on(OwnRedis::start().await, &[]).await;
@@ -140,7 +140,7 @@ async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_
     world.settle().await;
 }
 
-/// Returned units, limits and unconfirmed holds go on by the database's time.
+/// Returned units, limits and unconfirmed holds continue by the database's time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     let settings = [
@@ -153,7 +153,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     let one = world.system.create_sale(terms(1)).await;
     let bought = world.system.buy(&one, "ann").send().await;
     assert_eq!(bought.code(), "202");
-    // "Sold out" is remembered, so that a returned unit is kept aside.
+    // "Sold out" is remembered, so a returned unit is kept aside.
     assert_eq!(world.system.buy(&one, "ben").send().await.code(), "409 sold-out");
     world.system.settled(&one).await;
     let caller = Caller::new(&world.system, "shop").await;
@@ -178,7 +178,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     })
     .await;
 
-    // The limiters of policies: a place that was taken before is free again after its window or lease.
+    // The limiters of policies: a place taken earlier is free again after its window or lease.
     for kind in AlgorithmKind::ALL {
         let granted = || async { caller.code(json!({ "app": "shop", "policy": kind.as_str() })).await == 1 };
         eventually(|| async { granted().await.then_some(()).ok_or(format!("{kind:?} grants nothing any more")) }).await;
@@ -189,7 +189,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     eventually(|| async { (ask().await == 429).then_some(()).ok_or("not refused".to_owned()) }).await;
     eventually(|| async { (ask().await == 202).then_some(()).ok_or("refused".to_owned()) }).await;
 
-    // A hold whose process died before its row was written: taken here by a call of the script itself.
+    // A hold of a process that died before it wrote the row. The test takes it by a direct call of the script.
     let key = |name: &str| format!("{}{{{}}}:{name}", world.system.config.redis.prefix, world.sales[1].id);
     let lost = uuid::Uuid::now_v7().to_string();
     let clock_ms: String =
@@ -206,7 +206,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     })
     .await;
 
-    // The clock is set right again: nothing ends an hour early.
+    // The clock is corrected: nothing ends an hour early.
     world.redis.set_clock(0).await;
     assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
     assert_eq!(world.epochs().await, before, "no sale was refilled");
@@ -214,7 +214,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     world.settle().await;
 }
 
-/// A supervisor that read a sale's status before it was paused or closed does not set it back.
+/// A supervisor that read a sale's old status, before a pause or close, does not set it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_supervisor_does_not_undo_a_pause() {
     use seckill::domain::sale::SaleStatus::{Closed, Open, Paused};
@@ -237,7 +237,7 @@ async fn a_late_supervisor_does_not_undo_a_pause() {
     system.finish().await;
 }
 
-/// A server that deletes keys when its memory is full would lose tickets and stock: the service does not start on it.
+/// A server that evicts keys when its memory is full would lose tickets and stock: the service refuses to start on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_evicts_keys_is_refused() {
     let redis = OwnRedis::start().await;

@@ -1,4 +1,4 @@
-//! The relay and its broker: what is not confirmed is sent again.
+//! The relay and its broker: unconfirmed messages are sent again.
 
 use seckill::app::{self, Worker};
 use seckill::config::Config;
@@ -17,7 +17,7 @@ async fn what_was_sent_and_never_processed_is_sent_again() {
     system.serve(false).await;
     let sale = system.create_sale(terms(5)).await;
     assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
-    // As if the broker had lost it after it confirmed.
+    // As if the broker had lost it after the confirmation.
     sqlx::query("UPDATE outbox SET status = 'sent', sent_at = now()").execute(&system.sql).await.unwrap();
     system.serve(true).await;
     system.settled(&sale).await;
@@ -64,14 +64,14 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     let publisher = seckill::queue::Publisher::new(broker.clone());
     let max = system.config.amqp.queue_max_length;
     let dead_letters = || async { publisher.dead_letters().await.map_err(|error| error.to_string()) };
-    // A broker that does not answer for a moment says as little as one that has no such queue.
+    // A broker that does not answer for a moment looks like one without the queue.
     let found = eventually(|| async { dead_letters().await?.ok_or_else(|| "no such queue".to_owned()) }).await;
     assert_eq!(found, DeadLetters { messages: 0, max });
     eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
     assert_eq!(eventually(dead_letters).await, None);
 }
 
-/// A message that is larger than a frame, and than all buffers of a connection together.
+/// A message larger than a frame, and larger than all buffers of a connection together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_many_frames_arrives_whole() {
     let system = System::prepare(&[]).await;
@@ -91,7 +91,7 @@ async fn a_message_of_many_frames_arrives_whole() {
     system.finish().await;
 }
 
-/// Publishes until the broker has confirmed every message. It may refuse the first ones of a queue that it has just declared.
+/// Publishes until the broker has confirmed every message. It may refuse the first messages of a queue that it has just declared.
 pub async fn published(publisher: &Publisher, messages: &[Outgoing]) {
     eventually(|| async {
         let receipts = publisher.publish(messages).await.map_err(|error| error.to_string())?;
@@ -101,7 +101,7 @@ pub async fn published(publisher: &Publisher, messages: &[Outgoing]) {
     .await;
 }
 
-/// How many messages lie in a queue, marks among them.
+/// The number of messages in a queue, including marks.
 pub async fn depth(system: &System, queue: &str) -> u32 {
     let properties = lapin::ConnectionProperties::default();
     let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
@@ -124,14 +124,14 @@ pub async fn delete(system: &System, queue: &str) {
     connection.close(200, "".into()).await.unwrap();
 }
 
-/// Runs these workers until the answer is dropped.
+/// Runs these workers until the guard is dropped.
 pub fn work(system: &System, only: &[Worker]) -> DropGuard {
     let (config, only, stop) = (system.config.clone(), only.to_vec(), CancellationToken::new());
     tokio::spawn(app::work(config, Some(only), stop.clone()));
     stop.drop_guard()
 }
 
-/// Rule 6: the broker loses a message about many purchases. Once marks have come out of both queues of purchases, they are sent again.
+/// Rule 6: the broker loses a message about many purchases. When marks have come out of both queues of purchases, it is sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_message_about_many_purchases_is_sent_again() {
     let mut system =
@@ -158,8 +158,8 @@ async fn a_lost_message_about_many_purchases_is_sent_again() {
     system.finish().await;
 }
 
-/// F27: a consumer that is away for much longer than the time after which a lost message is sent again. What lies in its queue
-/// is not lost, and is not sent a second time.
+/// F27: a consumer is away for much longer than the resend time of a lost message. The messages in its queue are not lost, and are not sent
+/// a second time.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     let mut system = System::prepare(&[
@@ -180,7 +180,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
         let sql = system.sql.clone();
         async move { rows.fetch_all(&sql).await.unwrap() }
     };
-    // The queue's messages have arrived, and then so many marks were sent: so long was nobody there.
+    // The queue's messages have arrived, and then this many marks were sent: that is how long the consumer was away.
     let held_up = |queue: &'static str| {
         let system = &system;
         async move {
@@ -230,7 +230,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     system.finish().await;
 }
 
-/// A broker of the test's own, and a system's settings for it.
+/// A private broker, and a system's settings for it.
 pub(crate) async fn own_broker(folder: &Folder, set: &[(&str, &str)]) -> (OwnRabbitmq, Environment) {
     let (port, password) = (free_port(), secret());
     let settings = [
@@ -255,7 +255,7 @@ fn to_bank() -> Destination {
     Destination::PaymentRequested { channel: "sandbox".to_owned() }
 }
 
-/// Two queues say nothing, and those beside them do.
+/// Two queues are silent, and the queues next to them work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let folder = Folder::new("broker");
@@ -292,8 +292,8 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     .await;
 }
 
-/// The broker names a dead node as the leader of one queue, as after a node that was killed while it led, and does not find out: what is sent to
-/// the queue is refused. So is what is sent to one that is full.
+/// The broker permanently names a dead node as the leader of one queue, as after a node was killed while it led. Messages to this queue are
+/// refused, and so are messages to a full queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     let folder = Folder::new("broker");
@@ -301,11 +301,11 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     let (own, environment) = own_broker(&folder, &set).await;
     let prefix = &environment["SECKILL_AMQP__PREFIX"];
     let resource = |queue: &str| format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}{queue}">>)"#);
-    // Else a leader that is named wrongly corrects that every five seconds.
+    // Otherwise a wrongly named leader is corrected every five seconds.
     own.control(&["eval", "ok = application:set_env(rabbit, quorum_tick_interval, 3600000)."]);
     let first = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
     eventually(|| async { first.connect().await.map_err(|error| error.to_string()) }).await;
-    // A queue that has just been declared may refuse the first ones although it is empty.
+    // A queue that has just been declared may refuse the first messages although it is empty.
     let has_taken = std::cell::Cell::new(false);
     eventually(|| async {
         let receipts = first.publish(&[message(Destination::GroupsPlaced)]).await.map_err(|error| error.to_string())?;
@@ -326,7 +326,7 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     let publisher = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
     let refused = std::cell::Cell::new(false);
     eventually(|| async {
-        // The queue that is full is the first to refuse, so that it is judged first.
+        // The full queue is the first to refuse, so it is judged first.
         let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
         refused.set(refused.get() || receipts[1] == Receipt::NoRoom);
         (receipts[1] == Receipt::Confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
@@ -340,7 +340,7 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     own.control(&["eval", &full]);
 }
 
-/// Two of three queues have no process that could answer, as after a broker that was killed while they were declared.
+/// Two of three queues have no process that could answer, as after a broker was killed while it declared them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_never_answers_is_declared_anew() {
     let folder = Folder::new("broker");
@@ -364,7 +364,7 @@ async fn a_queue_that_never_answers_is_declared_anew() {
         (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
     })
     .await;
-    // One that always answered is the same as before: what was sent to it first is still there.
+    // The queue that always answered is unchanged: its first message is still there.
     let resource = format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}groups-placed">>)"#);
     let kept = format!(
         "{{ok, Q}} = rabbit_amqqueue:lookup({resource}), {{ok, N, _}} = rabbit_amqqueue:stat(Q), true = N >= 3."

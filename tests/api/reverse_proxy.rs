@@ -20,10 +20,10 @@ async fn edge(system: &System, changes: &[(&str, &str)]) -> Nginx {
     Nginx::edge(&[system.instances[0].address], Path::new("/nonexistent"), changes).await
 }
 
-/// Sends the beginning of a request, and nothing more; returns the answer when the connection is closed.
+/// Sends the beginning of a request, and nothing more. Returns the answer when the connection is closed.
 async fn stop_after(address: SocketAddr, beginning: &str) -> String {
     let mut wire = TcpStream::connect(address).await.unwrap();
-    // A connection that was closed meanwhile is noticed when it is read.
+    // A closed connection is noticed by the next read.
     let _ = wire.write_all(beginning.as_bytes()).await;
     let mut answer = Vec::new();
     let closed = async { while wire.read_buf(&mut answer).await.is_ok_and(|bytes| bytes > 0) {} };
@@ -40,7 +40,7 @@ async fn assert_too_many(answer: Response) {
     assert_eq!((&problem["code"], &problem["status"]), (&"quota-exceeded".into(), &429.into()));
 }
 
-/// The buyer's address is the one that nginx sees, whatever the buyer claims it to be.
+/// The buyer's address is the one that nginx sees, whatever the buyer claims.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_cannot_choose_an_address() {
     let system = System::shared_with(&FEW).await;
@@ -51,7 +51,7 @@ async fn a_buyer_cannot_choose_an_address() {
         let (one, other) = (format!("one-{n}"), format!("other-{n}"));
         let click = system.buy_at(proxy.address, &sale, &one).from(&format!("10.9.0.{n}"));
         answers.push(click.send().await.code());
-        // The same directly, from a proxy that is trusted: each address has a limit of its own.
+        // The same directly, from a trusted proxy: each address has its own limit.
         let direct = system.buy(&sale, &other).from(&format!("10.9.1.{n}")).send().await;
         assert_ne!(direct.code(), "429 quota-exceeded");
         if answers.last().is_some_and(|code| code == "429 quota-exceeded") {
@@ -73,7 +73,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
     ];
     let proxy = edge(&system, &few).await;
     let head = "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
-    // Four that nginx waits for. They are not counted before nginx has read their heads.
+    // nginx waits for these four. It counts them only after it has read their heads.
     let mut slow = Vec::new();
     for _ in 0..4 {
         let mut wire = TcpStream::connect(proxy.address).await.unwrap();
@@ -99,12 +99,12 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
         assert_eq!(ask().await.status(), 200);
     }
     assert_too_many(ask().await).await;
-    // What changes something has a limit of its own, and is counted under both.
+    // Requests that change something have their own limit, and count under both.
     let few = [("rate=150r/s;", "rate=1r/m;"), ("burst=3000 nodelay;", "burst=4 nodelay;")];
     let proxy = edge(&system, &few).await;
     let (read, change) = (
         || client.get(format!("http://{}/healthz", proxy.address)),
-        // Whether the service knows these sales or not, nginx counts what is asked.
+        // nginx counts requests for known and unknown sales.
         |of: &str| client.post(format!("http://{}/api/v1/sales/1/{of}", proxy.address)),
     );
     for of in ["purchases", "challenges", "passes", "challenges", "passes"] {
@@ -115,7 +115,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
     system.finish().await;
 }
 
-/// nginx keeps slow clients to itself, and closes them.
+/// nginx holds slow clients back from the service, and disconnects them.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_end_at_nginx() {
     let system = System::shared().await;
@@ -133,7 +133,7 @@ async fn slow_clients_end_at_nginx() {
     for answer in answers {
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
     }
-    // On a busy machine this client may be a slow one, too, and repeats the request.
+    // On a busy machine this client may look slow too, and repeats the request.
     eventually(|| async {
         let status = reqwest::get(proxy.url("/healthz")).await.map_err(|error| error.to_string())?.status();
         (status == 200).then_some(()).ok_or_else(|| status.to_string())

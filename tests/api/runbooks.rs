@@ -1,5 +1,5 @@
-//! docs/runbooks: each alert and each panel of the dashboard names its runbook, and what a runbook tells an operator to run or to
-//! look at exists.
+//! docs/runbooks: each alert and each panel of the dashboard names its runbook, and everything exists that a runbook tells an operator to
+//! run or to check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ const FOLDER: &str = "docs/runbooks";
 /// The sections of a runbook for an alert.
 const SECTIONS: [&str; 5] =
     ["## What it means", "## How to see it", "## What to do", "## What not to do", "## When it is over"];
-/// What stands in a runbook for a value that the operator fills in.
+/// The placeholders of a runbook for values that the operator fills in.
 const PLACEHOLDERS: [(&str, &str); 9] = [
     ("ID", "7"),
     ("$sale", "7"),
@@ -50,7 +50,7 @@ fn every_alert_and_every_panel_names_its_runbook() {
         for section in SECTIONS {
             assert!(runbook.contains(section), "{} has no section {section:?}", notes["runbook"]);
         }
-        // Who opens the runbook finds the alert's name in it.
+        // The runbook contains the alert's name.
         let named = format!("`{}`", name.as_str().unwrap());
         assert!(runbook.contains(&named), "{} does not name {named}", notes["runbook"]);
     }
@@ -62,7 +62,7 @@ fn every_alert_and_every_panel_names_its_runbook() {
     }
 }
 
-/// The list of runbooks has them all, and no link of a runbook leads nowhere.
+/// The list of runbooks is complete, and no link of a runbook is broken.
 #[test]
 fn every_runbook_is_listed_and_every_link_leads_to_a_file() {
     let (runbooks, link) = (runbooks(), Regex::new(r"\]\(([^)#]+)").unwrap());
@@ -91,7 +91,7 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     command.captures_iter(text).map(words).collect()
 }
 
-/// Every command stands as it can be typed: `seckill` itself accepts its words.
+/// Every command can be typed as it stands: `seckill` itself accepts its words.
 #[test]
 fn every_command_is_one_that_the_program_accepts() {
     let (mut tried, mut refused) = (BTreeSet::new(), Vec::new());
@@ -114,7 +114,7 @@ fn every_command_is_one_that_the_program_accepts() {
     assert!(tried.len() > 40, "{tried:#?}");
 }
 
-/// Every metric that an operator is told to look at is in the catalogue, or is recorded by a rule.
+/// Every metric in a runbook is in the catalogue, or is recorded by a rule.
 #[test]
 fn every_metric_of_a_runbook_exists() {
     let metric = Regex::new(r"\b(?:[a-z]+:)?seckill(?::|_)[a-z0-9_:]+").unwrap();

@@ -14,7 +14,7 @@ use crate::broken_network::wired_with;
 use crate::callers_apart::keys;
 use crate::purchase_groups::{buy_together, buyers};
 
-/// How many queries PostgreSQL ran whose text is `like`.
+/// The number of queries of PostgreSQL with a text like this.
 async fn queries(system: &System, like: &str) -> i64 {
     sqlx::query_scalar(
         "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
@@ -30,7 +30,7 @@ async fn count_queries(system: &System) {
     sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&system.sql).await.unwrap();
 }
 
-/// The status and the body of a read. One that waits too long for a document, on a busy machine, is answered 503, and is asked again.
+/// The status and the body of a read. On a busy machine, a read that waits too long for a document gets 503, and is repeated.
 async fn read_at(url: &str) -> (u16, Value) {
     eventually(|| async {
         let answer = reqwest::get(url).await.map_err(|error| error.to_string())?;
@@ -71,7 +71,7 @@ async fn a_flood_of_unknown_ids_reaches_neither_postgres_nor_redis() {
             .await;
         assert!(answers.iter().all(|status| *status == 404));
     }
-    // The filter lets through about one unknown id in a thousand. It gets a short-lived null entry.
+    // About one unknown id in a thousand passes the filter. It gets a short-lived null entry.
     let passed = queries(&system, "%FROM products WHERE id = $1%").await
         + queries(&system, "%FROM sales s JOIN products p%WHERE s.id = ANY($1)%").await;
     assert!(passed < 60, "{passed} of 6000 reached PostgreSQL");
@@ -79,7 +79,7 @@ async fn a_flood_of_unknown_ids_reaches_neither_postgres_nor_redis() {
     system.finish().await;
 }
 
-/// What the other instance loads, changes or removes.
+/// Loads, changes and removals by the other instance.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_instances_load_once_and_follow_every_change() {
     let mut system = System::start().await;
@@ -105,7 +105,7 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
     assert!(system.stores.ledger.wait_for_instances(version, seckill_harness::PATIENCE).await.unwrap());
     let client = reqwest::Client::new();
     let began = Instant::now();
-    // An instance that has waited too long for the other one's load, on a busy machine, says so, and is asked again.
+    // On a busy machine, an instance that has waited too long for the other's load gets 503, and repeats.
     let reads = (0..256).map(|n| {
         let (client, url) = (&client, &urls[n % 2]);
         eventually(move || async move {
@@ -114,7 +114,7 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
         })
     });
     join_all(reads).await;
-    // One load, unless it took so long that the loader's lease of 2 s ended, which lets another one load.
+    // One load, unless it took longer than the loader's lease of 2 s, after which another may load.
     let leases_ended = i64::try_from(began.elapsed().as_secs() / 2).unwrap();
     let loads = queries(system, "%FROM products WHERE id = $1%").await;
     assert!((1..=1 + leases_ended).contains(&loads), "{loads} loads in {:?}", began.elapsed());
@@ -140,7 +140,7 @@ async fn a_dead_loader_delays_readers_no_longer_than_its_lease() {
     let key = format!("{}lock:{{load:product:{id}}}", system.config.redis.prefix);
     let _: () = redis::cmd("SET").arg(key).arg("dead").arg("PX").arg(2_000).query_async(&mut connection).await.unwrap();
     let path = format!("/api/v1/products/{id}");
-    // The lease is 2 s; a reader that waited for more than that would wait for ever.
+    // The lease is 2 s; a reader that waited longer would wait for ever.
     eventually(|| async {
         let (status, body) = system.get(&path, None).await;
         (status == 200).then_some(()).ok_or(format!("{status} {body}"))
@@ -149,7 +149,7 @@ async fn a_dead_loader_delays_readers_no_longer_than_its_lease() {
     system.finish().await;
 }
 
-/// An instance that is so far behind that PostgreSQL no longer has the changes one by one serves no copy from before them.
+/// An instance is so far behind that PostgreSQL no longer has the single changes. It serves no older copy.
 async fn changes_that_are_no_longer_known_leave_no_stale_copy(system: &System) {
     let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Old') RETURNING id")
         .fetch_one(&system.sql)
@@ -191,7 +191,7 @@ async fn changes_that_are_no_longer_known_leave_no_stale_copy(system: &System) {
     assert_eq!(names().await, ["New", "New"]);
 }
 
-/// What each instance answers to a read.
+/// The answer of each instance to a read.
 async fn seen(system: &System, path: &str) -> Vec<u16> {
     let mut all = Vec::new();
     for instance in &system.instances {
@@ -205,7 +205,7 @@ async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second(syste
     let path = format!("/api/v1/sales/{}", sale.id);
     assert_eq!(seen(system, &path).await, [200, 200]);
     assert!(system.stores.remove_sale(sale.id, "test").await.unwrap());
-    // The removal waits for the instances no longer than 3 s, which is too short for a busy machine.
+    // The removal waits at most 3 s for the instances, which is too short for a busy machine.
     eventually(|| async {
         let all = seen(system, &path).await;
         (all == [404, 404]).then_some(()).ok_or(format!("{all:?}"))
@@ -290,18 +290,18 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
     system.finish().await;
 }
 
-/// A reader who hangs up while a document is loaded for him keeps it from nobody else: they are answered by the same load.
+/// A reader hangs up while a document is loaded. Other readers still get the document from the same load.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_who_hangs_up_keeps_no_document_from_others() {
-    // The workers have connections for long, too, where each step takes so long.
+    // The workers hold connections for long too, because each step is slow.
     let (system, wire) = wired_with("DATABASE_URL", &[("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000")]).await;
-    // On a busy machine the load may be over before it is seen. Then it is tried with another product.
+    // On a busy machine the load may end before the test sees it. Then the test tries another product.
     let mut tried = 0;
     let path = loop {
         tried += 1;
         assert!(tried <= 20, "nobody loads");
         wire.delay(Duration::ZERO);
-        // The instance knows of the sale, and so of its product.
+        // The instance knows the sale, and so its product.
         let sale = system.create_sale(NewSale { product: format!("Phone {tried}"), ..terms(5) }).await;
         let product = "SELECT product_id FROM sales WHERE id = $1";
         let product: i64 = sqlx::query_scalar(product).bind(sale.id.get()).fetch_one(&system.sql).await.unwrap();
@@ -326,7 +326,7 @@ async fn a_reader_who_hangs_up_keeps_no_document_from_others() {
     system.finish().await;
 }
 
-/// What a sale left behind is cleared when it is long over, and what another sale needs is kept.
+/// The rows of a sale are deleted long after its end, and rows that another sale needs are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() {
     let system = System::shared().await;
@@ -353,7 +353,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let groups = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1";
     let counters = "SELECT count(*) FROM sale_buyers WHERE sale_id = $1";
     let kept = (system.count(rows, &present).await, system.count(steps, &present).await);
-    // What is about no sale: an old one of each, and a new one.
+    // Rows without a sale: an old one of each, and a new one.
     let about_none = "INSERT INTO audit_log (at, actor, action, subject)
                         SELECT now() - d * interval '1 day', 'a', 'old', 's' FROM unnest(ARRAY[1, 500]) d;
                       INSERT INTO alarms (kind, subject, cleared_at)
@@ -372,7 +372,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
                   SELECT order_id, s.id, 'infinity' FROM order_steps s JOIN orders o ON o.id = s.order_id
                   WHERE o.sale_id = $1 ORDER BY s.id LIMIT 1 RETURNING order_id";
     let untold: uuid::Uuid = sqlx::query_scalar(untold).bind(over.id.get()).fetch_one(&system.sql).await.unwrap();
-    // The shop has not heard of one step.
+    // The shop has not received one step.
     for steps_left in [1, 0] {
         eventually(|| async {
             retention.lock().await.step().await.unwrap();
@@ -386,7 +386,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
         let told = "DELETE FROM order_events WHERE order_id = $1";
         sqlx::query(told).bind(untold).execute(&system.sql).await.unwrap();
     }
-    // An order whose steps are gone is followed from its present status.
+    // An order without its steps is followed from its present status.
     let owner: String = sqlx::query_scalar("SELECT user_id FROM orders WHERE id = $1")
         .bind(untold)
         .fetch_one(&system.sql)

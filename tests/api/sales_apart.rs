@@ -1,5 +1,5 @@
-//! F24, F37: one sale's trouble is its own. After a restart of Redis, what is asked for sells first, and a sale that cannot be
-//! refilled stops nobody else.
+//! F24, F37: trouble with one sale does not affect another. After a restart of Redis, requested sales are refilled first, and a sale that
+//! cannot be refilled stops no other.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(crate) async fn sells(system: &System, sale: &Sale) {
     .await;
 }
 
-/// Waits until all sales have been filled in Redis since this moment of the database.
+/// Waits until all sales have been refilled in Redis since this moment of the database.
 async fn all_filled(system: &System, since: DateTime<Utc>) {
     let sql = "SELECT count(*) FROM sale_epochs WHERE run_id IS NULL OR filled_at < $1";
     eventually(|| async {
@@ -77,7 +77,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
         sales.push(system.create_sale(terms(50)).await);
     }
     let (sick, well) = sales.split_first().unwrap();
-    // A transaction that does not end keeps the epoch of one sale.
+    // A transaction that does not end locks the epoch of one sale.
     let mut blocker = system.sql.begin().await.unwrap();
     sqlx::query("SELECT epoch FROM sale_epochs WHERE sale_id = $1 FOR UPDATE")
         .bind(sick.id.get())
@@ -95,7 +95,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
         }
         assert_eq!(system.buy(sick, "ann").send().await.status, 503);
     }
-    // The others go on while it is tried again and again.
+    // The other sales continue while this one is retried.
     let failures = "SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL";
     let refilled: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM sale_epochs WHERE sale_id <> $1 ORDER BY sale_id")
         .bind(sick.id.get())
@@ -112,7 +112,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
             }
         }
     }
-    // A busy machine may let a call run out of time; a sale that is stopped would have this happen to each.
+    // On a busy machine a call may time out. In a stopped sale every call would.
     assert!(asked_again < 10, "{asked_again} of 100 purchases in the other sales failed at first");
     blocker.rollback().await.unwrap();
     sells(&system, sick).await;
@@ -129,7 +129,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
     system.finish().await;
 }
 
-/// A transaction that keeps the row of a sale locked, as one that somebody has forgotten to end.
+/// A transaction that keeps the row of a sale locked, like a forgotten one.
 async fn lock(system: &System, table: &str, sale: &Sale) -> sqlx::Transaction<'static, sqlx::Postgres> {
     let column = if table == "sales" { "id" } else { "sale_id" };
     let mut blocker = system.sql.begin().await.unwrap();
@@ -138,14 +138,14 @@ async fn lock(system: &System, table: &str, sale: &Sale) -> sqlx::Transaction<'s
     blocker
 }
 
-/// F37: while a transaction keeps the row of one sale, nothing of that sale is settled, cancelled or released. Everything of the others is,
-/// although their messages come together; and afterwards the one catches up, with nothing split or parked.
+/// F37: while a transaction locks the row of one sale, nothing of that sale is settled, cancelled or released. The other sales continue,
+/// although their messages come together. Afterwards the locked sale catches up, with nothing split or parked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_whose_row_is_locked_delays_no_other() {
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")]).await;
     let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
     let (sick, well) = sales.split_first().unwrap();
-    // Under an Idempotency-Key, so that whoever is refused for a moment buys once.
+    // Under an Idempotency-Key, so that a buyer who is refused for a moment buys once.
     let buys = async |sale: &Sale, user: &str| {
         eventually(|| async {
             let answer = system.buy(sale, user).idempotent("k").send().await.code();
@@ -187,7 +187,7 @@ async fn a_sale_whose_row_is_locked_delays_no_other() {
     system.left(sick, 47).await;
     system.settled(sick).await;
     assert_eq!(system.count(unpaid, sick).await, 3);
-    // What the broker has returned is an attempt, too.
+    // A message returned by the broker counts as an attempt too.
     let suffered = "SELECT count(*) FROM outbox WHERE status = 'parked'
                       OR attempts > 0 AND last_error IS DISTINCT FROM 'no queue accepts it'";
     let split = "SELECT count(*) FROM purchase_groups WHERE was_split";
@@ -198,8 +198,8 @@ async fn a_sale_whose_row_is_locked_delays_no_other() {
     system.finish().await;
 }
 
-/// F37: while a transaction keeps the epoch of one sale that sells, its purchases cannot be committed. Those of the others are, although they
-/// would be committed together; and the stock of the one is touched no more after a moment.
+/// F37: while a transaction locks the epoch of a selling sale, its purchases cannot be committed. Those of other sales are, although they
+/// would be committed together. After a moment, the locked sale's stock stays untouched.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
     let system = System::start_with(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "500")]).await;
@@ -215,16 +215,16 @@ async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
     let blocker = lock(&system, "sale_epochs", sick).await;
     let (mut failed, mut rounds) = (0, 0);
     let began = Instant::now();
-    // Long enough for the sale to be tried again some times.
+    // Long enough for several retries of the sale.
     while rounds < 40 || began.elapsed() < Duration::from_secs(8) {
         rounds += 1;
         let answers = buy(&sales, rounds).await;
         assert_eq!(answers[0].status, 503);
         failed += answers[1..].iter().filter(|answer| answer.status != 202).count();
-        // Refusals come at once. With a pause, a second of them is not most of the rounds.
+        // Refusals come immediately. With a pause, a second of them is not most of the rounds.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // A busy machine may let a call run out of time; a shop that is shut would have this happen to each.
+    // On a busy machine a call may time out. In a closed shop every call would.
     assert!(failed < 2 * rounds, "{failed} of {} purchases in the other sales failed", 4 * rounds);
     let view = system.stores.gate.sale_view(system.shards(sick).await).await.unwrap().unwrap();
     // One try a second, each with one buyer; the reconciler cannot commit them either.
@@ -238,7 +238,7 @@ async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
     system.finish().await;
 }
 
-/// Rule 4: what all sales need is locked, as while an index is built. No sale can sell, and so the stock of none is touched after a moment.
+/// Rule 4: a table that all sales need is locked, as while an index is built. No sale can sell, so after a moment no stock is touched.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_all_sales_need_is_found_before_their_stock_is_taken() {
     let system = System::start().await;
@@ -255,7 +255,7 @@ async fn a_lock_that_all_sales_need_is_found_before_their_stock_is_taken() {
         assert!(answers.iter().all(|answer| answer.status == 503), "{answers:?}");
     }
     let view = system.stores.gate.sale_view(system.shards(&sale).await).await.unwrap().unwrap();
-    // A heartbeat that began before the lock may open the shop once more, also on a machine that stands still meanwhile. If it stayed open,
+    // A heartbeat from before the lock may open the shop once more, even on a machine that stands still meanwhile. If the shop stayed open,
     // each of at least twenty rounds would take ten units.
     assert!(view.unconfirmed <= 100, "{} holds after {rounds} rounds of ten", view.unconfirmed);
     blocker.rollback().await.unwrap();
@@ -264,8 +264,8 @@ async fn a_lock_that_all_sales_need_is_found_before_their_stock_is_taken() {
     system.finish().await;
 }
 
-/// F13 and F37 at once: of purchases that come together, one is refused whoever tries, and one is of a sale whose row is locked. The others
-/// are settled, also those that come later; the locked one has lost no attempt.
+/// F13 and F37 at once: among purchases of one message, one is always refused, and one is of a sale with a locked row. The others are
+/// settled, including later ones. The locked one has lost no attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
     let mut system = System::prepare(&[
@@ -276,7 +276,7 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
     .await;
     system.serve(false).await;
     let sales = join_all((0..5).map(|_| system.create_sale(terms(50)))).await;
-    // In the order of their ids, a sale is tried before the locked one, and others after it.
+    // In the order of their ids, one sale is tried before the locked one, and others after it.
     let (poisoned, sick) = (&sales[0], &sales[1]);
     let mut poison = String::new();
     for sale in &sales {
@@ -320,7 +320,7 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
     system.finish().await;
 }
 
-/// A key that is not what it should be is deleted like any other content of a refilled sale.
+/// A key of the wrong type is deleted like all other contents of a refilled sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_is_replaced() {
     let redis = OwnRedis::start().await;
@@ -335,7 +335,7 @@ async fn a_key_of_another_type_is_replaced() {
     system.finish().await;
 }
 
-/// Instances that find the server restarted wait for the one that refills a sale, and do not take it for a second master.
+/// Instances that find the server restarted wait for the instance that refills a sale, and do not take it for a second master.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_by_another_instance_is_no_second_master() {
     let mut redis = OwnRedis::start().await;
@@ -368,7 +368,7 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     system.finish().await;
 }
 
-/// Workers have a low priority: they leave a sale to the instances that sell for a while, and fill it when none of them has.
+/// Workers have a low priority: for a while they leave a sale to the selling instances, and refill it only when none of them has.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_leave_a_refill_to_others_for_a_while() {
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -396,7 +396,7 @@ async fn workers_leave_a_refill_to_others_for_a_while() {
     system.finish().await;
 }
 
-/// Redis is killed in the middle of a refill: the lock of that refill is still there when Redis comes back, and delays nobody.
+/// Redis is killed in the middle of a refill. The lock of that refill is still there when Redis comes back, and delays nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_cut_off_by_the_death_of_redis_is_begun_anew_at_once() {
     let mut redis = OwnRedis::start().await;
@@ -414,8 +414,8 @@ async fn a_refill_cut_off_by_the_death_of_redis_is_begun_anew_at_once() {
     system.finish().await;
 }
 
-/// Two instances that use different servers, after a failover that only one of them has seen: nothing is sold twice, and they
-/// do not take the sale from each other without a pause.
+/// Two instances use different servers, after a failover that only one of them has seen. Nothing is sold twice, and they do not take the
+/// sale from each other without a pause.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_masters_sell_no_unit_twice() {
     let (left, right) = (OwnRedis::start().await, OwnRedis::start().await);
@@ -447,15 +447,14 @@ async fn two_masters_sell_no_unit_twice() {
     });
     let answers: Vec<String> = buyers.buffer_unordered(10).collect().await;
     let took = began.elapsed().as_secs();
-    // Some may hear "sold out" at the older master while the newer one has units, and some units may be held by requests that
-    // were answered 503.
+    // Some may get "sold out" at the older master while the newer one has units. Requests answered 503 may hold some units.
     let won = answers.iter().filter(|answer| *answer == "202").count();
     assert!((1..=29).contains(&won), "{answers:?}");
     let rejected = system.count("SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'", &sale).await;
     assert_eq!(rejected, 0);
     let epoch = system.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1", &sale).await;
     assert!(epoch <= 4 + i64::try_from(took).unwrap() / 4, "epoch {epoch} after {took} s");
-    // Peace: both use one server.
+    // Both use one server again.
     system.stop().await;
     system.config.redis.url = url;
     system.serve(true).await;

@@ -1,5 +1,5 @@
-//! The document says exactly what is accepted: what fits the schema of a body is never answered 400 or 5xx, and what does not
-//! fit is never accepted. The bodies are made from the document itself.
+//! The document says exactly what is accepted. A body that fits its schema never gets 400 or 5xx, and one that does not fit is never
+//! accepted. The bodies are generated from the document itself.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ use serde_json::{Map, Value, json};
 
 use crate::admin_api::{self, Person};
 
-/// Bodies that are made for each address. Checking a password takes long, so there are fewer of those.
+/// Generated bodies for each address. Checking a password takes long, so sign-in has fewer.
 const BODIES: usize = 60;
 const SIGN_INS: usize = 5;
 
-/// No limit of requests, and a second channel.
+/// No limits of requests, and a second channel.
 const SETTINGS: [(&str, &str); 9] = [
     ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
     ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
@@ -37,7 +37,7 @@ const SETTINGS: [(&str, &str); 9] = [
     ("SECKILL_CHANNELS__BANK__TIMEOUT_MS", "1000"),
 ];
 
-/// The document, by which bodies are made.
+/// The document, from which bodies are generated.
 struct Maker {
     document: Value,
     runner: TestRunner,
@@ -55,7 +55,7 @@ impl Maker {
         (0..n).new_tree(&mut self.runner).unwrap().current()
     }
 
-    /// A value that fits; the ends of bounds are as likely as all between them.
+    /// A value that fits. The ends of a bound are as likely as all values between them.
     fn value(&mut self, schema: &Value) -> Value {
         let schema = self.resolved(schema);
         for choice in ["oneOf", "enum"] {
@@ -102,8 +102,8 @@ impl Maker {
     fn text(&mut self, schema: &Value) -> String {
         let most = schema["maxLength"].as_u64().unwrap_or(200) as usize;
         let pattern = schema["pattern"].as_str().unwrap_or("^[\\s\\S]*$").trim_matches(['^', '$']);
-        // The longest one has characters of four bytes, where the pattern allows them.
-        // They differ: a password of one is refused, which a schema cannot say.
+        // The longest text has characters of four bytes, if the pattern allows them. They differ: a password of equal characters is
+        // refused, which a schema cannot express.
         let long: String = "\u{10FFF0}\u{10FFF7}\u{10FFF2}\u{10FFFB}\u{10FFF5}\u{10FFFE}\u{10FFF9}\u{10FFF3}"
             .chars()
             .cycle()
@@ -133,14 +133,14 @@ fn fits(schema: &Value, value: &Value) -> bool {
     jsonschema::validator_for(schema).unwrap().is_valid(value)
 }
 
-/// Bodies that differ from this one in one field, most of which do not fit.
+/// Bodies that differ from this one in one field. Most of them do not fit.
 fn neighbours(body: &Value, properties: &[String]) -> Vec<Value> {
     let with = |name: &str, value: Value| {
         let mut other = body.clone();
         other[name] = value;
         other
     };
-    // serde reads a struct from a list of its fields, too.
+    // serde also reads a struct from a list of its fields.
     let in_a_row: Value = properties.iter().map(|name| body[name].clone()).collect();
     let mut others = vec![with("surprise", json!(1)), in_a_row];
     for name in properties {
@@ -178,12 +178,12 @@ fn neighbours(body: &Value, properties: &[String]) -> Vec<Value> {
     others
 }
 
-/// Callers of all kinds, who are allowed everything.
+/// Callers of all kinds, with all rights.
 struct Callers<'a> {
     system: &'a System,
     http: Client,
     sale: Sale,
-    /// The sales that managers change, and whose status they set.
+    /// The sales that managers change, and set the status of.
     managed: Sale,
     closed: Sale,
     app: String,
@@ -210,7 +210,7 @@ impl Callers<'_> {
         }
     }
 
-    /// Names what exists, two times in three, so that the rest of the body is looked at.
+    /// Two times in three, names existing things, so that the rest of the body is checked.
     fn known(&self, n: usize, path: &str, mut body: Value) -> Value {
         if !n.is_multiple_of(3) {
             for (name, value) in [
@@ -237,7 +237,7 @@ impl Callers<'_> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     let system = System::shared_with(&SETTINGS).await;
-    // More units than one buyer may have are a 400 that no schema can tell: this sale allows all of them.
+    // More units than one buyer may have are a 400 that no schema can express: this sale allows all of them.
     let any = NewSale { per_user: Units::parse(10_000).unwrap(), ..terms(0) };
     let sale = system.create_sale(NewSale { stock: Stock::parse(-1).unwrap(), ..any }).await;
     let (managed, closed) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
@@ -262,7 +262,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
                 continue;
             }
             if path.ends_with("/acquire") {
-                // More permits than the policy has are another 400 that no schema can tell.
+                // More permits than the policy's limit are another 400 that no schema can express.
                 let all =
                     json!({ "apps": ["shop"], "algorithm": "fixed-window", "limit": 1_000_000_000, "window_ms": 100 });
                 let set = callers.request("PUT", "/api/v1/admin/policies/{name}").body(all.to_string());
@@ -279,7 +279,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
                 let body = callers.known(n, path, maker.value(schema));
                 if n < 3 {
                     let others = neighbours(&body, &properties);
-                    // Those that fit would sign in.
+                    // Fitting bodies would sign in.
                     bodies.extend(others.into_iter().filter(|other| !few || !validator.is_valid(other)));
                 }
                 bodies.push(body);
@@ -295,7 +295,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
                 .await;
                 *answers.entry(format!("{method} {path} {status}")).or_default() += 1;
                 let listed = operation["responses"].get(status.to_string()).is_some();
-                // 403 and 404 may come before the body's last field is looked at, so that not all misfits are answered 400.
+                // 403 and 404 may come before the body's last field is checked, so not all misfits get 400.
                 let right = if fits { status != 400 && status < 500 } else { (400..500).contains(&status) };
                 if !listed || !right {
                     wrong.push(format!("{method} {path}: {status}, fits: {fits}: {body:.300}"));
@@ -307,7 +307,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     // Each kind of body was accepted and refused.
     for (body, ok) in [
         ("dev/token", 200),
-        // This sale asks for no challenge: what fits is looked at no further.
+        // This sale has no challenge, so a fitting body is checked no further.
         ("challenges", 409),
         ("passes", 409),
         ("purchases", 202),
@@ -328,7 +328,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     system.finish().await;
 }
 
-/// The names of the channels are those that are offered.
+/// The names of the channels are the offered ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_names_the_channels_that_are_offered() {
     let system = System::shared_with(&SETTINGS).await;

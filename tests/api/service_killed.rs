@@ -1,4 +1,4 @@
-//! The whole service is killed in mid-rush, and started again (F1 to F3 as they come): every 202 has its order.
+//! The whole service is killed during a rush, and started again (F1 to F3 as they come): every 202 has its order.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -32,7 +32,7 @@ impl Process {
         Self::run(system, &["serve", "--with-workers"], &settings, log)
     }
 
-    /// A command of the program that runs until it is ended, with more settings than the system's.
+    /// A command of the program that runs until it is ended, with these settings added to the system's.
     pub fn run(system: &System, command: &[&str], more: &[(&str, &str)], log: Stdio) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
             .args(command)
@@ -46,7 +46,7 @@ impl Process {
         Self { child }
     }
 
-    /// A service whose clock is wrong by so much (`+1h`); how long a second lasts it knows.
+    /// A service with a clock that is wrong by this offset (`+1h`). Its seconds have the right length.
     pub fn start_wrong(system: &System, address: SocketAddr, offset: &str) -> Self {
         let library = std::fs::read_dir("/usr/lib").unwrap().map(|folder| folder.unwrap().path());
         let library = library.map(|folder| folder.join("faketime/libfaketime.so.1")).find(|file| file.exists());
@@ -86,7 +86,7 @@ impl Process {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// SIGKILL: nothing is said, nothing is finished.
+    /// SIGKILL: nothing is reported or finished.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -100,8 +100,8 @@ impl Drop for Process {
     }
 }
 
-/// From now on no purchase can be committed: PostgreSQL refuses every new row of the outbox. The heartbeat adds no row, so that the shop
-/// stays open, and purchases take stock.
+/// From now on no purchase can be committed: PostgreSQL refuses every new row of the outbox. The heartbeat adds no row, so the shop stays
+/// open, and purchases take stock.
 pub async fn refuse_commits(system: &System) {
     sqlx::raw_sql(
         "CREATE FUNCTION refuse_outbox() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -117,8 +117,8 @@ pub async fn allow_commits(system: &System) {
     sqlx::raw_sql("DROP TRIGGER refuse ON outbox").execute(&system.sql).await.unwrap();
 }
 
-/// Sends a purchase that cannot be committed, until it has taken its units in Redis and this many are left there. An earlier try may
-/// have been refused without a hold, because the shop was closed for a moment.
+/// Sends a purchase that cannot be committed, until it has taken its units in Redis and this many are left. An earlier try may have been
+/// refused without a hold, because the shop was closed for a moment.
 pub async fn hold_without_commit(system: &System, sale: &Sale, click: &Click<'_>, left: i64) {
     eventually(|| async {
         let (answer, available) = (click.clone().send().await.code(), system.available(sale).await);
@@ -134,7 +134,7 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
     let address = free_address();
     let mut process = Process::start(&system, address).ready(address).await;
     let sale = system.create_sale(terms(400)).await;
-    // A rush of two seconds at least, in whose middle the kills come: the first when 40 are sold, the second at 160.
+    // A rush of at least two seconds, with two kills: the first when 40 are sold, the second at 160.
     let plan = Plan {
         base: format!("http://{address}"),
         sale_id: sale.id.get(),
@@ -157,7 +157,7 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
         process = Process::start(&system, address).ready(address).await;
     }
     let report = rush.await.unwrap().unwrap();
-    // A buyer gives up after half a minute, in which a busy machine may not have started the service twice. Those come once more.
+    // A buyer gives up after half a minute. A busy machine may need longer to start the service twice, so these buyers repeat once.
     for user in &report.unanswered_users {
         eventually(|| async {
             let answer = system.buy_at(address, &sale, user).try_send().await.map_err(|error| error.to_string())?;
@@ -183,7 +183,7 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
-    // The ledger refuses the row of the hold: as if the process had died before it wrote the row.
+    // The ledger refuses the row of the hold, as if the process had died before it wrote the row.
     let system = System::start_with(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
     let sale = system.create_sale(terms(3)).await;
     refuse_commits(&system).await;
@@ -191,7 +191,7 @@ async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
     assert_eq!(system.orders(&sale).await, 0);
     assert_eq!(system.available(&sale).await, Some(2), "the hold stays: forward only");
     allow_commits(&system).await;
-    // Nobody repeats the purchase meanwhile.
+    // No buyer repeats the purchase meanwhile.
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 2));
     let again = eventually(|| async {
@@ -200,7 +200,7 @@ async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
     })
     .await;
     assert_eq!(again.body["status"], "pending_payment");
-    // The reconciler says so after it has finished the hold.
+    // The reconciler reports it after it has finished the hold.
     eventually(|| async {
         let repairs = "SELECT count(*) FROM audit_log WHERE action = 'finish holds'";
         let repairs: i64 = sqlx::query_scalar(repairs).fetch_one(&system.sql).await.map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! A session leaves nothing that statements rely on to the defaults of a server, a database or a role.
+//! No session depends on the defaults of a server, a database or a role.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use seckill_harness::{Environment, System, eventually, quiet_environment, terms}
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 
-/// What a database may come with. Each of these, left alone, changes what a statement of ours does, or keeps it from being carried out.
+/// Possible defaults of a database. Each of these, without our settings, changes the effect of one of our statements, or prevents it.
 const HOSTILE: [(&str, &str); 14] = [
     ("default_transaction_isolation", "serializable"),
     ("default_transaction_deferrable", "on"),
@@ -41,11 +41,11 @@ async fn make_hostile(url: &str) {
     }
 }
 
-/// Two hundred winners, and their orders, cancelled and paid for, as if the defaults were PostgreSQL's own.
+/// Two hundred winners with their orders, cancelled and paid, as with PostgreSQL's own defaults.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_defaults_of_the_database_break_no_promise() {
     let mut system = System::prepare(&[("SECKILL_PURCHASE__COMMITTERS", "8")]).await;
-    // What this test asks itself, it asks on connections that were opened before.
+    // The test's own queries use connections that were opened before.
     let watching = join_all((0..4).map(|_| system.sql.acquire())).await;
     make_hostile(&system.config.database.url).await;
     drop(watching);
@@ -69,7 +69,7 @@ async fn hostile_defaults_of_the_database_break_no_promise() {
     system.finish().await;
 }
 
-/// Tables of the same names, in a schema that the database puts first, are not ours.
+/// Tables of the same names are not ours if they are in a schema that the database puts first.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_another_schema_are_left_alone() {
     let system = System::prepare(&[]).await;
@@ -85,7 +85,7 @@ async fn tables_of_another_schema_are_left_alone() {
         stores(&Config::read(&environment.collect::<Environment>()).unwrap()).unwrap().ledger
     };
     here(url).record("test", "write", "ours", json!({})).await.unwrap();
-    // An address that names a schema is taken by its word.
+    // An address that names a schema is obeyed.
     let named = format!("{url}?options=-c%20search_path%3Dother");
     here(&named).record("test", "write", "theirs", json!({})).await.unwrap();
     for (table, subject) in [("public", "ours"), ("other", "theirs")] {
@@ -112,7 +112,7 @@ impl PgBouncer {
              auth_type = any\npool_mode = transaction\nignore_startup_parameters = {ignored}\n",
             server.port()
         );
-        // With this kind of authentication, the user is named in the address of the server.
+        // With this kind of authentication, the server's address names the user.
         let settings = settings.replace("port=", "user=seckill port=");
         let file = folder.path().join("pgbouncer.ini");
         std::fs::write(&file, settings).unwrap();

@@ -1,4 +1,4 @@
-//! Several PostgreSQL servers in the address: only the primary is used, and never one that was replaced (F33).
+//! Several PostgreSQL servers in the address: only the primary is used, and never a replaced one (F33).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;
 
-/// For so long it is watched that nothing is to be had. The handle itself goes on looking for much longer, for a busy machine.
+/// How long the test checks that no server is available. The handle itself searches for much longer, for a busy machine.
 const WATCHED: Duration = Duration::from_secs(3);
 
 /// A handle on the servers at these ports, in this order.
@@ -35,19 +35,19 @@ async fn write(ledger: &Ledger, subject: &str) -> Result<(), String> {
     ledger.record("test", "write", subject, json!({})).await.map_err(|error| error.to_string())
 }
 
-/// How many such lines a server has.
+/// The number of such lines on a server.
 async fn lines(server: &OwnPostgres, subject: &str) -> i64 {
     let mut connection = PgConnection::connect(&server.url("postgres")).await.unwrap();
     let count = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE subject = $1").bind(subject);
     count.fetch_one(&mut connection).await.unwrap()
 }
 
-/// The old primary goes on taking writes, as after a network that was cut. What knows the new one does not go back.
+/// The old primary continues to accept writes, as after a network partition. A handle that knows the new primary does not go back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_replaced_and_comes_back_is_not_used() {
     let old = OwnPostgres::start(&[]).await;
     let mut new = old.replica("new").await;
-    // The first one named is in recovery.
+    // The first server in the address is in recovery.
     let ledger = ledger(&[new.port(), old.port()], "");
     ledger.migrate().await.unwrap();
     write(&ledger, "before").await.unwrap();
@@ -59,14 +59,14 @@ async fn a_primary_that_was_replaced_and_comes_back_is_not_used() {
         (lines(&new, "meanwhile").await > 0).then_some(()).ok_or_else(|| "still at the old primary".to_owned())
     })
     .await;
-    // As many at once as there are connections, so that each of them is used.
+    // As many at once as there are connections, so that each connection is used.
     let together = (0..16).map(|_| eventually(|| write(&ledger, "after")));
     futures_util::future::join_all(together).await;
-    // A write whose answer came too late was repeated, and may be there twice.
+    // A write with a late answer was repeated, and may be there twice.
     assert_eq!(lines(&old, "after").await, 0);
     assert!(lines(&new, "after").await >= 16);
 
-    // The new primary is away: rather nothing than the old one.
+    // The new primary is away: no server is better than the old one.
     new.kill();
     for _ in 0..3 {
         let written = timeout(WATCHED, write(&ledger, "away")).await;
@@ -79,7 +79,7 @@ async fn a_primary_that_was_replaced_and_comes_back_is_not_used() {
     ledger.close().await;
 }
 
-/// One address may lead to any server, as a virtual one does; with target_session_attrs it is looked at, too.
+/// One address may lead to any server, as a virtual one does. With target_session_attrs its role is checked too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_recovery_is_not_used_until_it_is_promoted() {
     let primary = OwnPostgres::start(&[]).await;
@@ -88,7 +88,7 @@ async fn a_server_in_recovery_is_not_used_until_it_is_promoted() {
     before.close().await;
     let standby = primary.replica("standby").await;
     let ledger = ledger(&[standby.port()], "?target_session_attrs=read-write");
-    // It would answer this question, from data that may be old.
+    // It would answer this query, perhaps with old data.
     let answer = timeout(WATCHED, ledger.now_ms()).await;
     assert!(!matches!(answer, Ok(Ok(_))), "it is in recovery");
     standby.promote().await;

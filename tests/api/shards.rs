@@ -1,5 +1,5 @@
-//! Sales with shards: a buyer whose own shard is empty buys from another, and "sold out" is said only when nothing is left anywhere
-//! (protocol, rule 15).
+//! Sales with shards: a buyer with an empty home shard buys from another. "Sold out" comes only when nothing is left anywhere (protocol,
+//! rule 15).
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn sharded(stock: i64, shards: u64) -> NewSale {
     NewSale { shards: ShardCount::parse(shards).unwrap(), ..terms(stock) }
 }
 
-/// Buyers who are at home at this shard.
+/// Buyers with this home shard.
 fn buyers_of(of: SaleShards, home: i16) -> impl Iterator<Item = String> {
     (0..).map(|n| format!("u{n}")).filter(move |user| of.home(user) == Shard(home))
 }
@@ -50,7 +50,7 @@ fn key(system: &System, of: SaleShards, shard: i16, name: &str) -> String {
     format!("{}{{{}}}:{name}", system.config.redis.prefix, of.tag(Shard(shard)))
 }
 
-/// Takes the lock of a sale's refill: nobody finishes one while it is held.
+/// Takes the lock of a sale's refill: nobody can finish a refill while it is held.
 async fn refill_lock(system: &System, of: SaleShards) -> Lock {
     let server: String = redis(system, &["INFO", "server"]).await;
     let run_id = server.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
@@ -77,7 +77,7 @@ async fn a_crowd_gets_exactly_the_stock_of_all_shards() {
     system.finish().await;
 }
 
-/// All buyers live at one shard: it sells its own part, and then those of the others.
+/// All buyers have the same home shard: it sells its own stock, and then that of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_of_one_shard_get_the_units_of_all() {
     let system = System::shared_with(&[UNLIMITED]).await;
@@ -99,7 +99,7 @@ async fn buyers_of_one_shard_get_the_units_of_all() {
         let line = format!("seckill_loans_total{{result=\"{result}\"}}");
         assert!(metrics.contains(&line), "{line}");
     }
-    // Each has his limit, and his ticket, at home.
+    // Each buyer's limit and ticket are at the home shard.
     for (user, before) in users.iter().zip(&tickets).take(12) {
         assert_eq!(answered(&system, &sale, user).await.order_id(), before.order_id());
         assert_eq!(system.buy(&sale, user).idempotent("other").send().await.code(), "409 already-purchased");
@@ -155,7 +155,7 @@ async fn borrowed_units_and_waves_survive_a_loss_of_memory() {
     system.finish().await;
 }
 
-/// A lender that is being refilled is not empty: nobody hears "sold out" meanwhile.
+/// A lender that is being refilled is not empty: no buyer gets "sold out" meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_lender_is_refilled_nothing_is_sold_out() {
     let system = System::shared_with(&[UNLIMITED]).await;
@@ -176,7 +176,7 @@ async fn while_a_lender_is_refilled_nothing_is_sold_out() {
     system.finish().await;
 }
 
-/// A buyer whose request died after the loan was written, as `reserve.lua` leaves it.
+/// A buyer with a request that died after the loan was written, as `reserve.lua` leaves it.
 struct Dead<'a> {
     system: &'a System,
     of: SaleShards,
@@ -192,7 +192,7 @@ impl<'a> Dead<'a> {
         dead
     }
 
-    /// The same, which the reconciler does not find yet.
+    /// The same, but not yet visible to the reconciler.
     async fn unlisted(system: &'a System, sale: &Sale, lender: i16) -> Self {
         let of = system.shards(sale).await;
         let user = buyers_of(of, 0).next().unwrap();
@@ -216,7 +216,7 @@ impl<'a> Dead<'a> {
         redis::<()>(self.system, &["ZADD", &key, &now_ms, &self.order]).await;
     }
 
-    /// The lender has given the unit, too.
+    /// The lender has given the unit too.
     async fn after_the_hold(&self) {
         self.set(self.lender, "tickets", &self.order, &format!("l|1|{}|1", self.user)).await;
         let sale = key(self.system, self.of, self.lender, "sale");
@@ -229,12 +229,12 @@ impl<'a> Dead<'a> {
     }
 }
 
-/// A system whose reconciler finishes what a request has left after this time.
+/// A system with a reconciler that finishes interrupted requests after this time.
 async fn finishing_after(ms: &str) -> System {
     System::shared_with(&[UNLIMITED, ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", ms)]).await
 }
 
-/// The repeat takes nothing, while his lender is away or holds nothing; and finds the same hold once the lender is back.
+/// While the lender is away or holds nothing, the repeat takes nothing. When the lender is back, it finds the same hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
     let system = finishing_after("600000").await;
@@ -258,7 +258,7 @@ async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
     system.finish().await;
 }
 
-/// The reconciler finishes what a dead request has left: a hold is committed, and a loan without one is taken back.
+/// The reconciler finishes a dead request: it commits a hold, and takes back a loan without one.
 #[tokio::test(flavor = "multi_thread")]
 async fn loans_of_dead_requests_are_finished() {
     let system = finishing_after("100").await;
@@ -285,7 +285,7 @@ async fn loans_of_dead_requests_are_finished() {
     system.finish().await;
 }
 
-/// As many loans as the reconciler reads at once wait for a lender that is being refilled: what is behind them is finished.
+/// A full batch of the reconciler's loans waits for a lender that is being refilled. Later loans are still finished.
 #[tokio::test(flavor = "multi_thread")]
 async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
     let system = finishing_after("100").await;
@@ -315,7 +315,7 @@ async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
     system.finish().await;
 }
 
-/// A buyer who asks for two units where each shard has one: a hold comes from one shard.
+/// A buyer asks for two units while each shard has one: a hold comes from one shard.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_units_are_sold_out_where_each_shard_has_one() {
     let system = System::shared_with(&[UNLIMITED]).await;
@@ -340,7 +340,7 @@ fn two_of(sale: &Sale) -> Value {
     json!({ "key": sale.key, "quantity": 2 })
 }
 
-/// A lender that is paused, while the buyer's home is not, has units that may be for sale again at any moment.
+/// A lender is paused, while the buyer's home is not. Its units may be for sale again at any moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_that_has_reached_one_shard_makes_nothing_sold_out() {
     let system = System::shared_with(&[UNLIMITED]).await;
@@ -362,7 +362,7 @@ async fn a_pause_that_has_reached_one_shard_makes_nothing_sold_out() {
     system.finish().await;
 }
 
-/// The home shard spends a borrower's pass when it closes the loan, once; and it is spent after a refill, too.
+/// The home shard spends a borrower's pass when it closes the loan, once. The pass is still spent after a refill.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pass_of_a_borrower_buys_once() {
     let redis = OwnRedis::start().await;
@@ -418,7 +418,7 @@ async fn lapsed_holds_of_a_borrower_count_at_home() {
     let ask = || async {
         eventually(|| async {
             let answer = system.buy(&sale, user).send().await;
-            // Units that have come back are kept aside for a moment.
+            // Returned units are kept aside for a moment.
             if [503, 409].contains(&answer.status) { Err(answer.code()) } else { Ok(answer) }
         })
         .await
@@ -439,7 +439,7 @@ async fn lapsed_holds_of_a_borrower_count_at_home() {
     system.finish().await;
 }
 
-/// The auditor knows where each hold has to be: at the shard of its record, and a loan of it at its buyer's home.
+/// The auditor knows the place of each hold: the shard of its record, and for a loan also its buyer's home.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_at_another_shard_than_its_record_says_is_found() {
     let system = System::shared_with(&[UNLIMITED]).await;

@@ -1,4 +1,4 @@
-//! Sign-in under attack: whom a stranger's wrong passwords keep out, and what checking passwords may cost.
+//! Sign-in under attack: which users a stranger's wrong passwords lock out, and the cost of checking passwords.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
 use seckill_harness::{Answer, System, terms};
 
-/// Tests of guesses share a system. Each has accounts, and addresses that it signs in from, of its own.
+/// Tests of guesses share a system. Each has its own accounts and client addresses.
 pub const GUESSED: [(&str, &str); 1] = [("SECKILL_ADMIN__LOGIN_LIMIT", "2")];
 
 pub const WRONG: &str = "not the password, and secret";
-/// As answers name the device's cookie in development mode.
+/// The name of the device's cookie in development mode.
 const DEVICE: &str = "seckill_device=";
 
-/// An attempt to sign in from an address, by a browser that has this cookie.
+/// An attempt to sign in from an address, by a browser with this cookie.
 pub async fn attempt(system: &System, name: &str, password: &str, from: &str, cookie: Option<&str>) -> Answer {
     attempt_at(system.instances[0].address, name, password, from, cookie).await
 }
@@ -65,7 +65,7 @@ async fn one_address_cannot_lock_an_administrator_out() {
     let refused = attempt(&system, "hammered", PASSWORD, "10.2.0.1", None).await;
     assert_eq!(limit(&refused), "\"account-address\";q=2;w=600", "even with the right password");
     assert_eq!(attempt(&system, "hammered", PASSWORD, "10.2.0.2", None).await.status, 200);
-    // Nor can it lock out its neighbours behind the same address by guessing at one account.
+    // It cannot lock out its neighbours behind the same address either, by guessing at one account.
     account(&system, "neighbour", AccountRole::Viewer).await;
     assert_eq!(attempt(&system, "neighbour", PASSWORD, "10.2.0.1", None).await.status, 200);
     system.finish().await;
@@ -81,7 +81,7 @@ async fn many_addresses_lock_out_only_strangers() {
     let home = attempt(&system, "besieged", PASSWORD, "10.9.0.1", None).await;
     assert_eq!(home.status, 200);
     let eves = device(&attempt(&system, "eve", PASSWORD, "10.9.0.2", None).await);
-    // The first sign-in was a stranger's, too.
+    // The first sign-in was a stranger's too.
     for n in 1..20 {
         assert_eq!(attempt(&system, "besieged", WRONG, &format!("10.0.0.{n}"), None).await.status, 401, "attempt {n}");
     }
@@ -95,13 +95,13 @@ async fn many_addresses_lock_out_only_strangers() {
         let refused = attempt(&system, "besieged", PASSWORD, from, cookie.as_deref()).await;
         assert_eq!(limit(&refused), "\"account\";q=20;w=3600", "{from}");
     }
-    // The same limit for a name that no account has: the answers do not tell which exist.
+    // An unknown name has the same limit: the answers do not show which names exist.
     for n in 0..20 {
         assert_eq!(attempt(&system, "nobody", WRONG, &format!("10.1.0.{n}"), None).await.status, 401, "attempt {n}");
     }
     let refused = attempt(&system, "nobody", WRONG, "10.1.0.77", None).await;
     assert_eq!(limit(&refused), "\"account\";q=20;w=3600");
-    // Who has signed in from here, or with this browser, is no stranger.
+    // A user who has signed in from this address, or with this browser, is no stranger.
     assert_eq!(attempt(&system, "besieged", PASSWORD, "10.9.0.1", None).await.status, 200);
     assert_eq!(attempt(&system, "besieged", PASSWORD, "10.7.0.1", Some(&device(&home))).await.status, 200);
     system.finish().await;
@@ -121,15 +121,15 @@ async fn a_known_browser_is_limited_by_itself_alone() {
     assert_eq!(limit(&refused), "\"address\";q=6;w=600");
     let again = attempt(&system, "known", PASSWORD, "10.3.0.1", Some(&known)).await;
     assert_eq!(again.status, 200);
-    // A browser that is known already stays the same one: it cannot collect attempts.
+    // A known browser stays the same one: it cannot collect attempts.
     assert_eq!(attempt(&system, "known", WRONG, "10.3.0.1", Some(&device(&again))).await.status, 401);
     let refused = attempt(&system, "known", PASSWORD, "10.3.0.1", Some(&known)).await;
     assert_eq!(limit(&refused), "\"device\";q=2;w=600");
     system.finish().await;
 }
 
-/// A15 through the console's page: looking at the page costs no attempt, a form that another site sends is none, and
-/// wrong passwords are limited as everywhere. Who is signed in stays so, and can read what happened.
+/// A15 through the console's page: opening the page costs no attempt, a form sent by another site is no attempt, and wrong passwords are
+/// limited as everywhere. Signed-in users stay signed in, and can read what happened.
 #[tokio::test(flavor = "multi_thread")]
 async fn signing_in_by_the_page_is_limited_like_any_other() {
     let system = System::shared_with(&GUESSED).await;
@@ -137,7 +137,7 @@ async fn signing_in_by_the_page_is_limited_like_any_other() {
     let root = Person::sign_in(&system, "paged").await;
     let http = Client::new();
     let (page, api) = (system.url("/admin/sign-in"), system.url("/api/v1/admin/session"));
-    // All from one address that knows nobody, so that whatever counts as an attempt counts together.
+    // All from one unknown address, so that all attempts count together.
     let typed = |url: &str, kind: &str, body: String| {
         http.post(url).header("x-forwarded-for", "10.6.0.1").header(CONTENT_TYPE, kind).body(body)
     };
@@ -161,7 +161,7 @@ async fn signing_in_by_the_page_is_limited_like_any_other() {
     assert!(refused.iter().all(|answer| answer.code() == "401 wrong-credentials"), "{refused:?}");
     let limited = attempt("paged", PASSWORD).await;
     assert_eq!(limited.code(), "429 quota-exceeded", "even with the right password");
-    // What the script shows: what is wrong, and for how long.
+    // The script shows the error and the waiting time.
     let wait: u64 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!(wait > 0 && limited.body["detail"].as_str().unwrap().contains("limit"), "{limited:?}");
     refused.push(limited);
@@ -176,7 +176,7 @@ async fn signing_in_by_the_page_is_limited_like_any_other() {
     system.finish().await;
 }
 
-/// The threads of a process that have this name: how often each gives way to others, and its processor time in ticks.
+/// The threads of a process with this name: the nice value of each, and its processor time in ticks.
 fn threads(process: &Process, named: &str) -> Vec<(i64, u64)> {
     let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
     let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
@@ -190,7 +190,7 @@ fn threads(process: &Process, named: &str) -> Vec<(i64, u64)> {
     of_name.collect()
 }
 
-/// A crowd that signs in takes one thread, which gives way to all others. What is more than a short line hears 503.
+/// A crowd that signs in takes one thread, which yields to all others. Requests beyond a short line get 503.
 #[tokio::test(flavor = "multi_thread")]
 async fn passwords_are_checked_by_a_thread_of_their_own_in_a_bounded_line() {
     let system = System::prepare(&[("SECKILL_DATABASE__MAX_CONNECTIONS", "64")]).await;

@@ -1,4 +1,4 @@
-//! Clients that take their time, or all of the service's: each is disconnected after a while, and buyers do not notice.
+//! Clients that are slow, or that take all of the service's time: each is disconnected after a while, and buyers are not affected.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::permits_and_policies::{self, Caller, policy};
 
-/// Short deadlines, and yet long enough for a buyer on a busy machine, who sends all at once and tries again.
+/// Short deadlines, but long enough for a buyer on a busy machine, who sends everything at once and repeats.
 const IMPATIENT: Duration = Duration::from_secs(4);
 const KEEP_ALIVE: &str = "SECKILL_HTTP__KEEP_ALIVE_MS";
 const PING: &str = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// A system that gives clients so long to send something, and a third of it to read an answer. Without more settings it is shared.
+/// A system that gives clients this time to send something, and a third of it to read an answer. Without more settings it is shared.
 async fn impatient(patience: Duration, more: &[(&str, &str)]) -> System {
     let [sent, read] = [patience, patience / 3].map(millis);
     let deadlines = [("SECKILL_HTTP__CLIENT_TIMEOUT_MS", sent.as_str()), ("SECKILL_HTTP__SEND_TIMEOUT_MS", &read)];
@@ -42,7 +42,7 @@ impl Wire {
         Self(TcpStream::connect(address).await.unwrap())
     }
 
-    /// A connection that was closed meanwhile is noticed when it is read.
+    /// A closed connection is noticed by the next read.
     async fn send(&mut self, text: &str) {
         let _ = self.0.write_all(text.as_bytes()).await;
     }
@@ -52,7 +52,7 @@ impl Wire {
         self.ask_for(1, request).await
     }
 
-    /// Sends requests, and reads so many answers, each of which has a body in one pair of braces; fewer if the service closes the
+    /// Sends requests, and reads this number of answers, each with a body in one pair of braces; fewer if the service closes the
     /// connection.
     async fn ask_for(&mut self, n: usize, requests: &str) -> String {
         self.send(requests).await;
@@ -65,7 +65,7 @@ impl Wire {
         String::from_utf8(answers).unwrap()
     }
 
-    /// Sends one piece again and again, slowly, until the service closes the connection. Returns what it said before.
+    /// Sends one piece repeatedly and slowly until the service closes the connection. Returns the answer received before.
     async fn trickle(mut self, piece: &str) -> String {
         let (mut reader, mut writer) = self.0.split();
         let mut answer = Vec::new();
@@ -73,11 +73,11 @@ impl Wire {
             while writer.write_all(piece.as_bytes()).await.is_ok() {
                 sleep(Duration::from_millis(100)).await;
             }
-            // The reader hears of it too.
+            // The reader notices it too.
             std::future::pending::<()>().await;
         };
         let closed = async {
-            // A connection that is reset is closed as well.
+            // A reset connection is closed as well.
             while reader.read_buf(&mut answer).await.is_ok_and(|bytes| bytes > 0) {}
         };
         tokio::select! {
@@ -95,13 +95,12 @@ impl Wire {
 
 /// A head that never ends.
 ///
-/// This and the others tell whether the service answered as it does while the machine has time: where it has none, it takes
-/// everybody for slow.
+/// This function and the others return whether the service's answer was the usual one. On a busy machine it takes every client for slow.
 async fn slow_head(address: SocketAddr) -> bool {
     let mut wire = Wire::to(address).await;
     wire.send("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ").await;
     let answer = wire.trickle("a").await;
-    // The answer is lost where the service is sent more behind its back.
+    // The answer is lost if more bytes arrive after the service closed the connection.
     answer.is_empty() || answer.starts_with("HTTP/1.1 408")
 }
 
@@ -113,7 +112,7 @@ async fn slow_second_head(address: SocketAddr) -> bool {
     wire.trickle("a").await.is_empty() && answered
 }
 
-/// A body that never ends, in chunks, for an address that reads none: it is answered, and then the rest is still coming.
+/// A body that never ends, in chunks, for an address that reads none: the answer comes while the rest is still being sent.
 async fn slow_unread_body(address: SocketAddr) -> bool {
     let mut wire = Wire::to(address).await;
     let head = "POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
@@ -128,14 +127,14 @@ async fn stopped_body(address: SocketAddr, path: &str) -> bool {
     wire.wait().await.starts_with("HTTP/1.1 4")
 }
 
-/// A connection that is kept alive and says nothing more.
+/// A connection that is kept alive and sends nothing more.
 async fn silent(address: SocketAddr) -> bool {
     let mut wire = Wire::to(address).await;
     let answered = wire.ask(PING).await.starts_with("HTTP/1.1 200");
     wire.wait().await.is_empty() && answered
 }
 
-/// A connection that says nothing at all.
+/// A connection that never sends anything.
 async fn mute(address: SocketAddr) -> bool {
     Wire::to(address).await.wait().await.starts_with("HTTP/1.1 408")
 }
@@ -148,12 +147,12 @@ async fn connect_deaf(address: SocketAddr) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// Asks for much, and reads none of it.
+/// Asks for much data, and reads none of it.
 async fn deaf(address: SocketAddr) {
     let mut wire = connect_deaf(address).await;
     let _ = wire.write_all(LONG_ANSWER.repeat(200).as_bytes()).await;
     let listen = async {
-        // Empty lines before a request are no part of it.
+        // Empty lines before a request are not part of it.
         while wire.write_all(b"\r\n").await.is_ok() {
             sleep(Duration::from_millis(100)).await;
         }
@@ -169,8 +168,7 @@ async fn flood(address: SocketAddr) {
     timeout(PATIENCE, ask).await.expect("the service closes the connection");
 }
 
-/// Five buyers buy all there is. A buyer whose connection is closed, or who is asked to come again, because the machine is busy,
-/// repeats the request.
+/// Five buyers buy the whole stock. On a busy machine, a buyer who gets 503 or a closed connection repeats the request.
 async fn five_buy(system: &System, sale: &Sale) {
     for user in ["ann", "ben", "eve", "joe", "kim"] {
         let buy = || async {
@@ -181,7 +179,7 @@ async fn five_buy(system: &System, sale: &Sale) {
     }
 }
 
-/// Each of them alone, so that a failure names the kind.
+/// Each kind alone, so that a failure names the kind.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_slow_client_is_disconnected() {
     // Purchases read their body before anything else, cancellations read none.
@@ -209,8 +207,8 @@ async fn every_kind_of_slow_client_is_disconnected() {
     .await;
 }
 
-/// actix-http leaves a connection open for ever whose deadline has passed when it is set: with a short one that is every other
-/// connection, with a long one it takes a busy machine. They are closed half a minute later.
+/// actix-http never closes a connection with a deadline that has passed when it is set. With a short deadline this happens to every second
+/// connection, with a long one only on a busy machine. The service closes them half a minute later.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_even_where_its_deadline_was_missed() {
     let system = System::start_with(&[(KEEP_ALIVE, "100")]).await;
@@ -220,14 +218,14 @@ async fn an_idle_connection_is_closed_even_where_its_deadline_was_missed() {
     system.finish().await;
 }
 
-/// A client that sends more requests than are read costs a thread's whole time, unless it is cut.
+/// A client that sends more requests than are read costs all of a thread's time, unless it is disconnected.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_far_ahead_is_cut_at_once() {
     let hours = [("SECKILL_HTTP__CLIENT_TIMEOUT_MS", "3600000"), ("SECKILL_HTTP__SEND_TIMEOUT_MS", "3600000")];
     let system = System::start_with(&hours).await;
     let address = system.instances[0].address;
     flood(address).await;
-    // Behind a stream of events, whose answer does not end.
+    // Behind a stream of events, which has no end.
     let sale = system.create_sale(terms(1)).await;
     let order = system.buy(&sale, "ann").send().await.order_id();
     system.settled(&sale).await;
@@ -242,7 +240,7 @@ async fn who_sends_far_ahead_is_cut_at_once() {
     system.finish().await;
 }
 
-/// A request that waits for its answer is not cut, whatever came in the packets before it.
+/// A request that waits for its answer is not cut off, whatever the earlier packets contained.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_behind_another_may_wait() {
     in_time(async |patience| {
@@ -254,7 +252,7 @@ async fn a_request_behind_another_may_wait() {
         )
         .unwrap();
         let excess = Excess::Queue { patience: Duration::from_secs(60) };
-        // A request that waits while Redis is slow for a moment is granted, and not refused: what is looked at is its connection.
+        // A request that waits while Redis is slow for a moment is granted, and not refused: the service checks its connection.
         let patient = NewPolicy { excess, when_down: WhenDown::Open, ..policy("shop", "slow", one) };
         permits_and_policies::set(&system, patient).await;
         let body = r#"{"app":"shop","policy":"slow"}"#;
@@ -274,7 +272,7 @@ async fn a_request_behind_another_may_wait() {
         // Longer than the deadline of a head.
         sleep(patience + patience / 4).await;
         let release = json!({ "app": "shop", "policy": "slow", "lease": lease });
-        // One that Redis has carried out, and answered too late, is repeated in vain.
+        // A release that Redis executed, but answered too late, has no effect when repeated.
         eventually(|| async {
             let (status, answer, _) = shop.post("release", &release).await;
             (status == 200).then_some(()).ok_or_else(|| answer.to_string())
@@ -286,7 +284,7 @@ async fn a_request_behind_another_may_wait() {
     .await;
 }
 
-/// A client that is quick is not taken for a slow one: a connection is used again and again, with pauses and pipelines.
+/// A quick client is not taken for a slow one: a connection is reused with pauses and pipelining.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quick_client_keeps_its_connection() {
     in_time(async |patience| {
@@ -295,14 +293,14 @@ async fn a_quick_client_keeps_its_connection() {
         let waits = "POST /api/v1/dev/token HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n";
         for _ in 0..2 {
             assert!(wire.ask(PING).await.starts_with("HTTP/1.1 200"));
-            // Longer than all deadlines but that of idle connections.
+            // Longer than all deadlines except that of idle connections.
             sleep(patience + patience / 4).await;
             wire.send(waits).await;
             let mut go_on = [0; 25];
             wire.0.read_exact(&mut go_on).await.unwrap();
             assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
             assert!(wire.ask(r#"{"user":"ann"}"#).await.starts_with("HTTP/1.1 200"));
-            // Two in one packet, and half a third one.
+            // Two in one packet, and half of a third.
             let (half, rest) = PING.split_at(20);
             wire.ask_for(2, &[PING, PING, half].concat()).await;
             sleep(Duration::from_millis(300)).await;
@@ -313,7 +311,7 @@ async fn a_quick_client_keeps_its_connection() {
     .await;
 }
 
-/// A hundred of each kind at once, and twenty deaf ones: five buyers buy meanwhile, and all the connections end.
+/// A hundred of each kind at once, and twenty that never read. Five buyers buy meanwhile, and all the connections end.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_slow_clients_disturb_no_buyer() {
     const EACH: usize = 100;

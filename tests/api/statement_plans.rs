@@ -1,5 +1,5 @@
-//! How many pages each statement of the program reads in large tables. The statements come from `.sqlx`, so new ones are included. Each is
-//! prepared, executed several times as a long-lived session would, and rolled back.
+//! The number of pages that each statement of the program reads in large tables. The statements come from `.sqlx`, so new ones are
+//! included. Each is prepared, executed several times as in a long-lived session, and rolled back.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,13 +9,12 @@ use serde_json::Value;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, raw_sql};
 
-/// Pages of 8 KiB that a statement may read, or write, without a reason: of a table or an index, whether they are in memory or not. A batch
-/// has 20 rows here.
+/// Pages of 8 KiB that a statement may read or write without a reason: of a table or an index, in memory or not. A batch has 20 rows here.
 const PAGES_MAX: i64 = 400;
-/// The tables have this part of the rows that tests/data/large_tables.sql names; all of them with SECKILL_TEST_SCALE=1.
+/// The tables have this share of the rows in tests/data/large_tables.sql, and all rows with SECKILL_TEST_SCALE=1.
 const SCALE: &str = "0.2";
 
-/// Statements that read more, by a part of their text, and why they may.
+/// Statements that may read more, by a part of their text, with the reason.
 const DEAR: &[(&str, &str)] = &[
     ("AS \"retired!\", cleared_at", "the auditor counts all that a sale has, when somebody asks it to"),
     ("AS \"user_id!\", shard AS \"shard!\" FROM orders", "the auditor lists the live orders of a sale"),
@@ -71,7 +70,7 @@ async fn every_statement_reads_little_however_large_the_tables_are() {
     assert!(statements.len() > 250, "{} statements in .sqlx", statements.len());
     let mut report = String::new();
     let mut dear = measure(&mut sql, &statements, "a backlog", &mut report).await;
-    // Each shape has the statistics of the one before: of a backlog after a drain, and of no backlog when a new one comes.
+    // Each shape has the statistics of the one before: those of a backlog after a drain, and those of no backlog when a new one comes.
     let (drain, new_backlog) = (include_str!("../data/drain.sql"), include_str!("../data/new_backlog.sql"));
     for (change, shape) in [(drain, "drained"), (new_backlog, "a large new backlog"), (drain, "drained again")] {
         run(&mut sql, change).await;
@@ -109,13 +108,13 @@ fn statements() -> Vec<Statement> {
     statements
 }
 
-/// Carries out all statements. Returns those that read too much.
+/// Executes all statements. Returns those that read too many pages.
 async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str, report: &mut String) -> Vec<String> {
     let (mut dear, mut refused) = (Vec::new(), 0);
     for Statement { text, parameters } in all {
         let pages = match pages(sql, text, parameters).await {
             Ok(pages) => pages,
-            // A constraint refuses the row that is to be written. What it would read is the row's own.
+            // A constraint refuses the new row. The check would read only the row itself.
             Err(error)
                 if error
                     .as_database_error()
@@ -136,7 +135,7 @@ async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str, report:
     dear
 }
 
-/// The pages that a statement reads the second time: the first one may meet entries of rows that are gone.
+/// The pages that a statement reads the second time. The first time may meet index entries of deleted rows.
 async fn pages(sql: &mut PgConnection, text: &str, parameters: &[String]) -> Result<i64, sqlx::Error> {
     let given = if parameters.is_empty() { String::new() } else { format!("({})", parameters.join(", ")) };
     let mut last = 0;
@@ -168,7 +167,7 @@ async fn run(sql: &mut PgConnection, statement: &str) {
         .unwrap_or_else(|error| panic!("{error}: {statement}"));
 }
 
-/// A value for a parameter: by what it is compared with, else by its type.
+/// A value for a parameter: by the column that it is compared with, otherwise by its type.
 fn value(text: &str, number: usize, kind: Option<&str>) -> String {
     let kind = kind.unwrap_or("Text");
     let name = format!("${number}");

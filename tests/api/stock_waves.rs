@@ -1,4 +1,4 @@
-//! Stock that comes later: waves, each once, over refills too; and stock that is added.
+//! Later stock: waves, each once, also over refills; and added stock.
 
 use futures_util::future::join_all;
 use seckill::domain::sale::{NewSale, Wave};
@@ -7,20 +7,20 @@ use seckill_harness::{Sale, System, eventually, terms};
 
 use crate::shards::answered;
 
-/// How many of so many buyers have theirs, once each has a definite answer.
+/// The number of these buyers who bought, when each has a definite answer.
 async fn buyers(system: &System, sale: &Sale, prefix: &str, n: usize) -> usize {
     let users: Vec<String> = (0..n).map(|n| format!("{prefix}{n}")).collect();
     let answers = join_all(users.iter().map(|user| answered(system, sale, user))).await;
     answers.iter().filter(|answer| answer.status == 202).count()
 }
 
-/// As if Redis had forgotten the sale, at any moment.
+/// As if Redis had lost the sale, at any moment.
 async fn force_refill(system: &System, sale: &Sale) {
     let forgotten = sqlx::query("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1");
     forgotten.bind(sale.id.get()).execute(&system.sql).await.unwrap();
 }
 
-/// Rule 14: each wave is released once, although the sale is refilled again and again.
+/// Rule 14: each wave is released once, although the sale is refilled repeatedly.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_waves_over_refills_are_each_released_once() {
     let system = System::shared().await;
@@ -45,7 +45,7 @@ async fn three_waves_over_refills_are_each_released_once() {
         })
         .await;
         force_refill(&system, &sale).await;
-        // Who buys while it is filled is told to come again.
+        // A buyer during the refill gets 503.
         eventually(|| async {
             let doubted = system.count("SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL", &sale);
             (doubted.await == 0).then_some(()).ok_or("not filled again".to_owned())
@@ -97,7 +97,7 @@ fn waves_are_part_of_the_stock() {
     assert!(NewSale { waves: vec![Wave { after_ms: 0, units: 1 }], ..terms(-1) }.check().is_err());
 }
 
-/// A sale whose waves cannot be released, for whatever reason, keeps those of no other sale.
+/// A sale with waves that cannot be released does not delay the waves of another sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_odd_error_of_one_sale_keeps_the_waves_of_no_other() {
     let system = System::start().await;
@@ -120,11 +120,11 @@ async fn an_odd_error_of_one_sale_keeps_the_waves_of_no_other() {
     system.finish().await;
 }
 
-/// A sale is removed with all that it has left: messages, and keys of Redis.
+/// A sale is removed with everything that belongs to it: messages, and keys of Redis.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_of_a_sale_that_was_removed() {
     let mut system = System::prepare(&[]).await;
-    // Without workers, the units that were added stay on their way.
+    // Without workers, the added units stay in flight.
     system.serve(false).await;
     let sale = system.create_sale(terms(10)).await;
     assert!(system.stores.add_stock(sale.id, 5, "test").await.unwrap());

@@ -1,4 +1,4 @@
-//! Counts of requests to policies, thresholds that move, and alarms.
+//! Counts of requests to policies, adaptive thresholds, and alarms.
 
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Name, NewPolicy, Range};
@@ -29,7 +29,7 @@ async fn requests_are_counted_by_the_second_and_by_the_minute() {
         ((granted, refused) == (3, 7)).then_some(()).ok_or(format!("{granted} {refused}"))
     })
     .await;
-    // A minute is written when it is over. This one was over before, and is written twice.
+    // A minute is written when it is over. This minute was already over, and is written twice.
     let minute = gate.now_s().await.unwrap() / 60 - 2;
     for _ in 0..2 {
         let counts = PolicyCounts { granted: 5, refused: 4, waited_ms: 3, ..PolicyCounts::default() };
@@ -118,7 +118,7 @@ async fn alarms_are_raised_once_and_cleared() {
         let key = format!("k{}", n % 2);
         shop.code(json!({ "app": "shop", "policy": "login", "key": key })).await;
     }
-    // At once: they are counted over the last minute.
+    // Immediately: they are counted over the last minute.
     eventually(|| async { (open("refusals").await == (1, 1)).then_some(()).ok_or("no alarm for refusals".to_owned()) })
         .await;
     let sale = system.create_sale(terms(1)).await;
@@ -173,7 +173,7 @@ async fn a_webhook_receives_signed_alarms() {
     let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'group_placed'";
     for (sql, expected) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
         sqlx::query(sql).execute(&system.sql).await.unwrap();
-        // A message whose answer came too late is sent again, under the same id.
+        // A message with a late answer is sent again, under the same id.
         let message = loop {
             let message = String::from_utf8(received.recv().await.unwrap()).unwrap();
             if message.contains("group_placed") && !seen.iter().any(|id| message.contains(id.as_str())) {

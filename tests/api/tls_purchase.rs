@@ -1,4 +1,4 @@
-//! A whole system over TLS: each server's certificate is signed by an authority of one's own, and each server asks for a password.
+//! A whole system over TLS: a private authority has signed each server's certificate, and each server asks for a password.
 
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn settings(servers: &TlsServers) -> Vec<(&'static str, String)> {
         ("DATABASE_URL", format!("{}&sslrootcert={}", servers.postgres_url(), servers.file("ca.pem"))),
         ("AMQP_URL", servers.amqp_url()),
         ("SECKILL_AMQP__CA_FILE", servers.file("ca.pem")),
-        // Each connection reads the machine's authorities, which takes its time in a program that is not optimized.
+        // Each connection reads the machine's authorities, which is slow in an unoptimized program.
         ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000".to_owned()),
         ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "20000".to_owned()),
         ("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "20000".to_owned()),
@@ -68,7 +68,7 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
     assert_eq!(plain, 0);
 
     let run = |command: &[&str], more: &[(&str, &str)]| {
-        // A service that starts after all would not end.
+        // A service that starts by mistake would not end.
         let mut program = Command::new("timeout");
         program
             .arg("120")
@@ -81,14 +81,14 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
         let ended = program.output().unwrap();
         (ended.status.success(), String::from_utf8(ended.stdout).unwrap(), String::from_utf8(ended.stderr).unwrap())
     };
-    // Commands connect likewise. The file of the authority has a setting of its own, too.
+    // Commands connect in the same way. The authority's file has its own setting too.
     let (ca, without_ca) = (servers.file("ca.pem"), servers.postgres_url());
     let own_setting = [("DATABASE_URL", without_ca.as_str()), ("SECKILL_DATABASE__CA_FILE", ca.as_str())];
     let (done, verdict, error) = run(&["audit", "--json"], &own_setting);
     assert!(done, "{error}");
     assert_eq!(serde_json::from_str::<Value>(&verdict).unwrap()["held"], true);
 
-    // The limiter and the servers of locks have connections of their own.
+    // The limiter and the lock servers have their own connections.
     let (done, app, error) = run(&["app", "create", "shop"], &[]);
     assert!(done, "{error}");
     let app: Value = serde_json::from_str(&app).unwrap();
@@ -109,7 +109,7 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
     let wrong_redis = [("SECKILL_REDIS__CA_FILE", other.as_str())];
     let wrong_amqp = [("SECKILL_AMQP__CA_FILE", other.as_str())];
     let wrong_database = [("DATABASE_URL", without_ca.as_str()), ("SECKILL_DATABASE__CA_FILE", other.as_str())];
-    // Only the authorities of this machine are asked.
+    // Only the authorities of this machine are trusted.
     let no_redis = [("SECKILL_REDIS__CA_FILE", "")];
     let no_amqp = [("SECKILL_AMQP__CA_FILE", "")];
     let no_database = [("DATABASE_URL", without_ca.as_str())];
@@ -127,7 +127,7 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
             assert_eq!(error.lines().count(), 1, "{error}");
         }
     }
-    // The authority is right, and the name is another.
+    // The authority is right, but the name is not.
     let renamed = servers.redis_url().replace("127.0.0.1", "localhost");
     let (done, _, error) = run(&["work"], &[("REDIS_URL", renamed.as_str())]);
     assert!(!done && error.contains("redis.url"), "{error}");

@@ -1,5 +1,5 @@
-//! Redis, PostgreSQL and RabbitMQ servers of the test's own, that speak only TLS and ask for passwords. Their certificates are
-//! signed by an authority that was made for the test.
+//! Private Redis, PostgreSQL and RabbitMQ servers that speak only TLS and ask for passwords. An authority made for the test has signed
+//! their certificates.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use seckill_harness::folder::Folder;
 use seckill_harness::own_postgres;
 use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
 
-/// The three servers. They end, and their folder goes, when the value is dropped.
+/// The three servers. Dropping the value stops them and deletes their folder.
 pub struct TlsServers {
     _broker: OwnRabbitmq,
     redis_process: Child,

@@ -77,7 +77,7 @@ fn order_of((status, body): (u16, Value)) -> Uuid {
     body["order_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// What a receiver handled, as spans of its own: the test is the third process.
+/// The messages that a receiver handled, as spans of its own: the test is the third process.
 #[derive(Clone, Default)]
 struct Handled(Arc<Mutex<Vec<Exported>>>);
 
@@ -122,7 +122,7 @@ fn child<'a>(spans: &'a [Exported], name: &str, parent: &str) -> &'a Exported {
     found[0]
 }
 
-/// The trace in the headers of the message that waits for fulfilment. The message stays in its queue.
+/// The trace in the headers of the message for fulfilment. The message stays in its queue.
 async fn message_trace(system: &System) -> TraceContext {
     let mut consumer = Consumer::<GroupsPlacedV1>::new(Broker::new(&system.config), Source::GroupsPlaced, 10);
     let (stop, seen) = (CancellationToken::new(), Mutex::new(None));
@@ -131,7 +131,7 @@ async fn message_trace(system: &System) -> TraceContext {
         *seen.lock().unwrap() = received.traces.first().map(|(_, trace)| trace.clone());
         std::future::ready(Err::<(), QueueError>(QueueError::Closed))
     };
-    // A step waits ten seconds for a message, and fails where a busy broker is slow to connect.
+    // A step waits ten seconds for a message, and fails if a busy broker is slow to connect.
     let deadline = Instant::now() + PATIENCE;
     while seen.lock().unwrap().is_none() && Instant::now() < deadline {
         if consumer.step(&stop, &look).await.is_err() {
@@ -142,7 +142,7 @@ async fn message_trace(system: &System) -> TraceContext {
     seen.into_inner().unwrap().expect("the message carries a trace")
 }
 
-/// The bank's report that a payment has succeeded, in the trace of the request for it.
+/// The bank reports that a payment has succeeded, in the trace of the request for it.
 async fn report(at: SocketAddr, payment: &Arrival) {
     let order = payment.body["order_id"].as_str().unwrap().parse().unwrap();
     let callback =
@@ -155,9 +155,8 @@ async fn report(at: SocketAddr, payment: &Arrival) {
     assert_eq!(request.body(callback.body()).send().await.unwrap().status(), 200);
 }
 
-/// A buyer's click is traced through `serve`, the outbox, the broker, `work`, the bank and the shop: one tree, whose parents are
-/// those that each message names. Beside it, a purchase that is not sampled leaves no trace anywhere. The picture in docs is
-/// drawn from this.
+/// A buyer's click is traced through `serve`, the outbox, the broker, `work`, the bank and the shop: one tree, with the parent that each
+/// message names. Next to it, an unsampled purchase leaves no trace anywhere. The picture in docs is drawn from this.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     let (handled, collector) = (Handled::default(), Collector::start().await);
@@ -213,11 +212,11 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     work.end();
     serve.end();
 
-    // Both processes have sent what they had.
+    // Both processes have sent all their spans.
     let spans = collector.trace(TRACE);
     let purchase = child(&spans, "POST purchases", CLICK);
     let commit = child(&spans, "commit", &purchase.id);
-    // A message that the broker has refused is published again: each time is a span below the commit.
+    // A message that the broker refused is published again: each time is a span below the commit.
     let by_id = |id: &str| spans.iter().find(|span| span.id == id).unwrap_or_else(|| panic!("span {id}: {spans:#?}"));
     let webhooks: Vec<_> = spans.iter().filter(|span| span.name == "POST webhook").collect();
     let fulfil = by_id(&webhooks[0].parent);
@@ -229,7 +228,7 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     );
     let sent = by_id(&format!("{:016x}", message.span()));
     assert_eq!((message.trace_id().as_str(), sent.name.as_str(), &sent.parent), (TRACE, "publish", &commit.id));
-    // A payment that a busy worker has sent too late for its slot is published again.
+    // A payment that a busy worker sends too late for its slot is published again.
     let asked = TraceContext::parse(&payment.header("traceparent")).unwrap();
     let pay = by_id(&format!("{:016x}", asked.span()));
     assert_eq!(pay.name, "POST payment");
@@ -249,12 +248,12 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
         collector.spans().iter().any(|span| span.name == name && span.links.contains(&member))
     };
     assert!(linked("commit group", commit) && linked("fulfil group", fulfil));
-    // One tree: each span's parent is another one, or the click.
+    // One tree: each span's parent is another span, or the click.
     for span in &spans {
         assert!(span.parent == CLICK || spans.iter().any(|other| other.id == span.parent), "{span:#?}");
     }
 
-    // What left the system names the span that sent it.
+    // Each outgoing message names the span that sent it.
     for arrival in shop.seen().into_iter().chain(bank.seen()) {
         let sent = arrival.header("traceparent");
         if arrival.body["data"]["order_id"] == json!(other) {
@@ -285,8 +284,8 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     system.finish().await;
 }
 
-/// W3C Trace Context, level 1: a malformed traceparent is as good as none, and never an error. A tracestate is carried within its
-/// bounds, or dropped.
+/// W3C Trace Context, level 1: a malformed traceparent is treated as a missing one, and never an error. A tracestate is passed on within
+/// its bounds, or dropped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_traceparent_is_ignored() {
     let system = System::prepare(&[("SECKILL_TRACES__PER_SECOND_MAX", "10000")]).await;
@@ -319,7 +318,7 @@ async fn a_malformed_traceparent_is_ignored() {
     }
     assert_eq!(system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND trace IS NOT NULL", &sale).await, 0);
 
-    // No collector is set here, so the caller's own step is carried on.
+    // No collector is set here, so the caller's own span is passed on.
     let later = format!("{}-more", good.replace("00-4", "01-4"));
     let long = format!("a={}", "x".repeat(600));
     let well_formed: [(&str, Option<&str>, String); 5] = [
@@ -341,7 +340,7 @@ async fn a_malformed_traceparent_is_ignored() {
     system.finish().await;
 }
 
-/// A refused purchase is traced as far as it came, and a request from a stranger is not, whatever its headers say.
+/// A refused purchase is traced up to its refusal. A stranger's request is not traced, whatever its headers say.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_has_a_span_and_a_stranger_has_none() {
     let collector = Collector::start().await;
@@ -362,7 +361,7 @@ async fn a_refusal_has_a_span_and_a_stranger_has_none() {
     sale.key = "another".to_owned();
     let (status, body) = buy(&system, address, &sale, "ann", &[("traceparent", parent.as_bytes())]).await;
     assert_eq!((status, body["code"].as_str()), (403, Some("wrong-key")));
-    // The end of the process sends what is left.
+    // The end of the process sends the remaining spans.
     serve.end();
     let spans = collector.spans();
     assert_eq!(spans.len(), 1, "{spans:#?}");

@@ -1,5 +1,5 @@
-//! A purchase may be in two groups, that of its call and a group of one: its buyer repeated it while the first was being committed. It is one
-//! order, in whatever order both are settled (protocol, rules 3, 7 and 11; I1, I2).
+//! A purchase may be in two groups: that of its call, and a group of one, because its buyer repeated during the first commit. It becomes
+//! one order, in whatever order both are settled (protocol, rules 3, 7 and 11; I1, I2).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,13 +33,13 @@ async fn settle(system: &System, purchases: &[Purchase]) -> Settling {
     system.stores.ledger.settle_groups(&[group_of(purchases)], &HashMap::new()).await.unwrap()
 }
 
-/// Settles the groups of one of these purchases, and returns how many orders that made.
+/// Settles the groups of one of these purchases, and returns the number of new orders.
 async fn fulfil(system: &System, purchases: &[Purchase]) -> usize {
     settle_ones(&system.stores.ledger, &orders(purchases)).await.unwrap()
 }
 
-/// What a step has done in the end. It is repeated when another has kept a row locked for too long, as on a busy machine; any other error,
-/// such as a deadlock, fails the test.
+/// The final result of a step. It is repeated when another has kept a row locked for too long, as on a busy machine. Any other error, such
+/// as a deadlock, fails the test.
 pub async fn unlocked<T, F: Future<Output = Result<T, LedgerError>>>(
     repeats: &AtomicUsize,
     mut step: impl FnMut() -> F,
@@ -68,7 +68,8 @@ async fn ends_with(mut system: System, sale: &Sale, orders: i64, left: i64) {
     system.finish().await;
 }
 
-/// The larger group first: the groups of one find their orders, and are closed without effect, also in company of others of the same buyers.
+/// The larger group first: the groups of one find their orders, and are closed without effect, also in a batch with others of the same
+/// buyers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_one_whose_order_exists_is_closed() {
     let mut system = System::prepare(&[]).await;
@@ -89,7 +90,7 @@ async fn a_group_of_one_whose_order_exists_is_closed() {
     ends_with(system, &sale, 10, 10).await;
 }
 
-/// The groups of one first: the larger group cannot be settled whole, is split, and leaves out the orders that exist.
+/// The groups of one first: the larger group cannot be settled whole, is split, and leaves out the existing orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_with_an_order_that_exists_is_split() {
     let (system, sale) = idle(10).await;
@@ -105,7 +106,7 @@ async fn a_group_with_an_order_that_exists_is_split() {
     ends_with(system, &sale, 5, 5).await;
 }
 
-/// A split leaves the groups of one alone that are there.
+/// A split does not touch existing groups of one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_split_beside_groups_of_one_makes_none_twice() {
     let (system, sale) = idle(10).await;
@@ -116,7 +117,7 @@ async fn a_split_beside_groups_of_one_makes_none_twice() {
     ends_with(system, &sale, 5, 5).await;
 }
 
-/// An order that was cancelled, by its buyer or because nobody paid, does not come to life again through its second group.
+/// An order cancelled by its buyer or by its deadline does not return through its second group.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_has_ended_stays_ended() {
     let (system, sale) = idle(10).await;
@@ -133,7 +134,7 @@ async fn an_order_that_has_ended_stays_ended() {
     assert_eq!(fulfil(&system, &purchases).await, 0);
     assert_eq!((system.count(CANCELLED, &sale).await, system.stock(&sale).await), (2, 8));
 
-    // The other way round: the order of the group of one has ended, and the larger group comes later.
+    // The reverse: the order of the group of one has ended, and the larger group comes later.
     let names: Vec<String> = (4..6).map(|n| format!("u{n}")).collect();
     let later = buy_together(&system, &sale, &names).await;
     commit_alone(&system, &later).await;
@@ -143,8 +144,8 @@ async fn an_order_that_has_ended_stays_ended() {
     ends_with(system, &sale, 6, 7).await;
 }
 
-/// Both groups of many purchases, settled at once by several workers in any order, in batches that overlap. Each order is made once, none
-/// waits for another in a circle, and no attempt is counted.
+/// Both groups of many purchases, settled at once by several workers in any order, in overlapping batches. Each order is made once, there
+/// is no deadlock, and no attempt is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn both_groups_at_several_workers_at_once_make_one_order() {
     let (system, sale) = idle(100).await;
@@ -158,7 +159,7 @@ async fn both_groups_at_several_workers_at_once_make_one_order() {
     }
     let mut doubled: Vec<Purchase> = all.chunks(6).flat_map(|group| group[..3].to_vec()).collect();
     doubled.shuffle(&mut rand::rng());
-    // Nothing stands for a group.
+    // `None` stands for a group.
     let mut work: Vec<Option<Vec<OrderId>>> = doubled.chunks(7).map(|some| Some(orders(some))).collect();
     work.extend(vec![None; groups.len()]);
     work.shuffle(&mut rand::rng());
@@ -180,15 +181,15 @@ async fn both_groups_at_several_workers_at_once_make_one_order() {
     });
     let made: usize = made.buffer_unordered(4).collect::<Vec<_>>().await.into_iter().sum();
     let orders = usize::try_from(system.orders(&sale).await).unwrap();
-    // A step that ended at a locked row does not say what it had made before.
+    // A step that failed at a locked row does not return the orders it had made.
     assert!(made == orders || (made < orders && repeats.load(Ordering::SeqCst) > 0), "{made} made, {orders} orders");
     let attempts: i64 = sqlx::query_scalar("SELECT sum(attempts) FROM outbox").fetch_one(&system.sql).await.unwrap();
     assert_eq!(attempts, 0);
     ends_with(system, &sale, 60, 40).await;
 }
 
-/// Rule 3: a buyer repeats a purchase whose group is being committed, or whose commit was lost. The repeat is a group of one, and the
-/// buyer has one order, in lists and by id.
+/// Rule 3: a buyer repeats a purchase while its group is being committed, or after that commit was lost. The repeat is a group of one, and
+/// the buyer has one order, in lists and by id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_of_an_unconfirmed_hold_is_a_group_of_one() {
     let (system, sale) = idle(10).await;
@@ -210,8 +211,8 @@ async fn a_repeat_of_an_unconfirmed_hold_is_a_group_of_one() {
     ends_with(system, &sale, 3, 7).await;
 }
 
-/// Rule 11: a refill while groups wait counts each purchase once, and writes one ticket for it: those in one group, in two,
-/// and with an order and an open second group, live or ended.
+/// Rule 11: a refill while groups wait counts each purchase once, and writes one ticket for it: purchases in one group, in two, and with an
+/// order and an open second group, live or ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_counts_each_purchase_once() {
     let (system, sale) = idle(30).await;

@@ -1,4 +1,4 @@
-//! Clients that ask for much and read nothing: what each costs has a bound, whatever it asks for. And whoever reads gets all of it.
+//! Clients that ask for much and read nothing: the cost of each has a bound, whatever it asks for. A client that reads gets everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -23,9 +23,9 @@ use crate::memory::{resident_kb, serve};
 use crate::pages::{PRODUCT, Place, loaded, parsed, seckill};
 
 const CLIENTS: usize = 100;
-/// What docs/security.md says that a client may take, beside what the kernel keeps for it.
+/// The most memory of a client in docs/security.md, without the kernel's buffers.
 const CLIENT_MAX_KB: usize = 128;
-/// What it says that the kernel may keep of the answers to one client.
+/// The most memory that the kernel may use for the answers to one client, also from there.
 const KERNEL_MAX_KB: usize = 256;
 /// Requests that each client sends at once.
 const PIPELINED: usize = 6;
@@ -43,7 +43,7 @@ async fn sale_with_large_picture(system: &System, place: &Place) -> Sale {
     system.create_sale(NewSale { product: PRODUCT.into(), ..terms(5) }).await
 }
 
-/// Every address that answers everybody the same, with what pages load and where there is nothing.
+/// Every address with the same answer for all, the files that pages load, and an unknown address.
 async fn static_addresses(address: SocketAddr, sale: &Sale) -> BTreeSet<String> {
     let get = async |path: &str| {
         let answer = Client::new().get(format!("http://{address}{path}")).header("accept", "text/html").send().await;
@@ -66,7 +66,7 @@ async fn static_addresses(address: SocketAddr, sale: &Sale) -> BTreeSet<String> 
     addresses
 }
 
-/// What the kernel keeps of the answers that the service has written, and nobody has read.
+/// The kernel's memory for answers that the service has written, and no client has read.
 fn kernel_kb(service: SocketAddr) -> usize {
     let own = format!(":{:04X}", service.port());
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -76,7 +76,7 @@ fn kernel_kb(service: SocketAddr) -> usize {
     unread.sum::<usize>() / 1024
 }
 
-/// A connection whose client's kernel keeps little.
+/// A connection with a small receive buffer at the client.
 async fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -104,7 +104,7 @@ async fn clients_that_read_nothing_take_bounded_memory() {
     for path in &addresses {
         read_slowly(address, path).await;
     }
-    // Not measured again for each address: what the allocator keeps of the last one would count as free.
+    // Not measured again for each address: the memory that the allocator keeps from the last one would count as free.
     let before = resident_kb(&process);
     let mut taken = BTreeMap::new();
     for path in &addresses {
@@ -120,7 +120,7 @@ async fn clients_that_read_nothing_take_bounded_memory() {
     system.finish().await;
 }
 
-/// Every static answer comes whole: as it is, compressed, and to a client that takes its time. Who has it gets nothing again.
+/// Every static answer arrives complete: plain, compressed, and at a slow client. A client with a current copy gets no body.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_comes_whole() {
     let (system, place) = (System::prepare(&[]).await, Place::new());
@@ -162,7 +162,7 @@ async fn every_answer_comes_whole() {
     system.finish().await;
 }
 
-/// All that comes until the service closes the connection, read in small pieces.
+/// All bytes until the service closes the connection, read in small pieces.
 async fn read_slowly(address: SocketAddr, path: &str) -> Vec<u8> {
     let mut wire = connect(address).await;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

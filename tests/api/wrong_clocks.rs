@@ -1,4 +1,4 @@
-//! F12: services whose own clocks are an hour off, either way. Everything is judged by the database's time, and by Redis's.
+//! F12: services with clocks that are an hour off, in either direction. The database's time and Redis's time decide everything.
 
 use seckill::domain::sale::NewSale;
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn services_an_hour_off_do_nothing_wrong() {
     let late = Process::start_wrong(&system, both[0], "+1h").ready(both[0]).await;
     let early = Process::start_wrong(&system, both[1], "-1h").ready(both[1]).await;
 
-    // Deadlines: nobody's hour has passed, and a second is a second.
+    // Deadlines: no deadline is an hour off, and a second is a second.
     let sale = system.create_sale(terms(20)).await;
     let short = system.create_sale(NewSale { pay_within_ms: 2_000, ..terms(5) }).await;
     for (n, at) in both.into_iter().cycle().take(8).enumerate() {
@@ -44,18 +44,18 @@ async fn services_an_hour_off_do_nothing_wrong() {
         }
     }
 
-    // I7: one limit, whoever is asked.
+    // I7: one limit at both instances.
     let mut shop = Caller::at(&system, "shop", both[0]).await;
     set(&system, policy("shop", "login", a_day(7))).await;
     set(&system, policy("seckill", "purchase-buyer", a_day(5))).await;
-    // Redis may not answer the limiter in time on a busy machine. Such a call may have cost a permit.
+    // On a busy machine Redis may not answer the limiter in time. Such a call may have cost a permit.
     let (mut granted, mut unanswered, mut asked) = (0, 0, 0);
     for at in both.into_iter().cycle().take(20) {
         shop.at = at;
         let answer = shop.ask(json!({ "app": "shop", "policy": "login" })).await;
         granted += i64::from(answer["code"] == 1);
         unanswered += i64::from(answer["reason"] == "limiter-down");
-        // A 503 is not counted by the limit.
+        // A 503 does not count against the limit.
         asked += i64::from([202, 409].contains(&system.buy_at(at, &sale, "eve").send().await.status));
     }
     assert!((7 - unanswered..=7).contains(&granted), "{granted} granted, {unanswered} calls unanswered");

@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector for tests: it takes spans as the exporter sends them, and keeps them.
+//! An OpenTelemetry collector for tests: it accepts and keeps the exporter's spans.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ pub struct Exported {
 
 #[derive(Clone)]
 pub struct Collector {
-    /// What OTEL_EXPORTER_OTLP_ENDPOINT is set to.
+    /// The value of OTEL_EXPORTER_OTLP_ENDPOINT.
     pub endpoint: String,
     spans: Arc<Mutex<Vec<Exported>>>,
 }
@@ -51,7 +51,7 @@ impl Collector {
         self.spans.lock().unwrap().clone()
     }
 
-    /// The spans of one trace, in the order of their beginnings.
+    /// The spans of one trace, in the order of their start.
     pub fn trace(&self, trace: &str) -> Vec<Exported> {
         let mut spans: Vec<_> = self.spans().into_iter().filter(|span| span.trace == trace).collect();
         spans.sort_by_key(|span| span.start_ns);

@@ -1,20 +1,20 @@
-//! Draws one trace: a bar a span, below the span that caused it, coloured by its process.
+//! Draws one trace: a bar for each span, below its parent, in the colour of its process.
 
 use std::fmt::Write;
 
 use super::collector::Exported;
 
 const WIDTH: f64 = 1080.0;
-/// Where the names end and the bars begin.
+/// The end of the names and the start of the bars.
 const NAMES: f64 = 250.0;
 /// Room for the duration behind the last bar.
 const RIGHT: f64 = 90.0;
 const ROW: f64 = 24.0;
 const TOP: f64 = 64.0;
-/// One a process, in the order in which the trace reaches them.
+/// One for each process, in the order in which the trace reaches them.
 const COLOURS: [&str; 5] = ["#1f6feb", "#8250df", "#bf3989", "#9a6700", "#1a7f37"];
 
-/// The trace as an SVG. A span whose parent is not among them begins a tree.
+/// The trace as an SVG. A span without its parent in the list begins a tree.
 pub fn svg(title: &str, spans: &[Exported]) -> String {
     let first_ns = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
     let last_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(1);
@@ -87,7 +87,7 @@ pub fn svg(title: &str, spans: &[Exported]) -> String {
     out + "</svg>\n"
 }
 
-/// Each span with its depth: causes before what they caused, the earlier before the later.
+/// Each span with its depth: parents before children, earlier before later.
 fn in_order(spans: &[Exported]) -> Vec<(usize, &Exported)> {
     fn add<'a>(mut next: Vec<&'a Exported>, depth: usize, all: &'a [Exported], rows: &mut Vec<(usize, &'a Exported)>) {
         next.sort_by_key(|span| span.start_ns);
@@ -102,7 +102,7 @@ fn in_order(spans: &[Exported]) -> Vec<(usize, &Exported)> {
     rows
 }
 
-/// The time between two marks, so that there are at most ten of them.
+/// The time between two marks, so that there are at most ten.
 fn tick(all_ms: f64) -> f64 {
     let steps = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0];
     steps.into_iter().find(|step| all_ms / step <= 10.0).unwrap_or(all_ms)
