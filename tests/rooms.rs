@@ -1,5 +1,5 @@
-//! Who may import whom: the tables of docs/ARCHITECTURE.md, compared with the code and the manifests of the crates. That no files import
-//! each other in a circle. And how large a room may become.
+//! The tables of allowed imports in docs/ARCHITECTURE.md, compared with the code and the manifests of the crates. No files import each
+//! other in a circle, and the size of a room is bounded.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
@@ -10,13 +10,13 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Crates from outside that only one room may name.
 const BELONGS_TO: [(&str, &str); 3] = [("redis", "gate"), ("sqlx", "ledger"), ("lapin", "queue")];
 
-/// A room with more lines is divided, along a seam that a name can say.
+/// A room with more lines is divided where the parts have clear names.
 const LINES_MAX: usize = 3000;
 /// `domain` is pure types, each read by itself; `ledger` has rooms inside, each far smaller.
 const DIVIDED_INSIDE: [&str; 2] = ["domain", "ledger"];
-/// Rooms inside another one, which are counted apart: whoever changes how a sale is kept need not know how a server is found, how shards
-/// borrow, how units are asked for, how a lock is taken, or how a limiter is asked; nor, to sell, how a challenge is drawn; nor,
-/// to settle what was sold, how Redis is filled.
+/// Rooms inside another one, counted separately. To change how a sale is kept, one need not know how a server is found, how shards borrow,
+/// how units are requested, how a lock is taken, or how a limiter is asked. To sell, one need not know how a challenge is drawn. To settle
+/// sales, one need not know how Redis is filled.
 const INSIDE: [(&str, &str); 7] = [
     ("gate", "servers"),
     ("gate", "loans"),
@@ -92,7 +92,7 @@ fn rooms_import_only_what_the_table_allows() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Nobody has to know more than 3,000 lines to change a room.
+/// To change a room, at most 3,000 lines must be known.
 #[test]
 fn no_room_is_too_large_to_know() {
     let mut found = Vec::new();
@@ -113,7 +113,7 @@ fn no_room_is_too_large_to_know() {
     assert!(large.is_empty(), "{large:?}");
 }
 
-/// The module of each file of a crate, with the paths that the file imports outside of its tests.
+/// The module of each file of a crate, with the paths that the file imports outside its tests.
 fn modules(root: &Path, folder: &Path, found: &mut BTreeMap<Vec<String>, Vec<Vec<String>>>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -139,7 +139,7 @@ fn modules(root: &Path, folder: &Path, found: &mut BTreeMap<Vec<String>, Vec<Vec
         let mut imports = Vec::new();
         let uses = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
         uses.for_each(|tree| branches(tree, &[], &mut imports));
-        // Paths that are written where they are used.
+        // Paths written in full in the code.
         let words = code.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
         words.filter(|word| word.contains("::")).for_each(|word| branches(word, &[], &mut imports));
         found.insert(module, imports);
@@ -167,8 +167,8 @@ fn branches(tree: &str, before: &[String], found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Files of a crate that import each other in a circle can only be understood together. The file of a module and those inside it do not
-/// count: it says what they are parts of.
+/// Files of a crate that import each other in a circle can only be understood together. A module's file and the files inside the module do
+/// not count: that file declares its parts.
 #[test]
 fn no_files_import_each_other_in_a_circle() {
     let mut roots = vec![Path::new(ROOT).join("src")];
@@ -193,7 +193,7 @@ fn no_files_import_each_other_in_a_circle() {
             imports.insert(module.clone(), others.collect());
         }
         arrows += imports.values().map(BTreeSet::len).sum::<usize>();
-        // Takes away files that import no other, or that no other imports, until there are none.
+        // Removes files that import no other, or that no other imports, until there are none.
         loop {
             let left: BTreeSet<_> = imports.keys().cloned().collect();
             let imported: BTreeSet<_> = imports.values().flatten().cloned().collect();
@@ -238,7 +238,7 @@ fn crates_depend_only_on_what_the_table_allows() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// An interrupted `BEGIN` must be noted (src/ledger/mod.rs), so transactions begin in one place. `search.rs` begins a part of one.
+/// An interrupted `BEGIN` must be recorded (src/ledger/mod.rs), so transactions begin in one place. `search.rs` begins a part of one.
 #[test]
 fn transactions_begin_in_one_place() {
     let mut found = Vec::new();

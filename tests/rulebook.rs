@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-/// The folders that are read, besides the files of the root.
+/// The folders to read, in addition to the files of the root.
 const FOLDERS: [&str; 9] =
     ["src", "crates", "lua", "migrations", "tests", "docs", "frontend-static", "deploy", "dev.d"];
 const ENDINGS: [&str; 10] = ["rs", "lua", "sql", "md", "toml", "js", "html", "css", "conf", "sh"];
@@ -41,7 +41,7 @@ fn texts() -> BTreeMap<String, String> {
     texts
 }
 
-/// A text as words and the signs between them, without the marks that begin the lines of a comment.
+/// A text as words and the signs between them, without the comment marks at the beginning of lines.
 fn words(text: &str) -> Vec<&str> {
     let marks: [&str; 6] = ["//!", "///", "//", "--", "#", "*"];
     let mut words = Vec::new();
@@ -97,7 +97,7 @@ fn cited(text: &str) -> BTreeSet<Number> {
     cited
 }
 
-/// docs/protocol.md: what each number is defined by, a heading or a row of a table.
+/// docs/protocol.md: the definition of each number, a heading or a row of a table.
 fn defined(protocol: &str) -> BTreeMap<Number, &str> {
     let mut defined = BTreeMap::new();
     for line in protocol.lines() {
@@ -195,7 +195,7 @@ fn every_definition_names_a_test_or_says_not_yet() {
     }
 }
 
-/// Each variant of the model of shards says which hole it opens, and has its test.
+/// Each variant of the model of shards names the hole that it opens, and has its test.
 #[test]
 fn every_hole_of_shards_is_named_and_has_its_broken_variant() {
     let texts = texts();

@@ -1,4 +1,4 @@
-//! axe-core on every page and in every state, in both colours: nothing serious.
+//! axe-core on every page and in every state, in both colour schemes: no serious findings.
 
 use serde_json::Value;
 
@@ -8,15 +8,15 @@ use crate::network_cut::HONEST;
 use crate::page::{READY, shown};
 use crate::shop::Shop;
 
-/// Where `./dev test` installs it. AXE_CORE names another place.
+/// Installed here by `./dev test`. AXE_CORE names another place.
 const INSTALLED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.dev/tools/axe/node_modules/axe-core/axe.min.js");
-/// What it finds serious, a text for each element.
+/// Its serious findings, a text for each element.
 const SERIOUS: &str = "axe.run(document, { resultTypes: ['violations'] }).then((result) => result.violations
     .filter((one) => one.impact === 'serious' || one.impact === 'critical')
     .flatMap((one) => one.nodes.map((node) =>
         [`${one.id} (${one.impact}): ${one.help}`, node.html, node.failureSummary].join('\\n    '))))";
 
-/// The states that were looked at, and what is wrong with them.
+/// The checked states, and their findings.
 pub struct Audit {
     axe: String,
     states: usize,
@@ -31,11 +31,11 @@ impl Audit {
         Self { axe, states: 0, findings: Vec::new() }
     }
 
-    /// Looks at what the page shows at the moment.
+    /// Checks the page's present state.
     pub async fn look(&mut self, page: &Page, what: &str) {
         for colours in ["light", "dark"] {
             page.prefer(colours).await;
-            // Colours that change just now are nobody's colours.
+            // A colour in the middle of a transition is not part of the design.
             page.wait("document.getAnimations().every((one) => !(one instanceof CSSTransition))").await;
             if !page.is_true("window.axe").await {
                 page.evaluate(&self.axe).await;
@@ -48,13 +48,13 @@ impl Audit {
         }
     }
 
-    /// Fails with all findings.
+    /// Fails if there are findings, with all of them.
     pub fn passes(&self) {
         assert!(self.findings.is_empty(), "in {} looks:\n{}", self.states, self.findings.join("\n"));
     }
 }
 
-/// The states of a purchase, of the challenges and of the other pages, one after the other; all findings are told at the end.
+/// The states of a purchase, of the challenges and of the other pages, one after the other. All findings are reported at the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn axe_finds_nothing_serious_on_any_page_and_in_any_state() {
     let mut audit = Audit::new();

@@ -1,4 +1,4 @@
-//! What a buyer does on the page of a sale.
+//! A buyer's actions on the page of a sale.
 
 use serde_json::Value;
 
@@ -7,17 +7,17 @@ use crate::page::{shown, text};
 
 /// A click on the button buys.
 pub const LIVE: &str = "document.getElementById('buy').getAttribute('aria-disabled') === 'false'";
-/// The button rests: a click buys nothing.
+/// The button is disabled: a click buys nothing.
 pub const GREY: &str = "document.getElementById('buy').getAttribute('aria-disabled') === 'true'";
 /// The page asks for no challenge, or holds a pass.
 pub const SOLVED: &str = "document.getElementById('challenge').dataset.solved === '1'";
 /// The order can be paid: the page knows the channels of payment.
 pub const PAYABLE: &str = "document.querySelector('#orders li .pay')?.getAttribute('aria-disabled') === 'false'";
-/// What the countdown shows, in seconds.
+/// The countdown's value in seconds.
 pub const COUNTDOWN_S: &str = "['days', 'hours', 'minutes', 'seconds']
     .reduce((sum, unit, place) => sum * [0, 24, 60, 60][place] + Number(document.getElementById(unit).textContent), 0)";
 
-/// What the page says to the buyer at the moment.
+/// The page's present message to the buyer.
 pub fn says(pattern: &str) -> String {
     let said = "['label', 'why', 'message'].map((id) => document.getElementById(id)?.innerText).join(' ')";
     format!("/{pattern}/i.test({said})")
@@ -40,21 +40,21 @@ impl Page {
         self.wait(&format!("{}.includes({user:?})", text("#user"))).await;
     }
 
-    /// Clicks as soon as the button lights up, and waits until the order can be paid.
+    /// Clicks when the button becomes active, and waits until the order can be paid.
     pub async fn buy(&self) {
         self.wait(LIVE).await;
         self.click("#buy").await;
         self.wait(&order("pending_payment")).await;
     }
 
-    /// Pays the only order, and waits until the page shows that the money has arrived.
+    /// Pays the only order, and waits until the page shows the payment.
     pub async fn pay(&self) {
         self.wait(PAYABLE).await;
         self.click("#orders li .pay").await;
         self.wait(&order("paid")).await;
     }
 
-    /// The challenge that the page has asked for last, once it is another one than `before`.
+    /// The page's latest challenge, when it differs from `before`.
     pub async fn challenge(&self, before: &Value) -> Value {
         self.wait(&shown("#challenge")).await;
         self.wait(&format!("window.seckillChallenge && window.seckillChallenge.challenge_id !== {before}")).await;

@@ -1,5 +1,4 @@
-//! The three challenges, each solved as a person solves it; the right answer comes with the challenge, which it does in
-//! development builds alone.
+//! The three challenges, each solved as a person solves it. In development builds only, the right answer comes with the challenge.
 
 use seckill_harness::Sale;
 use serde_json::Value;
@@ -10,22 +9,22 @@ use crate::input::{ENTER, LEFT, RIGHT, go_to, press, release};
 use crate::purchases::move_start;
 use crate::shop::Shop;
 
-/// Where the piece of the puzzle is, in points of the picture.
+/// The place of the puzzle piece, in pixels of the picture.
 const PIECE_X: &str = "(() => {
     const place = (id) => document.getElementById(id).getBoundingClientRect();
     const [piece, picture] = [place('challenge-piece'), place('challenge-image')];
     return (piece.left - picture.left) * window.seckillChallenge.width / picture.width;
 })()";
-/// Points of the screen for one point of the picture.
+/// Pixels of the screen for one pixel of the picture.
 const SCALE: &str =
     "document.getElementById('challenge-image').getBoundingClientRect().width / window.seckillChallenge.width";
-/// The piece is in its gap when it is so near to it, in points of the picture. The service forgives more.
+/// The piece is in its gap within this distance, in pixels of the picture. The service allows more.
 const NEAR: f64 = 1.5;
-/// How many times slower than its trail a piece is dragged. A browser that gets no processor for half a second reports one long step,
-/// which must not be most of the way: no hand makes such a step.
+/// How many times slower than its trail a piece is dragged. A browser without a processor for half a second reports one long step. It must
+/// not be most of the way: no hand makes such a step.
 const SLOWER: f64 = 6.0;
 
-/// A shop with a page on which Ann is to solve a challenge of this kind.
+/// A shop with a page on which Ann must solve a challenge of this kind.
 async fn before_a_challenge(kind: &str) -> (Shop, Page, Sale) {
     let shop = Shop::open().await;
     let page = Page::open().await;
@@ -35,7 +34,7 @@ async fn before_a_challenge(kind: &str) -> (Shop, Page, Sale) {
     (shop, page, sale)
 }
 
-/// The solved challenge lights the button, and its pass buys one unit.
+/// The solved challenge activates the button, and its pass buys one unit.
 async fn buy_with_pass(shop: Shop, page: Page, sale: Sale, name: &str) {
     page.wait(SOLVED).await;
     page.screenshot(&format!("captcha-{name}-solved")).await;
@@ -46,7 +45,7 @@ async fn buy_with_pass(shop: Shop, page: Page, sale: Sale, name: &str) {
     shop.close().await;
 }
 
-/// A wrong answer uses the challenge up: another picture comes. The right one gives the pass; without it the button stays grey.
+/// A wrong answer consumes the challenge: another picture comes. The right one gives the pass. Without a pass the button stays grey.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_picture_is_answered_by_typing() {
     let (shop, page, sale) = before_a_challenge("image").await;
@@ -60,21 +59,21 @@ async fn a_picture_is_answered_by_typing() {
     let second = page.challenge(&first["challenge_id"]).await;
     page.wait("document.getElementById('challenge-status').innerText !== ''").await;
     page.screenshot("captcha-image-wrong").await;
-    // A wrong answer may stay in the field to be seen.
+    // The wrong answer may stay visible in the field.
     page.evaluate("document.getElementById('challenge-answer').value = ''").await;
     page.fill("#challenge-answer", second["answer_for_tests"].as_str().unwrap()).await;
     page.click("#challenge-submit").await;
     buy_with_pass(shop, page, sale, "image").await;
 }
 
-/// Drags the piece as the trail of the challenge does, only slower, and then to its place, whatever the handle looks like.
+/// Drags the piece along the challenge's trail, only slower, and then to its place, for any shape of the handle.
 async fn drag(page: &Page, challenge: &Value) {
     let target = challenge["answer_for_tests"]["x"].as_f64().unwrap();
     let trail: Vec<[f64; 3]> = serde_json::from_value(challenge["answer_for_tests"]["trail"].clone()).unwrap();
     let (middle, y) = page.middle("#challenge-slider").await;
     let width = page.number("document.getElementById('challenge-slider').getBoundingClientRect().width").await;
     let scale = page.number(SCALE).await;
-    // A handle is taken in the middle; a whole bar where its handle is at first.
+    // A handle is taken in the middle, a whole bar at the handle's first position.
     let x = if width > 120.0 { middle - width / 2.0 + 12.0 } else { middle };
     let mut moves = vec![go_to(x, y, 50), press()];
     let mut at = (x, y);
@@ -95,7 +94,7 @@ async fn drag(page: &Page, challenge: &Value) {
     assert!((target - page.number(PIECE_X).await).abs() <= NEAR, "the piece does not follow the mouse");
 }
 
-/// A piece that is dragged as a hand drags it gives the pass.
+/// A piece dragged like by a hand gives the pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slider_is_dragged_by_the_mouse() {
     let (shop, page, sale) = before_a_challenge("slider").await;
@@ -105,12 +104,12 @@ async fn a_slider_is_dragged_by_the_mouse() {
     page.screenshot("captcha-slider").await;
     drag(&page, &challenge).await;
     page.screenshot("captcha-slider-in-place").await;
-    // Letting go hands the answer in.
+    // Releasing the button submits the answer.
     page.mouse(vec![release()]).await;
     buy_with_pass(shop, page, sale, "slider").await;
 }
 
-/// The same slider needs no mouse: arrow keys move the piece, Enter hands the answer in, and a screen reader hears where it is.
+/// The same slider needs no mouse: arrow keys move the piece, Enter submits the answer, and a screen reader announces its position.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slider_is_moved_by_the_arrow_keys() {
     let (shop, page, sale) = before_a_challenge("slider").await;
@@ -122,7 +121,7 @@ async fn a_slider_is_moved_by_the_arrow_keys() {
     page.press([RIGHT]).await;
     let step = page.number(PIECE_X).await - start;
     assert!(step > 0.0, "an arrow key moves the piece");
-    // Long ways in bundles, and the last points one by one.
+    // Long distances in bundles, and the last pixels one by one.
     for _ in 0..50 {
         let missing = target - page.number(PIECE_X).await;
         if missing.abs() <= step.max(NEAR) / 2.0 + 0.5 {
@@ -147,7 +146,7 @@ async fn work_is_done_by_the_page_itself() {
     buy_with_pass(shop, page, sale, "work").await;
 }
 
-/// A buyer who cannot see the picture chooses another way, and then needs to do nothing.
+/// A buyer who cannot see the picture chooses another kind, and then needs to do nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cannot_see_lets_the_page_work() {
     let (shop, page, sale) = before_a_challenge("image").await;
@@ -158,7 +157,7 @@ async fn who_cannot_see_lets_the_page_work() {
     buy_with_pass(shop, page, sale, "other-way").await;
 }
 
-/// The page asks for the challenge as soon as the sale gives any, which is before the start. The pass waits for the start.
+/// The page asks for the challenge as soon as the sale gives any, which is before the start. The pass is kept until the start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_challenge_is_solved_before_the_start() {
     let opens = [("SECKILL_CAPTCHA__OPENS_BEFORE_MS", "500000")];

@@ -1,4 +1,4 @@
-//! A session of Chromium, by fantoccini and chromedriver, and the commands that fantoccini does not have.
+//! A session of Chromium through fantoccini and chromedriver, and commands that fantoccini lacks.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -18,13 +18,13 @@ use url::{ParseError, Url};
 
 use crate::program::{Folder, Server};
 
-/// Where the pictures and figures are left.
+/// The folder of the pictures and figures.
 pub const SCREENSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
 
-/// Chromium without a screen and all that belongs to one: it starts in a fifth of the whole browser's processor time.
+/// Chromium without a screen: it starts in a fifth of the full browser's processor time.
 const BROWSER: &str = "/usr/lib/chromium/chromium-headless-shell";
 
-/// It also runs as root, and talks to nobody but the pages' servers.
+/// It also runs as root, and connects only to the pages' servers.
 const FLAGS: [&str; 12] = [
     "--no-sandbox",
     "--disable-gpu",
@@ -40,7 +40,7 @@ const FLAGS: [&str; 12] = [
     "--window-size=1280,900",
 ];
 
-/// Pages are looked at this often while a test waits.
+/// How often a waiting test checks the page.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A POST to the session's address.
@@ -60,7 +60,7 @@ impl WebDriverCompatibleCommand for Post {
     }
 }
 
-/// A browser with an empty profile, which shows one page. The fields are dropped in their order.
+/// A browser with an empty profile and one page. The fields are dropped in their order.
 pub struct Page {
     pub client: Client,
     _driver: Server,
@@ -68,7 +68,7 @@ pub struct Page {
     _profile: Folder,
 }
 
-/// A browser may end while it starts beside others. Then it is started again, so often in all.
+/// A browser may end during its start next to others. Then it is started again, up to this number of starts.
 const STARTS: usize = 3;
 
 impl Page {
@@ -105,10 +105,10 @@ impl Page {
         Ok(Self { client, _driver: driver, _browser: browser, _profile: profile })
     }
 
-    /// Ends the browser. No page may have failed scripts, or have used what its content policy forbids.
+    /// Ends the browser. No script of a page may have failed or broken the page's content policy.
     pub async fn close(self) {
         let log = self.post("se/log", json!({ "type": "browser" })).await.unwrap();
-        // To the browser a refused purchase is an error of the source "network".
+        // The browser reports a refused purchase as an error of the source "network".
         let bad = |entry: &&Value| entry["level"] == "SEVERE" && entry["source"] != "network";
         let complaints: Vec<_> = log.as_array().unwrap().iter().filter(bad).map(|entry| &entry["message"]).collect();
         self.client.clone().close().await.unwrap();
@@ -128,7 +128,7 @@ impl Page {
         self.post("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await
     }
 
-    /// The value of an expression in the page; of a promise what it resolves to. The page's content policy does not apply.
+    /// The value of an expression in the page, or of its promise. The page's content policy does not apply.
     pub async fn try_evaluate(&self, expression: &str) -> Result<Value, String> {
         let parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let mut answer = self.try_devtools("Runtime.evaluate", parameters).await?;
@@ -156,7 +156,7 @@ impl Page {
         let condition = format!("Boolean({expression})");
         let deadline = Instant::now() + PATIENCE;
         loop {
-            // An error is no answer: the page may be loading, or have no such element yet.
+            // An error is no result: the page may be loading, or the element may not exist yet.
             let found = self.try_evaluate(&condition).await;
             if found == Ok(Value::Bool(true)) {
                 return;
@@ -177,7 +177,7 @@ impl Page {
         panic!("not so in time: {expression} ({found:?}). See {SCREENSHOTS}/{name}.png. The page:\n{shown}");
     }
 
-    /// Writes a picture of the whole page, once its movements have come to an end.
+    /// Writes a picture of the whole page, after its animations have ended.
     pub async fn screenshot(&self, name: &str) {
         let still = "document.getAnimations().every((one) => !(one instanceof CSSTransition))";
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -197,7 +197,7 @@ impl Page {
     }
 }
 
-/// Whatever the program writes into a home goes into the folder.
+/// The program's home is in the folder.
 fn home<'a>(command: &'a mut Command, folder: &Folder) -> &'a mut Command {
     command.env("HOME", folder.path(""))
 }

@@ -1,4 +1,4 @@
-//! What people do in the console, and who they are.
+//! Actions of people in the console, and their accounts.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ pub const PASSWORD: &str = "a password of the tests";
 pub const PEOPLE: [(&str, AccountRole); 3] =
     [("root", AccountRole::Admin), ("max", AccountRole::Manager), ("vic", AccountRole::Viewer)];
 
-/// The form that signs in, and the one in the head of every page that signs out.
+/// The form that signs in, and the form in every page's head that signs out.
 pub const SIGN_IN: &str = "main form[data-api='/api/v1/admin/session']";
 pub const SIGN_OUT: &str = "header form[data-api='/api/v1/admin/session']";
 
-/// The document is another one than when `note_document` was called.
+/// The document is not the one marked by `note_document`.
 const NEXT_DOCUMENT: &str = "!window.documentBefore && document.readyState === 'complete'";
 /// The service was too busy to show the page.
 const BUSY: &str = "performance.getEntriesByType('navigation')[0]?.responseStatus === 503";
@@ -48,7 +48,7 @@ pub fn phase(name: &str) -> String {
     format!("document.querySelector('h1 .badge').textContent === {name:?}")
 }
 
-/// What a form says about its last call.
+/// A form's message about its last call.
 pub fn told(form: &str, pattern: &str) -> String {
     format!("/{pattern}/i.test(document.querySelector({:?})?.innerText ?? '')", format!("{form} output"))
 }
@@ -69,13 +69,13 @@ impl Shop {
 }
 
 impl Page {
-    /// Opens a page of the console, which leads a person who is signed out to sign in first.
+    /// Opens a page of the console, which sends a signed-out person to the sign-in page first.
     pub async fn open_console(&self, shop: &Shop, path: &str) {
         self.client.goto(&shop.system.url(path)).await.unwrap();
         self.loaded().await;
     }
 
-    /// Waits until the document has loaded. One that a busy service has refused is loaded again.
+    /// Waits until the document has loaded. A document refused by a busy service is loaded again.
     async fn loaded(&self) {
         eventually(|| async {
             self.wait("document.readyState === 'complete'").await;
@@ -89,13 +89,13 @@ impl Page {
         .await;
     }
 
-    /// Signs in on the page that asks for it, and waits for the page that follows.
+    /// Signs in on the sign-in page, and waits for the next page.
     pub async fn enter(&self, name: &str, password: &str) {
         self.type_over(&format!("{SIGN_IN} [name=name]"), name).await;
         self.type_over(&format!("{SIGN_IN} [name=password]"), password).await;
         self.note_document().await;
         let busy = told(SIGN_IN, "try again shortly");
-        // A busy service refuses to check a password for a moment: what was typed stays, and is sent again.
+        // A busy service may refuse for a moment to check a password: the typed text stays, and is sent again.
         eventually(|| async {
             self.click(&format!("{SIGN_IN} button")).await;
             self.wait(&format!("{NEXT_DOCUMENT} || {busy}")).await;
@@ -116,12 +116,12 @@ impl Page {
         self.wait(&at(path)).await;
     }
 
-    /// Presses a form's button, and waits for the page that follows.
+    /// Presses a form's button, and waits for the next page.
     pub async fn send(&self, form: &str) {
         self.leave(&format!("{form} button:not([type=button])")).await;
     }
 
-    /// Presses a button that asks before it acts, and answers.
+    /// Presses a button with a confirmation question, and answers.
     pub async fn press_and_answer(&self, button: &str, answer: &str) {
         self.click(button).await;
         self.wait(&shown("dialog[open]")).await;
@@ -129,32 +129,32 @@ impl Page {
         self.wait("!document.querySelector('dialog')").await;
     }
 
-    /// Presses a button that asks before it acts, says yes, and waits for the page that follows.
+    /// Presses a button with a confirmation question, says yes, and waits for the next page.
     pub async fn leave_after_question(&self, button: &str) {
         self.note_document().await;
         self.press_and_answer(button, "yes").await;
         self.next_document().await;
     }
 
-    /// Clicks what leads to another page or loads this one again, and waits for the page that follows.
+    /// Clicks a link or a reload, and waits for the next page.
     pub async fn leave(&self, selector: &str) {
         self.note_document().await;
         self.click(selector).await;
         self.next_document().await;
     }
 
-    /// Marks the document, so that `next_document` knows another one from it.
+    /// Marks the document, so that `next_document` can recognize a new one.
     pub async fn note_document(&self) {
         self.evaluate("window.documentBefore = true").await;
     }
 
-    /// Waits until the document is another one than when `note_document` was called.
+    /// Waits until the document is not the one marked by `note_document`.
     pub async fn next_document(&self) {
         self.wait(NEXT_DOCUMENT).await;
         self.loaded().await;
     }
 
-    /// Types a text into a field, in place of what is in it.
+    /// Types a text into a field, and replaces the old text.
     pub async fn type_over(&self, selector: &str, text: &str) {
         self.with_element(selector, async |element: &Element| {
             element.clear().await?;
@@ -168,7 +168,7 @@ impl Page {
         self.with_element(selector, async |element: &Element| element.select_by_value(value).await).await;
     }
 
-    /// Does something with an element once it can be done: until then the element is redrawn, hidden or covered.
+    /// Acts on an element when that is possible: before, the element is redrawn, hidden or covered.
     async fn with_element(&self, selector: &str, act: impl AsyncFn(&Element) -> Result<(), CmdError>) {
         eventually(|| async {
             let element = self.element(selector).await?;

@@ -1,4 +1,4 @@
-//! What a manager does in the console about orders, money and queues.
+//! A manager's work with orders, money and queues in the console.
 
 use seckill_harness::eventually;
 
@@ -8,7 +8,7 @@ use crate::day::IMPATIENT;
 use crate::page::shown;
 use crate::shop::Shop;
 
-/// An alarm leads to its runbook; the parked message that it is about is sent again once the cause is gone, and the alarm clears.
+/// An alarm leads to its runbook. The parked message is sent again when the cause is gone, and the alarm clears.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_message_is_sent_again() {
     let shop = Shop::open_with(&IMPATIENT).await;
@@ -30,7 +30,7 @@ async fn a_parked_message_is_sent_again() {
     page.leave("[aria-labelledby=parked-title] tbody tr form button").await;
     page.wait(&shows("No messages are parked")).await;
     shop.until(&order, "eve", "pending_payment").await;
-    // The page of alarms renews itself.
+    // The page of alarms refreshes itself.
     page.leave("nav.sections a[href='/admin/alarms']").await;
     page.wait(&shows("Nothing is wrong")).await;
     page.wait("document.querySelector('[aria-labelledby=cleared-title] tbody')").await;
@@ -39,7 +39,7 @@ async fn a_parked_message_is_sent_again() {
     shop.close().await;
 }
 
-/// A manager finds a buyer's order, takes the list home as a file, and refunds the order with a reason.
+/// A manager finds a buyer's order, exports the list as a file, and refunds the order with a reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_found_exported_and_refunded() {
     let shop = Shop::open().await;
@@ -83,7 +83,7 @@ async fn an_order_is_found_exported_and_refunded() {
     shop.close().await;
 }
 
-/// An outflow is paused after a question, and resumed.
+/// An outflow is paused after a confirmation, and resumed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outflow_is_paused_and_resumed() {
     let shop = Shop::open().await;

@@ -1,4 +1,4 @@
-//! Every page of the console, for each role: what it shows and hides, whom it can be used by, and on which screens.
+//! Every page of the console, for each role: its visible and hidden parts, its accessibility, and screen sizes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::console::{PEOPLE, SIGN_OUT, at};
 use crate::day::Day;
 use crate::page::shown;
 
-/// The sections of the navigation, and who has them: so many of `PEOPLE`, from the admin on.
+/// The sections of the navigation, and the roles that see them: this many of `PEOPLE`, from the admin on.
 const SECTIONS: [(&str, usize); 10] = [
     ("/admin", 3),
     ("/admin/sales", 3),
@@ -24,9 +24,9 @@ const SECTIONS: [(&str, usize); 10] = [
     ("/admin/accounts", 1),
     ("/admin/audit-log", 1),
 ];
-/// The status that the page was answered with.
+/// The status of the page's response.
 const STATUS: &str = "performance.getEntriesByType('navigation')[0].responseStatus";
-/// Every address that the page leads to, and that is not a part of the page.
+/// Every address that the page links to, except parts of the page itself.
 const LINKS: &str = "[...document.querySelectorAll('a[href^=\"/\"]')].map((link) => link.getAttribute('href'))";
 /// The addresses of the API that the page's content can send to.
 const CALLS: &str = "[...document.querySelectorAll('main [data-api]')].map((one) => one.dataset.api)";
@@ -35,9 +35,9 @@ const CALLS: &str = "[...document.querySelectorAll('main [data-api]')].map((one)
 struct Place {
     name: &'static str,
     path: String,
-    /// So many of `PEOPLE` may see it, from the admin on.
+    /// This many of `PEOPLE` may see it, from the admin on.
     seen_by: usize,
-    /// What it shows to all of them.
+    /// Texts that all of them see.
     shows: &'static [&'static str],
 }
 
@@ -45,7 +45,7 @@ fn place(name: &'static str, path: &str, seen_by: usize, shows: &'static [&'stat
     Place { name, path: path.to_owned(), seen_by, shows }
 }
 
-/// All pages, on a day on which each has something to show.
+/// All pages, on a day when each has contents.
 fn places(day: &Day) -> Vec<Place> {
     let sales = [&day.open, &day.planned, &day.closed];
     let [open, planned, closed] = sales.map(|sale| format!("/admin/sales/{}", sale.id));
@@ -78,7 +78,7 @@ fn places(day: &Day) -> Vec<Place> {
     ]
 }
 
-/// Fails if the console has a page that is none of `places`.
+/// Fails if the console has a page that is missing in `places`.
 fn assert_all(places: &[Place]) {
     let fits = |pattern: &str, path: &str| {
         let path = path.split('?').next().unwrap();
@@ -91,16 +91,16 @@ fn assert_all(places: &[Place]) {
     }
 }
 
-/// Opens a page, and opens what is folded up on it.
+/// Opens a page, and unfolds its folded parts.
 async fn visit(page: &Page, day: &Day, path: &str) {
     page.open_console(&day.shop, path).await;
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })").await;
 }
 
-/// Buyers, whom no page shows to viewers (tests/api/console_rights.rs).
+/// Buyers that no page shows to viewers (tests/api/console_rights.rs).
 const BUYERS: [&str; 5] = ["ann", "bob", "cat", "dan", "finn"];
 
-/// What is on a page of those that the account may see.
+/// Checks the contents of a page that the account may see.
 async fn look(page: &Page, place: &Place, role: AccountRole) {
     let Place { name, path, shows, .. } = place;
     assert_eq!(page.number(STATUS).await, 200.0, "{path}, {role:?}");
@@ -127,7 +127,7 @@ async fn look(page: &Page, place: &Place, role: AccountRole) {
     }
 }
 
-/// The addresses that the page leads to, and that are not answered.
+/// The page's links that get no answer.
 async fn dead_links(page: &Page, links: &BTreeSet<String>) -> Value {
     let links = serde_json::to_string(links).unwrap();
     let ask = format!(
@@ -149,8 +149,8 @@ async fn dead_links(page: &Page, links: &BTreeSet<String>) -> Value {
     page.evaluate(&ask).await
 }
 
-/// A10: each role sees its pages and is refused the others; a viewer is offered no change at all, a manager none that is an admin's;
-/// the navigation has what the role may see, and no link leads where its reader may not go.
+/// A10: each role sees its pages and is refused the others. A viewer is offered no change, and a manager no change for admins. The
+/// navigation has the role's pages, and no link leads to a forbidden page.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_has_its_pages() {
     let day = Day::begin().await;
@@ -182,8 +182,8 @@ async fn each_role_has_its_pages() {
     day.shop.close().await;
 }
 
-/// axe-core finds nothing serious on any page, in both colours; nor on the question before a change, on the page to sign in, and on
-/// those that say what is missing or forbidden.
+/// axe-core finds nothing serious on any page, in both colour schemes. It also checks the confirmation question, the sign-in page, and the
+/// pages for missing and forbidden addresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn axe_finds_nothing_serious_in_the_console() {
     let mut audit = Audit::new();
@@ -214,8 +214,8 @@ async fn axe_finds_nothing_serious_in_the_console() {
     day.shop.close().await;
 }
 
-/// A phone of 360 points shows every page without scrolling sideways, a wide table within itself. Pictures of all pages are taken, on
-/// the phone in the dark and on a desk in the light.
+/// A phone of 360 pixels shows every page without horizontal scrolling; a wide table scrolls inside itself. The test takes pictures of all
+/// pages, on the phone in dark colours and on a desktop in light ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_fits_a_phone() {
     let day = Day::begin().await;
@@ -228,7 +228,7 @@ async fn every_page_fits_a_phone() {
     page.be_a_phone().await;
     page.prefer("dark").await;
     for Place { name, path, .. } in places(&day) {
-        // First as it is opened, and then with all that unfolds.
+        // First as opened, and then with all parts unfolded.
         page.open_console(&day.shop, &path).await;
         page.screenshot(&format!("console-phone-{name}")).await;
         page.assert_fits(name).await;

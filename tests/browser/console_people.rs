@@ -1,4 +1,4 @@
-//! People in the console: they sign in and out, and look after accounts, policies, applications and the audit log.
+//! People in the console: they sign in and out, and manage accounts, policies, applications and the audit log.
 
 use serde_json::json;
 
@@ -13,8 +13,8 @@ async fn console() -> (Shop, Page) {
     (shop, Page::open().await)
 }
 
-/// A wrong password, typed by keyboard alone, is refused where a screen reader hears it. The right one leads to the page that was asked
-/// for. After signing out, the way back shows nothing.
+/// A wrong password, typed by keyboard alone, is refused with a message for screen readers. The right one leads to the requested page.
+/// After signing out, the browser's back button shows nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn people_sign_in_and_out() {
     let (shop, page) = console().await;
@@ -24,7 +24,7 @@ async fn people_sign_in_and_out() {
     page.wait("document.activeElement.name === 'name'").await;
     page.press("root".chars().chain([TAB]).chain("a wrong password".chars()).chain([ENTER])).await;
     page.wait(&told(SIGN_IN, "name or password is wrong")).await;
-    // A screen reader reads what has the focus.
+    // A screen reader reads the focused element.
     page.wait("document.activeElement.tagName === 'OUTPUT'").await;
     assert!(page.is_true(&at("/admin/sign-in")).await);
     page.screenshot("console-sign-in-wrong").await;
@@ -43,8 +43,8 @@ async fn people_sign_in_and_out() {
     shop.close().await;
 }
 
-/// A session ends while a form is filled in: sending it leads to signing in, from there back to the form, and nothing has changed
-/// in between.
+/// A session ends while a form is being filled in. Sending it leads to the sign-in page, and from there back to the form. Nothing has
+/// changed meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_ends_in_the_middle_of_a_form_leads_back_to_it() {
     let (shop, page) = console().await;
@@ -69,7 +69,7 @@ async fn a_session_that_ends_in_the_middle_of_a_form_leads_back_to_it() {
     shop.close().await;
 }
 
-/// An admin makes an account, changes its role, and disables it: only after a question, and the account cannot sign in any more.
+/// An admin creates an account, changes its role, and disables it: only after a question, and then the account cannot sign in.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_is_made_changed_and_disabled() {
     let (shop, page) = console().await;
@@ -101,8 +101,8 @@ async fn an_account_is_made_changed_and_disabled() {
     shop.close().await;
 }
 
-/// A manager who owns an application makes a policy, sees what a change would have refused in the last hour, and changes it. A
-/// contradiction is shown as soon as the change is looked at.
+/// A manager who owns an application creates a policy, sees a preview of a change over the last hour, and changes it. The preview shows a
+/// contradiction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_is_made_previewed_and_changed() {
     let (shop, page) = console().await;
@@ -134,8 +134,8 @@ async fn a_policy_is_made_previewed_and_changed() {
     shop.close().await;
 }
 
-/// An application's token is shown once, and works. A page that is loaded again does not have it. When the token is replaced, the old
-/// one goes on for the time that was chosen.
+/// An application's token is shown once, and works. After a reload the page no longer has it. When the token is rotated, the old one stays
+/// valid for the chosen time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_applications_token_is_shown_once() {
     let (shop, page) = console().await;
@@ -165,7 +165,7 @@ async fn an_applications_token_is_shown_once() {
     shop.close().await;
 }
 
-/// The token that a form shows once it is there.
+/// The token that a form shows, when it is there.
 async fn token(page: &Page, form: &str) -> String {
     page.wait(&told(form, "[A-Za-z0-9_-]{20,}")).await;
     let output = format!("{form} output");
@@ -173,12 +173,12 @@ async fn token(page: &Page, form: &str) -> String {
     shown.as_str().unwrap().to_owned()
 }
 
-/// The audit log shows who did what, and what was refused. Its filters, and the links in its lines, show only the lines that fit.
+/// The audit log shows actors, actions and refusals. Its filters, and the links in its lines, show only the matching lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_is_filtered() {
     let (shop, page) = console().await;
     page.sign_in_at(&shop, "vic", "/admin").await;
-    // What a viewer tries and may not is a line.
+    // A viewer's refused attempt is a line.
     page.open_console(&shop, "/admin/accounts").await;
     page.wait("document.querySelector('h1') && document.body.innerText.includes('403')").await;
     page.screenshot("console-forbidden").await;

@@ -7,7 +7,7 @@ use crate::chromium::Page;
 use crate::console::{form, phase, shows};
 use crate::shop::Shop;
 
-/// Waves are planned as rows of the form, and a sale in which nobody has bought is removed: its page for buyers is gone.
+/// Waves are planned as rows of the form. A sale without purchases is removed: its page for buyers is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_with_waves_is_planned_and_removed() {
     let shop = Shop::open().await;

@@ -1,4 +1,4 @@
-//! A sale from its plan to its end, by a manager in the console. No command is run.
+//! A sale from its plan to its end, by a manager in the console, without the command line.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::console::{form, phase, shows};
 use crate::input::{ENTER, TAB};
 use crate::shop::Shop;
 
-/// What the sale has at first, and what is given to it later.
+/// The sale's first stock, and the later addition.
 const STOCK: i64 = 200;
 const MORE: i64 = 100;
-/// Requests under way at once.
+/// Requests in flight.
 const CONCURRENCY: usize = 64;
 /// One address sends all requests of a crowd.
 const SETTINGS: [(&str, &str); 1] = [("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
 
-/// Local time in 45 s as a person types it: the date, and the time. A slow machine needs some of these seconds for the form.
+/// Local time in 45 s in the form of the fields: the date, and the time. A slow machine needs some of these seconds for the form.
 const SOON: &str = "(() => {
     const at = window.soon = new Date(Math.ceil(Date.now() / 1000) * 1000 + 45000);
     const two = (number) => String(number).padStart(2, '0');
@@ -32,7 +32,7 @@ const SOON: &str = "(() => {
         two(at.getHours() % 12 || 12) + two(at.getMinutes()) + two(at.getSeconds()) + (at.getHours() < 12 ? 'a' : 'p'),
     ];
 })()";
-/// Notes the figures of the live page whenever one changes.
+/// Records the figures of the live page at each change.
 const NOTE_FIGURES: &str = "(() => {
     const number = (name) => Number(document.getElementById(`tile-${name}`).textContent.replaceAll(',', ''));
     const note = () => seen.push(Object.fromEntries(
@@ -43,7 +43,7 @@ const NOTE_FIGURES: &str = "(() => {
         .observe(document.querySelector('.tiles'), { subtree: true, childList: true, characterData: true });
 })()";
 
-/// The figures that the live page has shown at one moment; `None` for one that was not known.
+/// The figures of the live page at one moment; `None` for an unknown one.
 #[derive(Debug, Deserialize)]
 struct Seen {
     winners: Option<i64>,
@@ -90,7 +90,7 @@ async fn plan(shop: &Shop, page: &Page) -> Sale {
     shop.sale_with(SaleId::from_db(id as i64)).await
 }
 
-/// Buyers who all come at once. Each is told that the unit is sold, or that none is left. Returns how many have one.
+/// Buyers who all come at once. Each gets a unit or "sold out". Returns the number of buyers with a unit.
 async fn rush(shop: &Shop, sale: &Sale, buyers: Range<usize>) -> i64 {
     let answers = stream::iter(buyers).map(|n| async move {
         let user = format!("u{n}");
@@ -111,15 +111,14 @@ async fn rush(shop: &Shop, sale: &Sale, buyers: Range<usize>) -> i64 {
     i64::try_from(answers.iter().filter(|code| *code == "202").count()).unwrap()
 }
 
-/// Opens the live page from the sale's, and notes its figures from now on.
+/// Opens the live page from the sale's page, and records its figures from now on.
 async fn watch(page: &Page) {
     page.leave("main a[href$='/live']").await;
     page.wait("document.getElementById('connection').classList.contains('good')").await;
     page.evaluate(NOTE_FIGURES).await;
 }
 
-/// What the page has shown since `watch`: winners only become more, and at each moment the units are all there, in Redis as in
-/// PostgreSQL.
+/// The figures shown since `watch`: winners only increase, and at each moment all units are accounted for, in Redis and in PostgreSQL.
 async fn assert_figures_add_up(page: &Page, total: i64) {
     let seen: Vec<Seen> = serde_json::from_value(page.evaluate("seen").await).unwrap();
     let winners: Vec<_> = seen.iter().filter_map(|seen| seen.winners).collect();
@@ -135,8 +134,8 @@ async fn assert_figures_add_up(page: &Page, total: i64) {
     }
 }
 
-/// A manager plans a sale by the form, it opens by itself, its live page follows a rush, and the manager pauses it, gives it
-/// stock, resumes and closes it. A buyer's open page follows each step.
+/// A manager plans a sale with the form, and it opens by itself. Its live page follows a rush. The manager pauses it, adds stock, resumes
+/// and closes it. A buyer's open page follows each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_from_its_plan_to_its_end() {
     let shop = Shop::open_with(&SETTINGS).await;
@@ -153,7 +152,7 @@ async fn a_sale_from_its_plan_to_its_end() {
     buyer.sign_in("bea").await;
     buyer.evaluate("window.sameDocument = true").await;
     buyer.wait(LIVE).await;
-    // The page of the sale renews itself.
+    // The page of the sale refreshes itself.
     page.wait(&phase("open")).await;
 
     watch(&page).await;
@@ -164,7 +163,7 @@ async fn a_sale_from_its_plan_to_its_end() {
     }
     assert_eq!(winners, 120);
     page.wait(&tile("unpaid", winners)).await;
-    // Lines, and no points alone: the charts move. Those of the legend have another shape.
+    // Lines, not only points: the charts move. The lines of the legend have another shape.
     page.wait("document.querySelectorAll('#charts svg[role=img] path.line[d*=L]').length > 6").await;
     page.screenshot("console-live-rush").await;
     assert_figures_add_up(&page, STOCK).await;
@@ -182,7 +181,7 @@ async fn a_sale_from_its_plan_to_its_end() {
     assert_ne!(refused.status, 202, "sold while the sale was paused");
     assert_eq!(shop.purchases(&sale).await, winners);
 
-    // More stock, and on it goes.
+    // More stock, and the sale continues.
     let stock = form(&format!("sales/{}/stock", sale.id));
     page.type_over(&format!("{stock} [name=units]"), &MORE.to_string()).await;
     page.send(&stock).await;
@@ -193,7 +192,7 @@ async fn a_sale_from_its_plan_to_its_end() {
     assert!(buyer.is_true("window.sameDocument").await, "the buyer's page follows without a reload");
 
     watch(&page).await;
-    // PostgreSQL is asked less often: its figures of before have been shown.
+    // PostgreSQL is queried less often: its earlier figures have been shown.
     for name in ["available", "stock"] {
         page.wait(&tile(name, STOCK + MORE - winners)).await;
     }
@@ -213,7 +212,7 @@ async fn a_sale_from_its_plan_to_its_end() {
         page.screenshot(&format!("console-live-sold-out-{colours}")).await;
     }
 
-    // Closed for good, after a question. The orders stay.
+    // Closed for good, after a confirmation. The orders stay.
     page.leave("main .back a").await;
     page.leave_after_question(&set_status(&sale, "closed")).await;
     page.wait(&phase("ended")).await;

@@ -1,4 +1,4 @@
-//! A shop in the middle of its day: every page of the console has something to show.
+//! A shop in the middle of its day: every page of the console has contents.
 
 use seckill::domain::policy::{Name, Role};
 use seckill::flow::policy_changes;
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::shop::Shop;
 
-/// A message that fails is parked soon.
+/// A failing message is parked soon.
 pub const IMPATIENT: [(&str, &str); 3] = [
     ("SECKILL_OUTBOX__MAX_ATTEMPTS", "4"),
     ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "200"),
     ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "500"),
 ];
-/// No order of Eve's can be written.
+/// Eve's order cannot be written.
 const REFUSE: &str = "
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF NEW.user_id = 'eve' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
@@ -23,7 +23,7 @@ const MINUTES: &str = "
     INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
     SELECT id, date_trunc('minute', now()) - n * interval '1 minute', 4, 1, 0, 0
     FROM policies, generate_series(2, 16) AS n WHERE name = 'everyone'";
-/// A letter that its receiver did not take.
+/// An item that its receiver refused.
 const LETTER: &str = "
     UPDATE outflow_items SET status = 'parked', attempts = 8, last_error = 'the receiver answered 503'
     WHERE key = 'late'";
@@ -85,7 +85,7 @@ impl Shop {
         self.until(order, user, "paid").await;
     }
 
-    /// Does with an order what its buyer may do.
+    /// Performs a buyer's action on an order.
     async fn act(&self, order: &str, user: &str, what: &str, body: Value) {
         let url = self.system.url(&format!("/api/v1/orders/{order}/{what}"));
         let mut request = reqwest::Client::new().post(url).bearer_auth(self.system.token(user, 0));
@@ -137,13 +137,12 @@ impl Shop {
         order
     }
 
-    /// Lets Eve's order be written from now on.
+    /// From now on, Eve's order can be written.
     pub async fn repair(&self) {
         sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&self.system.sql).await.unwrap();
     }
 
-    /// An application whose policies contradict each other. The manager owns it, and the viewer sees it; neither sees the other
-    /// application.
+    /// An application with contradicting policies. The manager owns it, and the viewer sees it; neither sees the other application.
     pub async fn limits(&self) {
         for named in ["mailer", "scanner"] {
             self.command(&["app", "create", named]).await;
@@ -160,7 +159,7 @@ impl Shop {
         sqlx::raw_sql(MINUTES).execute(&self.system.sql).await.unwrap();
     }
 
-    /// A paused outflow with a letter that waits, and one that is parked.
+    /// A paused outflow with a waiting item and a parked one.
     async fn outflow(&self) {
         let created = ["outflow", "create", "letters", "--rate", "1", "--target", "http://127.0.0.1:9/"];
         self.command(&created).await;

@@ -1,4 +1,4 @@
-//! What a view of the sale page costs: requests, bytes, and the time until the button can be used.
+//! The cost of a view of the sale page: requests, bytes, and the time until the button can be used.
 
 use std::io::Write;
 
@@ -10,10 +10,10 @@ use crate::shop::Shop;
 
 /// The most requests of a view, until the button can be used.
 const REQUESTS_MAX: f64 = 30.0;
-/// The most bytes of a first view, with heads.
+/// The most bytes of a first view, including headers.
 const BYTES_MAX: f64 = 150_000.0;
 
-/// Runs before any script of the page, and notes when the button can be used for the first time, and what the eye sees.
+/// Runs before any script of the page. It records when the button can first be used, and the visible changes.
 const NOTES: &str = "
     window.notes = { usable: null, largest: 0, shifted: 0 };
     new MutationObserver(() => {
@@ -43,7 +43,7 @@ const FIGURES: &str = "(() => {
     };
 })()";
 
-/// Metrics of the DevTools protocol, and what they are called here.
+/// Metrics of the DevTools protocol, and their names here.
 const METRICS: [(&str, &str); 3] =
     [("ScriptDuration", "script_s"), ("TaskDuration", "main_thread_s"), ("JSHeapUsedSize", "heap_bytes")];
 
@@ -86,7 +86,7 @@ fn table(views: &[Value]) -> String {
     text
 }
 
-/// A view costs few requests and few bytes, all of them from the shop itself. The times are shown and not judged.
+/// A view costs few requests and few bytes, all of them from the shop itself. The times are printed and not checked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_of_the_sale_page_is_cheap() {
     let shop = Shop::open().await;
@@ -103,7 +103,7 @@ async fn a_view_of_the_sale_page_is_cheap() {
     forget().await;
     let first = view(&page, &url, "first view").await;
     let second = view(&page, &url, "second view").await;
-    // As Lighthouse measures a phone: slow 4G, and a processor of a quarter of the speed.
+    // Lighthouse's model of a phone: slow 4G, and a processor at a quarter of the speed.
     page.be_a_phone().await;
     page.devtools("Emulation.setCPUThrottlingRate", json!({ "rate": 4 })).await;
     let slow = json!({ "offline": false, "latency": 150, "downloadThroughput": 204_800, "uploadThroughput": 96_000 });
@@ -113,7 +113,7 @@ async fn a_view_of_the_sale_page_is_cheap() {
     let again = view(&page, &url, "second view, phone, slow 4G").await;
 
     let views = [first, second, phone, again];
-    // Not by print!, which shows nothing of a test that passes.
+    // Not by print!, which is hidden in a passing test.
     writeln!(std::io::stdout(), "{}", table(&views)).unwrap();
     std::fs::create_dir_all(SCREENSHOTS).unwrap();
     std::fs::write(format!("{SCREENSHOTS}/figures.json"), serde_json::to_string_pretty(&views).unwrap()).unwrap();

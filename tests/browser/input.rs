@@ -1,4 +1,4 @@
-//! Keys and movements, as a keyboard and a mouse make them.
+//! Keys and movements of a keyboard and a mouse.
 
 use serde_json::{Value, json};
 
@@ -9,17 +9,17 @@ pub const ENTER: char = '\u{E007}';
 pub const LEFT: char = '\u{E012}';
 pub const RIGHT: char = '\u{E014}';
 
-/// The most elements that a keyboard visits on one page.
+/// The most focusable elements of one page.
 const TABS_MAX: usize = 60;
 
-/// What the element that has the focus shows around itself.
+/// The visible outline of the focused element.
 const RING: &str = "(() => {
     const style = getComputedStyle(document.activeElement);
     return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== 'none';
 })()";
 
 impl Page {
-    /// Presses keys one after the other, with pauses as of a person.
+    /// Presses keys one after the other, with a person's pauses.
     pub async fn press(&self, keys: impl IntoIterator<Item = char>) {
         let actions = keys.into_iter().enumerate().flat_map(|(n, key)| {
             let pause = 20 + [0, 35, 10, 60, 5][n % 5];
@@ -33,7 +33,7 @@ impl Page {
         self.post("actions", json!({ "actions": [keyboard] })).await.unwrap();
     }
 
-    /// Presses Tab until an element has the focus. Each one on the way shows that it has it.
+    /// Presses Tab until an element has the focus. Each element on the way must show its focus.
     pub async fn tab_to(&self, selector: &str) {
         self.wait(&format!("document.querySelector({selector:?})?.checkVisibility()")).await;
         for _ in 0..TABS_MAX {
@@ -49,7 +49,7 @@ impl Page {
         panic!("{selector} is not reached by Tab");
     }
 
-    /// Does what a mouse does. A button that is pressed stays so until it is released, also between calls.
+    /// Performs mouse actions. A pressed button stays pressed until it is released, also between calls.
     pub async fn mouse(&self, actions: Vec<Value>) {
         let mouse = json!({
             "type": "pointer", "id": "mouse", "parameters": { "pointerType": "mouse" }, "actions": actions,
@@ -57,7 +57,7 @@ impl Page {
         self.post("actions", json!({ "actions": [mouse] })).await.unwrap();
     }
 
-    /// The middle of an element, which is scrolled into view.
+    /// The middle of an element, after scrolling it into view.
     pub async fn middle(&self, selector: &str) -> (f64, f64) {
         let middle = format!(
             "(() => {{
@@ -86,7 +86,7 @@ pub fn release() -> Value {
     json!({ "type": "pointerUp", "button": 0 })
 }
 
-/// A movement to a place of the window, which takes so many milliseconds.
+/// A movement to a place in the window, in this number of milliseconds.
 pub fn go_to(x: f64, y: f64, duration: u64) -> Value {
     json!({ "type": "pointerMove", "x": x.round(), "y": y.round(), "duration": duration })
 }

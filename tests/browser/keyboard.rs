@@ -7,7 +7,7 @@ use crate::chromium::Page;
 use crate::input::ENTER;
 use crate::shop::Shop;
 
-/// Tab and Enter alone: sign in, answer the challenge, buy, pay. Whatever has the focus shows that it has it.
+/// Tab and Enter alone: sign in, answer the challenge, buy, pay. Each focused element shows its focus.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_by_keyboard_alone() {
     let shop = Shop::open().await;
@@ -36,7 +36,7 @@ async fn a_purchase_by_keyboard_alone() {
     page.tab_to("#orders li .pay").await;
     page.press([ENTER]).await;
     page.wait(&order("paid")).await;
-    // The focus is not lost with the button that has gone.
+    // The focus survives the removal of the button.
     page.wait("document.activeElement !== document.body").await;
     shop.system.settled(&sale).await;
     assert_eq!(shop.system.orders(&sale).await, 1);

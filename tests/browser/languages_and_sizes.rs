@@ -1,4 +1,4 @@
-//! English and Chinese, light and dark, a desk and a phone; and the pictures of them.
+//! English and Chinese, light and dark, a desktop and a phone, with pictures of each.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ async fn dress(shop: &Shop, page: &Page, product: &str, description: &str, alt: 
     shop.command(&set).await;
 }
 
-/// A text that stayed English although the page has it in Chinese.
+/// Finds a text that stayed English although the page has a Chinese one.
 async fn assert_all_chinese(page: &Page, what: &str) {
     let left = "[...document.querySelectorAll('[data-en]')]
         .filter((one) => one.dataset.en !== one.dataset.zh && one.textContent.trim() === one.dataset.en.trim())
@@ -42,7 +42,7 @@ async fn assert_all_chinese(page: &Page, what: &str) {
     assert!(page.is_true("document.documentElement.lang === 'zh-CN'").await, "{what}");
 }
 
-/// The language is chosen by a button, and kept on all pages and over a reload; a browser that prefers Chinese gets it unasked.
+/// A button changes the language on all pages, also after a reload. A browser that prefers Chinese gets it by default.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_language_is_chosen_and_kept() {
     let shop = Shop::open().await;
@@ -75,8 +75,8 @@ async fn the_language_is_chosen_and_kept() {
     shop.close().await;
 }
 
-/// Pages with a picture, in both languages and both colours. Chinese needs a font of the machine: a page without one shows empty
-/// boxes, which a person sees on the pictures.
+/// Pages with a picture, in both languages and both colour schemes. Chinese needs a font of the machine: without one a page shows empty
+/// boxes, which a person sees in the pictures.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_of_the_pages() {
     let shop = Shop::open().await;
@@ -89,7 +89,7 @@ async fn pictures_of_the_pages() {
     dress(&shop, &page, "Celadon teacup", description, "A green teacup, filled and steaming").await;
     let description = "手工拉坯，两次烧成，容量 180 毫升。";
     dress(&shop, &page, "青瓷茶杯", description, "一只盛着热茶的青瓷杯").await;
-    // Pages follow the catalogue within moments.
+    // Pages follow the catalogue shortly afterwards.
     let picture = "document.querySelector('main img[alt]:not([id^=challenge])')";
     for (language, sale) in [("en", &english), ("zh", &chinese)] {
         page.visit(&shop.page_of(sale)).await;
@@ -127,7 +127,7 @@ async fn pictures_of_the_pages() {
     shop.close().await;
 }
 
-/// 360 points wide, in both languages: nothing is cut off or scrolls sideways, and the button is as large as a thumb.
+/// 360 pixels wide, in both languages: nothing is cut off or scrolls horizontally, and the button is as large as a thumb.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_phone_shows_everything() {
     let shop = Shop::open().await;

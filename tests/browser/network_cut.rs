@@ -1,4 +1,4 @@
-//! The network goes away in the middle of a purchase, and comes back.
+//! The network fails in the middle of a purchase, and comes back.
 
 use seckill_harness::{Sale, eventually};
 
@@ -6,33 +6,33 @@ use crate::buyer::{LIVE, order, says};
 use crate::chromium::Page;
 use crate::shop::Shop;
 
-/// What the page says while it does not know.
+/// The page's message while the outcome is unknown.
 pub const HONEST: &str = "no answer|connection|offline|network";
 
-/// The page has been told the buyer's orders.
+/// The page has received the buyer's orders.
 const ORDERS_READ: &str = "performance.getEntriesByType('resource').some(({ name, responseStatus }) =>
     new URL(name).pathname === '/api/v1/orders' && responseStatus === 200)";
 
 async fn before_a_purchase() -> (Shop, Page, Sale) {
     let shop = Shop::open().await;
     let page = Page::open().await;
-    // Two units may be bought, so that a second purchase would be seen.
+    // Two units are allowed, so that a second purchase would be visible.
     let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
     page.wait(LIVE).await;
-    // The page asks for the buyer's orders once at the sign-in: an answer that comes late would name an order that was made meanwhile.
+    // The page asks for the buyer's orders once, at the sign-in. A late answer would include an order that was made meanwhile.
     page.wait(ORDERS_READ).await;
     (shop, page, sale)
 }
 
-/// Nothing is claimed while the network is away; then it comes back, and there is one order, which is paid.
+/// The page claims nothing while the network is away. When it comes back, there is one order, and it is paid.
 async fn offline_and_back(shop: Shop, page: Page, sale: Sale, name: &str) {
     page.wait(&says(HONEST)).await;
     assert!(page.is_true("!document.querySelector('#orders li')").await, "the page claims what it cannot know");
     page.screenshot(name).await;
     page.network(false, 0).await;
-    // The page asks again by itself. If it had given up, it has told the buyer to click once more.
+    // The page retries by itself. If it has given up, it has told the buyer to click again.
     eventually(|| async {
         if page.is_true(&order("pending_payment")).await {
             return Ok(());
@@ -50,11 +50,11 @@ async fn offline_and_back(shop: Shop, page: Page, sale: Sale, name: &str) {
     shop.close().await;
 }
 
-/// The purchase is certain, and its answer gets lost.
+/// The purchase is certain, and its answer is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_lost_is_asked_for_again() {
     let (shop, page, sale) = before_a_purchase().await;
-    // The first answer is held back until the network is cut, and then it is lost.
+    // The first answer is held back until the network is cut, and is then lost.
     let lost = "(() => {
         const real = window.fetch;
         window.fetch = (url, ...more) => {
@@ -86,7 +86,7 @@ async fn a_click_without_a_network_is_sent_later() {
     offline_and_back(shop, page, sale, "network-cut-before-the-purchase").await;
 }
 
-/// A network as on a train: the page works, only later.
+/// A slow network, as on a train: the page works, only later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_network_is_enough() {
     let shop = Shop::open().await;

@@ -1,4 +1,4 @@
-//! The page of a buyer's own orders, and the page of addresses that do not exist.
+//! The page of a buyer's own orders, and the page for unknown addresses.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::chromium::Page;
 use crate::page::{READY, shown};
 use crate::shop::Shop;
 
-/// Presses a button twice in a row, because its effect cannot be undone. A slow browser has forgotten the first press when the second
-/// comes: then both are repeated.
+/// Presses a button twice in a row, because its effect is final. A slow browser has forgotten the first press when the second comes: then
+/// both are repeated.
 async fn press_twice(page: &Page, button: &str, done: &str) {
     let pressed = Cell::new(None::<Instant>);
     eventually(|| async {
         if page.is_true(done).await {
             return Ok(());
         }
-        // The button goes when its effect is on its way.
+        // The button disappears when the request is in flight.
         let is_due = pressed.get().is_none_or(|at| at.elapsed() > Duration::from_secs(20));
         if is_due && page.is_true(&shown(button)).await {
             page.click(button).await;
@@ -30,8 +30,8 @@ async fn press_twice(page: &Page, button: &str, done: &str) {
     .await;
 }
 
-/// Orders of all sales on one page: one is paid there and refunded, one is cancelled, and each leads to its sale. Another
-/// buyer's orders are not there.
+/// Orders of all sales on one page: one is paid there and refunded, one is cancelled, and each links to its sale. Another buyer's orders
+/// are not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     let shop = Shop::open().await;
@@ -52,12 +52,12 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     }
     let link = format!("#orders a[href*='/sales/{}']", second.id);
     page.wait(&format!("document.querySelector({link:?})")).await;
-    // The button that is pressed first is the first order's, whichever that is.
+    // The test presses the button of the first order, whichever it is.
     page.wait(PAYABLE).await;
     page.click("#orders li.pending_payment .pay").await;
     page.wait(&order("paid")).await;
     page.screenshot("orders-page").await;
-    // What cannot be undone needs two presses.
+    // A final action needs two presses.
     press_twice(&page, "#orders li.pending_payment .cancel", &order("cancelled")).await;
     press_twice(&page, "#orders li.paid .refund", &order("refunded")).await;
     page.screenshot("orders-page-settled").await;
@@ -72,7 +72,7 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     shop.close().await;
 }
 
-/// An address that does not exist is a page too: it says so, and leads back.
+/// An unknown address has a page too: it says so, and links back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_page_leads_back() {
     let shop = Shop::open().await;

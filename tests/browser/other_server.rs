@@ -1,4 +1,4 @@
-//! The published bundle on a plain file server of another kind, with the API at another origin.
+//! The published bundle on another file server, with the API at another origin.
 
 use crate::buyer::order;
 use crate::chromium::Page;

@@ -1,4 +1,4 @@
-//! What every page has: addresses, elements, languages, sizes and colours.
+//! Common to all pages: addresses, elements, languages, sizes and colours.
 
 use fantoccini::Locator;
 use fantoccini::elements::Element;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::chromium::Page;
 
-/// The script of the page has started, and has drawn what it knows.
+/// The script of the page has started, and has drawn its data.
 pub const READY: &str = "document.documentElement.dataset.ready === '1'";
 
 /// Whether an element is shown.
@@ -15,7 +15,7 @@ pub fn shown(selector: &str) -> String {
     format!("document.querySelector({selector:?})?.checkVisibility()")
 }
 
-/// The text of an element as it is read aloud or seen.
+/// The text of an element, as it is seen or read aloud.
 pub fn text(selector: &str) -> String {
     format!("(document.querySelector({selector:?})?.innerText ?? '')")
 }
@@ -37,7 +37,7 @@ impl Page {
         self.client.find(Locator::Css(selector)).await.map_err(|error| error.to_string())
     }
 
-    /// Clicks an element once it can be clicked: until then it is redrawn, hidden or covered, and not clicked.
+    /// Clicks an element when it is clickable: before, it is redrawn, hidden or covered.
     pub async fn click(&self, selector: &str) {
         eventually(|| async {
             let element = self.element(selector).await?;
@@ -46,7 +46,7 @@ impl Page {
         .await;
     }
 
-    /// Types into a field that is empty.
+    /// Types into an empty field.
     pub async fn fill(&self, selector: &str, text: &str) {
         eventually(|| async {
             let element = self.element(selector).await?;
@@ -55,20 +55,20 @@ impl Page {
         .await;
     }
 
-    /// A phone: 360 by 740, which is among the smallest in use.
+    /// A phone: 360 by 740 pixels, one of the smallest in use.
     pub async fn be_a_phone(&self) {
         let size = json!({ "width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": true });
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
     }
 
-    /// Shows pages in the colours of a system that is set to `light` or `dark`.
+    /// Shows pages in the colours of a system set to `light` or `dark`.
     pub async fn prefer(&self, colours: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": colours }]);
         self.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
         self.wait(&format!("matchMedia('(prefers-color-scheme: {colours})').matches")).await;
     }
 
-    /// Switches the language, and waits until the page speaks it.
+    /// Switches the language, and waits until the page uses it.
     pub async fn speak(&self, language: &str) {
         if !self.is_true(&format!("document.documentElement.lang.startsWith({language:?})")).await {
             self.click("#language").await;
@@ -78,7 +78,7 @@ impl Page {
 
     /// Nothing of the page is wider than the screen.
     pub async fn assert_fits(&self, what: &str) {
-        // A part of the page that scrolls by itself may hide what is beyond its edge.
+        // A part of the page that scrolls by itself may hide content beyond its edge.
         let beyond = "(() => {
             const width = document.documentElement.clientWidth;
             const scrolls = (one) => one && one !== document.body
@@ -93,13 +93,13 @@ impl Page {
         assert!(self.number(scroll).await <= self.number(width).await, "{what} scrolls sideways");
     }
 
-    /// The requests of this page whose address ends so, answered or not.
+    /// The number of this page's requests with this ending, answered or not.
     pub async fn requests(&self, ending: &str) -> f64 {
         let named = format!("performance.getEntriesByType('resource').filter((one) => one.name.endsWith({ending:?}))");
         self.number(&format!("{named}.length")).await
     }
 
-    /// Makes the network so slow (milliseconds until an answer begins) or takes it away.
+    /// Cuts the network off, or slows it down (milliseconds until an answer begins).
     pub async fn network(&self, offline: bool, latency_ms: u32) {
         let unlimited = json!({
             "offline": offline, "latency": latency_ms, "downloadThroughput": -1, "uploadThroughput": -1,

@@ -26,12 +26,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A process that was killed a moment ago may still write. What stays is cleared with the target folder.
+        // A process that was just killed may still write. The rest is deleted with the target folder.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// chromedriver takes a free port of IPv6, and ends if the same port of IPv4 is taken. Then it is started again, so often in all.
+/// chromedriver takes a free port of IPv6, and ends if the same port of IPv4 is taken. Then it is started again, up to this number of
+/// starts.
 const STARTS: usize = 5;
 
 /// A server that chooses its own port, and prints it. It is killed when the value is dropped.
@@ -41,7 +42,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A command whose process the kernel kills when the calling thread ends: a test that is killed cannot end it itself.
+    /// A command with a process that the kernel kills when the calling thread ends: a killed test cannot end it itself.
     pub fn command(program: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", program]);
@@ -78,7 +79,7 @@ impl Server {
     }
 }
 
-/// The port that a line names: "… was started successfully on port 40123." Port 0 only repeats what was asked for.
+/// The port that a line names: "… was started successfully on port 40123." Port 0 only repeats the argument.
 fn port(line: &str) -> Option<u16> {
     let (_, rest) = line.split_once(" port ")?;
     let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;

@@ -1,4 +1,4 @@
-//! One purchase, from waiting for the start to the payment, and what may come in between.
+//! One purchase, from the wait for the start to the payment, with its interruptions.
 
 use seckill::domain::ids::Shard;
 use seckill_harness::{Sale, eventually, redis_at};
@@ -7,8 +7,8 @@ use crate::buyer::{COUNTDOWN_S, GREY, LIVE, order, says};
 use crate::chromium::Page;
 use crate::shop::Shop;
 
-/// Moves the start of a sale: it is so many seconds from now, in PostgreSQL and in Redis. Then the buyer comes back to the page, which
-/// therefore asks anew when the sale starts. So the start waits for the steps of a test, however slow the machine is.
+/// Moves the start of a sale to this number of seconds from now, in PostgreSQL and in Redis. Then the buyer comes back to the page, which
+/// loads the new start. So the start waits for the steps of a test, however slow the machine is.
 pub async fn move_start(shop: &Shop, page: &Page, sale: &Sale, seconds: f64) {
     let system = &shop.system;
     let moved = "UPDATE sales SET starts_at = now() + make_interval(secs => $2) WHERE id = $1
@@ -24,7 +24,7 @@ pub async fn move_start(shop: &Shop, page: &Page, sale: &Sale, seconds: f64) {
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))").await;
 }
 
-/// Keeps the Idempotency-Key of each purchase that the page asks for. A request that is not answered is repeated under the same.
+/// Records the Idempotency-Key of each purchase request of the page. An unanswered request is repeated under the same key.
 const COUNT_PURCHASES: &str = "(() => {
     const ask = window.fetch;
     window.purchases = new Set();
@@ -36,8 +36,8 @@ const COUNT_PURCHASES: &str = "(() => {
     };
 })()";
 
-/// The button is grey and the countdown runs; at the start the button lights up by itself. One click buys, and the payment is
-/// seen on the page.
+/// The button is grey and the countdown runs; at the start the button becomes active by itself. One click buys, and the page shows the
+/// payment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_waits_for_the_start_buys_and_pays() {
     let shop = Shop::open().await;
@@ -60,7 +60,7 @@ async fn a_buyer_waits_for_the_start_buys_and_pays() {
     page.evaluate(COUNT_PURCHASES).await;
     page.click("#buy").await;
     page.wait(&order("pending_payment")).await;
-    // The wait is shown step by step, and the time to pay runs down.
+    // The wait is shown step by step, and the time to pay counts down.
     assert!(page.is_true("document.querySelectorAll('#steps > li').length >= 3").await);
     assert!(page.is_true(r"/\d\d:\d\d/.test(document.querySelector('#orders li').innerText)").await);
     page.screenshot("order-waits-for-payment").await;
@@ -74,7 +74,7 @@ async fn a_buyer_waits_for_the_start_buys_and_pays() {
     shop.close().await;
 }
 
-/// A double click makes one purchase, even where two are allowed. The button rests for ten seconds, and then lights up again.
+/// A double click makes one purchase, even if two are allowed. The button is disabled for ten seconds, and then active again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_double_click_makes_one_order() {
     let shop = Shop::open().await;
@@ -98,7 +98,7 @@ async fn a_double_click_makes_one_order() {
     shop.close().await;
 }
 
-/// "Sold out" is said, and taken back when another buyer's unit returns: the button lights up by itself, and buys.
+/// "Sold out" appears, and disappears when another buyer's unit returns: the button becomes active by itself, and buys.
 #[tokio::test(flavor = "multi_thread")]
 async fn sold_out_and_back_again() {
     let shop = Shop::open().await;
@@ -128,8 +128,8 @@ async fn sold_out_and_back_again() {
     shop.close().await;
 }
 
-/// The page is loaded again while the answer to a purchase is still on its way: the same purchase is asked for again, without a
-/// click, and there is one order.
+/// The page is reloaded while the answer to a purchase is in flight. The page repeats the same purchase without a click, and there is one
+/// order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_in_the_middle_of_a_purchase_resumes_it() {
     let shop = Shop::open().await;
@@ -138,7 +138,7 @@ async fn a_reload_in_the_middle_of_a_purchase_resumes_it() {
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
     page.wait(LIVE).await;
-    // The answer never comes back to the page.
+    // The answer never reaches the page.
     let lost = "(() => {
         const real = window.fetch;
         window.fetch = (url, ...more) => {

@@ -1,4 +1,4 @@
-//! A system, its bank, and sales made as a shop makes them: by the command.
+//! A system, its bank, and sales created by the command, as a shop does.
 
 use seckill::domain::ids::SaleId;
 use seckill_harness::folder::free_address;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::program::Folder;
 
-/// So many tests with a browser run at once: a browser keeps a core busy while a page loads.
+/// The number of concurrent browser tests: a browser uses a whole core while a page loads.
 static BROWSERS: Semaphore = Semaphore::const_new(2);
 
 pub struct Shop {

@@ -48,7 +48,7 @@ struct End {
 
 /// PostgreSQL and this process share one clock. The slack covers the time between reading the clock and writing the row.
 const SLACK: Duration = Duration::from_millis(100);
-/// How many contradictions are shown.
+/// The number of contradictions shown.
 const SHOWN: usize = 5;
 
 impl History {
@@ -60,7 +60,7 @@ impl History {
         self.calls.iter().filter(|call| call.status == 202).count()
     }
 
-    /// How many requests had this answer.
+    /// The number of requests with this answer.
     pub fn count_answers(&self, status: u16, code: &str) -> usize {
         self.calls.iter().filter(|call| call.status == status && call.code == code).count()
     }
@@ -164,7 +164,7 @@ fn check_answers(calls: &[&Call], wrong: &mut Vec<String>) {
     }
 }
 
-/// An order must come from a request of its buyer. A buyer whose purchase is committed must not hear "sold out", 403 or 404.
+/// An order must come from a request of its buyer. A buyer with a committed purchase must not get "sold out", 403 or 404.
 fn check_owner(order: Uuid, end: &End, calls: &[&Call], lasting: bool, wrong: &mut Vec<String>) {
     let open = |call: &&&Call| matches!(call.status, 0 | 202 | 503) || call.order == Some(order);
     if !calls.iter().any(|call| open(&call)) {

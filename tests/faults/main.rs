@@ -1,12 +1,12 @@
 //! The fault suite: injects faults into a whole system during a rush, on real servers, and ends every run in an audit.
 //!
-//! `./dev test --faults [--only F5] [--seed N]` starts the servers (the set `faults`) and this runner. A run is one
-//! scenario with one seed: it sets up a system of its own (database, prefixes, processes) and five sales, starts a rush at one of
-//! them and sends a few buyers to the others, injects the fault at a random moment, restarts what was killed, waits for rest, runs
-//! `seckill audit`, sells the last units, and checks the history of all calls against the end state. It prints one line.
+//! `./dev test --faults [--only F5] [--seed N]` starts the servers (the set `faults`) and this runner. A run is one scenario with one seed.
+//! It sets up its own system (database, prefixes, processes) and five sales. It starts a rush at one of them, sends a few buyers to the
+//! others, and injects the fault at a random moment. Then it restarts the killed processes, waits for rest, runs `seckill audit`, sells the
+//! last units, and checks the history of all calls against the end state. It prints one line.
 //!
-//! Reading order: `servers` and `service` start and kill processes, `world` sets up a system, `rush` is the crowd, `history`
-//! checks the answers, `run` is the course of every scenario; then the scenarios by theme. docs/protocol.md lists the faults.
+//! Reading order: `servers` and `service` start and kill processes, `world` sets up a system, `rush` is the crowd, `history` checks the
+//! answers, `run` is the course of every scenario; then the scenarios by theme. docs/protocol.md lists the faults.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on must fail
 
@@ -45,7 +45,7 @@ pub struct Options {
     pub place: Option<String>,
     /// Whether outages have their full length.
     pub full: bool,
-    /// Shards of the sale, at least.
+    /// The minimum number of shards of the sale.
     pub shards: u8,
 }
 
@@ -67,7 +67,7 @@ struct Args {
     /// Run only this place of `places`, such as relay.published
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(seckill::failpoint::PLACES))]
     place: Option<String>,
-    /// Divide the stock of each sale into so many shards, 1 to 64 (protocol, rule 15)
+    /// Divide the stock of each sale into this many shards, 1 to 64 (protocol, rule 15)
     #[arg(long, default_value_t = 1)]
     shards: u8,
     /// Give outages their full length of a minute
@@ -157,7 +157,7 @@ async fn main() -> ExitCode {
         for seed in seeds.clone() {
             let (place, rounds, full, shards) = (args.place.clone(), args.rounds, args.full, args.shards);
             let options = Options { servers: Arc::clone(&servers), seed, rounds, place, full, shards };
-            // In a task of its own, so that a panic is one run's failure.
+            // In a separate task, so that a panic fails one run only.
             let ended = tokio::spawn(play(name, options)).await;
             match ended.map_err(anyhow::Error::from).and_then(|summary| summary) {
                 Ok(summary) => {

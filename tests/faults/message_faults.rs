@@ -21,7 +21,7 @@ use crate::rush::Plan;
 use crate::service::Role;
 use crate::world::{Setup, World};
 
-/// How long messages may take to reach their queue.
+/// The time limit for messages to reach their queue.
 const TO_ARRIVE: Duration = Duration::from_secs(30);
 
 /// F9: purchases and expiries take effect once, delivered ten times before and after their effect, alone and many in a message.
@@ -108,7 +108,7 @@ fn poison_messages_to_publish() -> Vec<Outgoing> {
 /// Buyers whose orders the schema refuses.
 const REFUSED_BUYERS: [&str; 3] = ["u7", "u42", "u111"];
 
-/// F13: poison messages are parked at the cap or dead-lettered, the others flow, and the log has an alarm.
+/// F13: poison messages are parked at the maximum of attempts or dead-lettered, the others continue, and the log has an alarm.
 pub async fn poison_messages(options: Options) -> anyhow::Result<RunSummary> {
     let settings = [
         ("SECKILL_OUTBOX__MAX_ATTEMPTS", "3"),
@@ -166,12 +166,12 @@ pub async fn poison_messages(options: Options) -> anyhow::Result<RunSummary> {
 
 const PARKED: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'parked'";
 
-/// Where the poison messages of the run are.
+/// The places of the run's poison messages.
 #[derive(Debug, Default)]
 struct Poison {
     /// In the dead-letter queue.
     dead: usize,
-    /// Rejected, and kept by their source because the dead-letter queue takes no more.
+    /// Rejected, and kept by their source because the dead-letter queue is full.
     kept: usize,
 }
 
@@ -204,7 +204,7 @@ pub async fn ready_messages(world: &World, queue: &str) -> anyhow::Result<u32> {
     Ok(channel.queue_declare(queue.into(), passive, FieldTable::default()).await?.message_count())
 }
 
-/// Waits until the poison messages are where the condition expects them.
+/// Waits until the poison messages are in the places that the condition expects.
 async fn wait_for_poison(world: &World, what: &str, there: impl Fn(&Poison) -> bool) -> anyhow::Result<Poison> {
     let begun = Instant::now();
     loop {
@@ -217,7 +217,7 @@ async fn wait_for_poison(world: &World, what: &str, there: impl Fn(&Poison) -> b
     }
 }
 
-/// F23: the source keeps the message, the others flow, and once there is room again nothing is lost.
+/// F23: the source keeps the message, and the others continue. When there is room again, nothing is lost.
 pub async fn no_dead_letters(options: Options) -> anyhow::Result<RunSummary> {
     // RabbitMQ retries a dead letter after three minutes. A shorter time must be set before the queue is declared.
     let retry = "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 2000).";

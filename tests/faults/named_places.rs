@@ -19,8 +19,8 @@ use crate::world::{Setup, World};
 pub async fn all_places(options: Options) -> anyhow::Result<RunSummary> {
     let mut sum = RunSummary::default();
     let (mut held, mut failed) = (0, Vec::new());
-    // A purchase does not pass the places of outflows, money, order webhooks, cancellations and removals: tests/outflow, tests/money,
-    // and the tests of these names in tests/api cover them.
+    // A purchase does not pass the places of outflows, money, order webhooks, cancellations and removals: tests/outflow, tests/money, and
+    // the tests of these names in tests/api cover them.
     let elsewhere =
         ["remove.", "cancel.", "outflow.", "pay.", "paid.", "status.", "money.", "refund.", "refunded.", "webhook."];
     let passed = |place: &str| !elsewhere.iter().any(|beginning| place.starts_with(beginning));
@@ -52,17 +52,17 @@ pub async fn all_places(options: Options) -> anyhow::Result<RunSummary> {
 /// How to bring a process to a place.
 struct Approach {
     role: Role,
-    /// How often the place is passed before the process dies, at most.
+    /// The most passes of the place before the process dies.
     passes: u32,
     pay_within_s: i64,
-    /// More than one where only a purchase with a loan passes the place.
+    /// More than one if only a purchase with a loan passes the place.
     shards: u8,
     settings: Vec<(&'static str, String)>,
-    /// What delays one of the instances that sell.
+    /// The delay of one of the selling instances.
     delay: Option<&'static str>,
-    /// What delays the process itself.
+    /// The delay of the process itself.
     slow: &'static str,
-    /// What is done to the database before the rush.
+    /// A change of the database before the rush.
     sql: &'static str,
     plan: Plan,
 }
@@ -77,7 +77,7 @@ const NO_WHOLE_GROUPS: &str = "
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF NEW.group_id <> NEW.id THEN RAISE EXCEPTION 'no whole groups'; END IF; RETURN NEW; END $$;
     CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()";
-/// Each order has to be made by itself.
+/// Each order must be made alone.
 const NO_COMPANY: &str = "
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF (SELECT count(*) FROM made) > 1 THEN RAISE EXCEPTION 'no company'; END IF; RETURN NULL; END $$;
@@ -96,7 +96,7 @@ impl Approach {
             sql: "",
             plan: Plan::default(),
         };
-        // All come at once, so that calls to Redis have company.
+        // All come at once, so that calls to Redis carry several purchases.
         let crowd = Plan { rate: 20_000.0, ..Plan::default() };
         let hurried = |approach| Self {
             // Every hold, and every open loan, is old enough for the reconciler.
@@ -111,7 +111,7 @@ impl Approach {
             "refill" if place == "refill.shard_opened" => Self { shards: 8, ..approach(Role::Serve, 6) },
             "loan" => Self { shards: 8, ..approach(Role::Serve, 10) },
             "release" if place == "release.at_lender" => Self { shards: 8, pay_within_s: 1, ..approach(Role::Work, 1) },
-            // Loans stay open long enough to be looked at, one after the other.
+            // Loans stay open long enough to be checked, one after the other.
             "reconcile" if place == "reconcile.barred" => {
                 let delay = Some("loan.written=10*sleep(500)");
                 hurried(Self { shards: 8, delay, ..approach(Role::Work, 2) })
@@ -121,8 +121,8 @@ impl Approach {
                 Self { sql: NO_GROUP_ROWS, plan: crowd, ..approach(Role::Serve, 10) }
             }
             "commit" | "confirm" => approach(Role::Serve, 40),
-            // Two other workers share the messages, and the orders of a group need only one.
-            // The broker seems to take longer than rows stay locked.
+            // Two other workers share the messages, and the orders of a group need only one. The broker's delay exceeds the time-out of row
+            // locks.
             "relay" if place == "relay.leased" => {
                 Self { settings: small_batches(), slow: "relay.sending=sleep(700);", ..approach(Role::Work, 1) }
             }
@@ -132,7 +132,7 @@ impl Approach {
                 let sql = if place.starts_with("group.split") { NO_WHOLE_GROUPS } else { "" };
                 Self { settings: small_batches(), sql, plan: crowd, ..approach(Role::Work, 3) }
             }
-            // The message waits for 20 s on the ladder, comes five seconds early, and goes round again.
+            // The message spends 20 s on the ladder, comes five seconds early, and goes round again.
             "expire" if place == "expire.round_again" => {
                 Self { pay_within_s: 25, plan: crowd, ..approach(Role::Work, 0) }
             }
@@ -181,7 +181,7 @@ fn victim_of(world: &mut World, role: Role, victim: usize) -> &mut Process {
     if role == Role::Serve { &mut world.serve[victim] } else { &mut world.work[victim] }
 }
 
-/// Forces refills again and again until the victim is the instance that refills.
+/// Forces refills until the victim is the instance that refills.
 async fn make_redis_forget(world: &mut World, victim: usize) -> anyhow::Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < TO_DIE {

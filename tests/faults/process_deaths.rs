@@ -1,4 +1,4 @@
-//! F1, F2, F3, F21, F32: a process of the service dies on the worst line, receives SIGTERM, or is one of many that dies.
+//! F1, F2, F3, F21, F32: a process of the service dies on the worst line, receives SIGTERM, or is one of many that die.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -16,12 +16,12 @@ use crate::rush::Plan;
 use crate::service::Role;
 use crate::world::{Setup, World};
 
-/// How long a rush may take to reach the place where a process is to die, on a machine that is busy with something else.
+/// The time limit for a rush to reach the place of death, on a busy machine.
 pub const TO_DIE: Duration = Duration::from_secs(120);
 
-/// F1: after the reconciler has run I1 holds, and the same Idempotency-Key gets the same ticket.
+/// F1: after the reconciler has run, I1 holds, and the same Idempotency-Key gets the same ticket.
 pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
-    // It may have been a repeat that died: then once more.
+    // The process may have died in a repeat: then the run is repeated.
     for round in 0..KILLS_MAX {
         let (left, summary) =
             killed_before_row_once(&Options { seed: options.seed + 1_000 * round, ..options.clone() }).await?;
@@ -32,9 +32,9 @@ pub async fn killed_before_row(options: Options) -> anyhow::Result<RunSummary> {
     anyhow::bail!("no hold was left without its row, {KILLS_MAX} times");
 }
 
-/// Returns how many holds were left without a row, too.
+/// Also returns the number of holds without a row.
 async fn killed_before_row_once(options: &Options) -> anyhow::Result<(usize, RunSummary)> {
-    // Neither another instance, to which a buyer could come again, nor the reconciler finishes the holds before the run has looked.
+    // Before the run has checked the holds, nothing finishes them: neither another instance, by a buyer's repeat, nor the reconciler.
     let settings = vec![("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "15000".into())];
     let mut world = World::new(options, Setup { serve: 0, settings, ..Setup::default() }).await?;
     let passes = world.rng.random_range(20..250);
@@ -61,7 +61,7 @@ async fn killed_before_row_once(options: &Options) -> anyhow::Result<(usize, Run
     Ok((left, summary))
 }
 
-/// How often a process is killed until it has left a hold.
+/// The most kills of a process until it leaves a hold.
 const KILLS_MAX: u64 = 5;
 
 /// F2: the messages are delivered again, and take effect once.
@@ -115,7 +115,7 @@ pub fn small_batches() -> Vec<(&'static str, String)> {
     vec![("SECKILL_OUTBOX__BATCH_MAX", "50".into()), ("SECKILL_ORDERS__BATCH_MAX", "50".into())]
 }
 
-/// F21: an instance, then the worker, finish their work, lose no ticket, and end with exit code 0.
+/// F21: an instance and then the worker finish their work, lose no ticket, and end with exit code 0.
 pub async fn terminated_under_load(options: Options) -> anyhow::Result<RunSummary> {
     let mut world = World::new(&options, Setup::default()).await?;
     let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
@@ -126,7 +126,7 @@ pub async fn terminated_under_load(options: Options) -> anyhow::Result<RunSummar
     ensure!(status.success(), "serve ended with {status}");
     let gone = SystemTime::now();
     sleep(Duration::from_millis(300)).await;
-    // The instance has finished what it began. The pause lets the other instance finish what it had under way.
+    // The instance has finished its work. The pause lets the other instance finish its requests in flight.
     let left = world.watch().holds_without_row(gone).await?;
     ensure!(left.is_empty(), "{} holds were left without a row: {left:?}", left.len());
     world.work[0].terminate().await?;
@@ -136,7 +136,7 @@ pub async fn terminated_under_load(options: Options) -> anyhow::Result<RunSummar
     world.work[0].restart().await?;
     run.wait_until_recovered().await?;
     let (mut summary, history) = run.checked(&mut world).await?;
-    // A request may meet a connection that is being closed. A request in progress must have its answer.
+    // A request may meet a closing connection. A request in progress must get its answer.
     let cut: Vec<_> = history.calls.iter().filter(|call| call.code == "cut" && call.sent < fault_injected).collect();
     for call in &cut {
         let made: i64 = sqlx::query_scalar(
@@ -158,10 +158,10 @@ pub async fn terminated_under_load(options: Options) -> anyhow::Result<RunSummar
     Ok(summary)
 }
 
-/// How long a process is stopped before it is killed, so that requests and messages are under way in it.
+/// How long a process is stopped before the kill, so that it has requests and messages in flight.
 const STOPPED: Duration = Duration::from_millis(300);
 
-/// F32: the others go on, and answer those whom the dead one left without an answer. Nobody is started again.
+/// F32: the others continue, and answer the unanswered buyers of the dead process. No process is restarted.
 pub async fn one_of_many_killed(options: Options) -> anyhow::Result<RunSummary> {
     let mut world = World::new(&options, Setup { serve: 4, work: 2, edge: true, ..Setup::default() }).await?;
     let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
@@ -169,7 +169,7 @@ pub async fn one_of_many_killed(options: Options) -> anyhow::Result<RunSummary> 
     world.work[0].pause().await?;
     world.serve[victim].pause().await?;
     sleep(STOPPED).await;
-    // Before the deaths: those whom they leave without an answer hear so at once.
+    // Measured before the deaths: the unanswered buyers see the cut immediately.
     let killed = run.fault_injected();
     world.serve[victim].kill9().await?;
     world.work[0].kill9().await?;

@@ -15,7 +15,7 @@ use crate::world::{Setup, World};
 pub async fn rounds(options: Options) -> anyhow::Result<RunSummary> {
     let mut sum = RunSummary::default();
     for round in 1..=options.rounds {
-        // Every round has a seed of its own, so that it can run alone.
+        // Every round has its own seed, so that it can run alone.
         let seed = options.seed * 1_000 + round;
         let (summary, victim) = one_round(&Options { seed, ..options.clone() })
             .await

@@ -49,7 +49,7 @@ pub async fn last_writes_lost(options: Options) -> anyhow::Result<RunSummary> {
     Ok(summary)
 }
 
-/// The file to which Redis appends, from now on without rewriting it.
+/// Redis's append-only file, which is not rewritten from now on.
 async fn append_only_file(world: &World) -> anyhow::Result<PathBuf> {
     let _: () = world.redis_command(&["CONFIG", "SET", "auto-aof-rewrite-percentage", "0"]).await?;
     let folder: (String, String) = world.redis_command(&["CONFIG", "GET", "dir"]).await?;
@@ -167,7 +167,7 @@ async fn restart_empty_redis(options: &Options) -> anyhow::Result<()> {
     redis_command(&redis::Client::open(options.servers.url("REDIS_URL"))?, &["FLUSHALL"]).await
 }
 
-/// F36: sentinels promote the replica of a master that was killed, and the service follows them.
+/// F36: sentinels promote the replica of a killed master, and the service follows them.
 pub async fn failed_over_by_sentinels(options: Options) -> anyhow::Result<RunSummary> {
     failed_over(&options, Setup::default(), Plan::default(), "").await
 }
@@ -235,19 +235,19 @@ pub async fn flushed(options: Options) -> anyhow::Result<RunSummary> {
     Ok(summary)
 }
 
-/// How long all sales may take to be filled.
+/// The time limit for the refill of all sales.
 const TO_FILL: Duration = Duration::from_secs(120);
-/// The sales beside the one that sells.
+/// The sales next to the selling one.
 const PLANNED: i64 = 1000;
 
-/// F24: the sale that sells is back first, and a sale that cannot be refilled delays none of the others. With an odd seed
-/// Redis comes back with what it had, and with an even one it comes back empty.
+/// F24: the selling sale is back first, and a sale that cannot be refilled delays no other. With an odd seed Redis keeps its data, and with
+/// an even one it comes back empty.
 pub async fn restarted_with_many_sales(options: Options) -> anyhow::Result<RunSummary> {
     let emptied = options.seed.is_multiple_of(2);
     let mut world = World::new(&options, Setup::default()).await?;
     plan_sales(&world, PLANNED).await?;
     let mut sick = world.sql.begin().await?;
-    // One that is planned: those with buyers have the smallest numbers.
+    // A planned one: sales with buyers have the smallest ids.
     let sql = "SELECT sale_id FROM sale_epochs WHERE sale_id > $1 ORDER BY random() LIMIT 1 FOR UPDATE";
     sqlx::query(sql).bind(world.sales().map(|sale| sale.id).max()).fetch_one(&mut *sick).await?;
 
@@ -282,7 +282,7 @@ pub async fn restarted_with_many_sales(options: Options) -> anyhow::Result<RunSu
     Ok(summary)
 }
 
-/// When Redis has answered again: `./dev up` looks for it from time to time only.
+/// The moment when Redis answers again: `./dev up` checks only from time to time.
 async fn answers_again(world: &World) -> anyhow::Result<SystemTime> {
     let asked = async {
         while world.redis_command::<String>(&["PING"]).await.is_err() {
@@ -293,7 +293,7 @@ async fn answers_again(world: &World) -> anyhow::Result<SystemTime> {
     tokio::time::timeout(TO_FILL, asked).await.context("Redis does not answer")
 }
 
-/// Plans so many sales, and waits until they are in Redis.
+/// Plans this number of sales, and waits until they are in Redis.
 async fn plan_sales(world: &World, number: i64) -> anyhow::Result<()> {
     sqlx::query(
         "WITH planned AS (
@@ -312,7 +312,7 @@ async fn plan_sales(world: &World, number: i64) -> anyhow::Result<()> {
     filled_since(world, SystemTime::UNIX_EPOCH, 0).await.map(drop)
 }
 
-/// Waits until all sales but `missing` have been filled in Redis since this moment. Returns when the last one was.
+/// Waits until all sales but `missing` have been refilled in Redis since this moment. Returns the time of the last one.
 async fn filled_since(world: &World, since: SystemTime, missing: i64) -> anyhow::Result<SystemTime> {
     let (begun, since) = (Instant::now(), chrono::DateTime::<chrono::Utc>::from(since));
     loop {

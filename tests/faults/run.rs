@@ -1,5 +1,5 @@
-//! The course of a run: a rush, with a few buyers in the neighbours, a fault during the rush, rest, an audit, the sale of the last
-//! units, the check of the histories.
+//! The course of a run: a rush with a few buyers in the neighbours, a fault, rest, an audit, the sale of the last units, the check of the
+//! histories.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,10 +13,10 @@ use crate::run_summary::{RunSummary, Watch, first_order_after};
 use crate::rush::{Plan, Rush};
 use crate::world::{Sale, World};
 
-/// How long the system may take to come to rest. The default settings resend after 30 s, and the sweeper runs every 15 s.
+/// The time limit for rest. The default settings resend after 30 s, and the sweeper runs every 15 s.
 const TO_REST: Duration = Duration::from_secs(90);
 
-/// The neighbours together have a fifth as many buyers as the sale of the rush, who come as long. Their names begin so.
+/// Each neighbour has a twentieth of the rush's buyers, over the same time. Their names have this prefix.
 const NEIGHBOUR_PART: usize = 20;
 const NEIGHBOUR_NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -28,7 +28,7 @@ pub struct Run {
     pub summary: RunSummary,
     fault_injected: Option<SystemTime>,
     watch: Watch,
-    /// Ends with the moment at which the system was complete again.
+    /// Ends with the moment when the system was complete again.
     complete: Option<JoinHandle<Option<SystemTime>>>,
 }
 
@@ -67,20 +67,20 @@ impl Run {
         *self.fault_injected.insert(now)
     }
 
-    /// Admits no more buyers to any sale. Those already admitted go on.
+    /// Admits no more buyers to any sale. Admitted buyers continue.
     pub fn admit_no_more(&self) {
         self.beside.iter().chain([&self.rush]).for_each(Rush::admit_no_more);
     }
 
-    /// When the first 202 arrived in each of the neighbours among the requests that were sent after `moment`.
+    /// For each neighbour, the time of the first 202 among the requests sent after `moment`.
     pub fn first_promises_beside_after(&self, moment: SystemTime) -> Vec<Option<SystemTime>> {
         self.beside.iter().map(|rush| rush.first_promise_after(moment)).collect()
     }
 
-    /// Waits, after the restart of what was killed, until the system sells and is complete again; then admits no more buyers.
+    /// After the restart of the killed processes, waits until the system sells and is complete again. Then admits no more buyers.
     pub async fn wait_until_recovered(&mut self) -> anyhow::Result<()> {
         let fault_injected = self.fault_injected.context("no fault was injected")?;
-        // The system may have looked complete before the fault took effect, so check once more.
+        // The system may have looked complete before the fault took effect, so check again.
         self.watch.clone().complete_after(fault_injected).await.context("never complete again")?;
         for _ in 0..100 {
             if self.rush.first_promise_after(fault_injected).is_some() || self.rush.is_over() {
@@ -131,7 +131,7 @@ impl Run {
     }
 }
 
-/// Sells the remaining units of each sale, to the last one and not one more, and audits. Where units come back, none is the last.
+/// Sells the remaining units of each sale, exactly to the last one, and audits. If units come back, there is no last one.
 pub async fn sell_last_units(world: &mut World, histories: &mut [History]) -> anyhow::Result<()> {
     let sales: Vec<Sale> = world.sales().cloned().collect();
     for (sale, history) in sales.iter().zip(histories).filter(|(sale, _)| sale.is_lasting()) {

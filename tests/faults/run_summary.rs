@@ -1,4 +1,4 @@
-//! The result of a run as one line, and how long the system was incomplete.
+//! The result of a run as one line, and the time during which the system was incomplete.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -57,8 +57,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits until the system is complete: Redis serves the ledger's epoch of each sale, on the run that it was filled on, and every
-    /// hold from before `moment` is committed. Returns when that was.
+    /// Waits until the system is complete: Redis serves the ledger's epoch of each sale, on the run of its refill, and every hold from
+    /// before `moment` is committed. Returns the time.
     pub async fn complete_after(self, moment: SystemTime) -> Option<SystemTime> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -116,7 +116,7 @@ impl Watch {
     }
 }
 
-/// When the first purchase of the rush made after `moment` had become an order.
+/// The time when the first purchase of the rush after `moment` had become an order.
 pub async fn first_order_after(world: &World, moment: SystemTime) -> anyhow::Result<Option<SystemTime>> {
     let first: Option<DateTime<Utc>> = sqlx::query_scalar(
         "SELECT min(o.created_at) FROM orders o JOIN purchase_records p ON p.order_id = o.id

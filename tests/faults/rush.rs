@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::history::{Call, History};
 use crate::world::{Sale, World};
 
-/// How many buyers come, and how fast.
+/// The number and the rate of buyers.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub name: &'static str,
@@ -36,8 +36,8 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Names of buyers, in the order in which they come. Twice as many are at home at the first shard as at any other, so that many have to
-    /// borrow (protocol, rule 15).
+    /// Names of buyers, in the order of arrival. The first shard is home to twice as many as any other, so that many must borrow (protocol,
+    /// rule 15).
     fn names(self, shards: SaleShards) -> impl Iterator<Item = String> {
         let comes = move |(n, user): &(usize, String)| n % 2 == 0 || shards.home(user) == Shard::FIRST;
         (0..)
@@ -52,9 +52,9 @@ impl Plan {
 /// How long a buyer keeps repeating the request, and how long one answer may take.
 const BUYERS_PATIENCE: Duration = Duration::from_secs(90);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Requests in flight at once, at most.
+/// The most requests in flight.
 const IN_FLIGHT_MAX: usize = 200;
-/// Addresses of this machine from which a crowd comes to the edge: nginx believes no other ones, and each has a limit.
+/// Addresses of this machine from which a crowd comes to the edge: nginx trusts no other ones, and each has a limit.
 const SOURCES: u8 = 50;
 
 /// A rush in progress.
@@ -80,7 +80,7 @@ struct Buyer {
     token: String,
     /// Most buyers have an Idempotency-Key. Without one, every request is a new purchase, up to the limit.
     key: Option<String>,
-    /// The address that an instance is told, and believes where no edge tells it another.
+    /// The address in the request. An instance believes it unless the edge gives another.
     from: String,
     number: usize,
     rng: StdRng,
@@ -126,13 +126,13 @@ impl Rush {
         self.crowd.calls.lock().unwrap().iter().filter(|call| call.status == 202).count()
     }
 
-    /// When the first 202 arrived among the requests that were sent after `moment`.
+    /// The time of the first 202 among the requests sent after `moment`.
     pub fn first_promise_after(&self, moment: SystemTime) -> Option<SystemTime> {
         let calls = self.crowd.calls.lock().unwrap();
         calls.iter().filter(|call| call.status == 202 && call.sent > moment).map(|call| call.answered).min()
     }
 
-    /// The orders that were promised so far.
+    /// The orders promised so far.
     pub fn promised(&self) -> HashSet<Uuid> {
         let calls = self.crowd.calls.lock().unwrap();
         calls.iter().filter(|call| call.status == 202).filter_map(|call| call.order).collect()
@@ -143,7 +143,7 @@ impl Rush {
         self.playing.is_finished()
     }
 
-    /// Admits no more buyers. Those already admitted go on.
+    /// Admits no more buyers. Admitted buyers continue.
     pub fn admit_no_more(&self) {
         self.crowd.closed.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! F4, F8, F15, F35: a server is stopped or killed, or has no room.
+//! F4, F8, F15, F35: a server is stopped or killed, or is full.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,15 +16,15 @@ use crate::servers::Server;
 use crate::tcp_forwarder::{TcpForwarder, authority};
 use crate::world::{Setup, World};
 
-/// How long the backlog of an outage may take to drain.
+/// The time limit for an outage's backlog to drain.
 const TO_DRAIN: Duration = Duration::from_secs(60);
-/// Rows by which the outbox grows while nothing can be published, and how long that may take.
+/// The growth of the outbox in rows while nothing can be published, and its time limit.
 const GROWTH: i64 = 100;
 const TO_GROW: Duration = Duration::from_secs(20);
-/// Connection attempts per second to a stopped broker, at most: three loops, each with a growing pause.
+/// The most connection attempts per second to a stopped broker: three loops, each with a growing pause.
 const ATTEMPTS_A_SECOND: f64 = 10.0;
 
-/// F4: purchases go on, the backlog drains, and there is no storm of reconnects.
+/// F4: purchases continue, the backlog drains, and there is no storm of reconnects.
 pub async fn broker_stopped(options: Options) -> anyhow::Result<RunSummary> {
     let away = Duration::from_secs(if options.full { 60 } else { 10 });
     let url = options.servers.url("AMQP_URL");
@@ -32,11 +32,11 @@ pub async fn broker_stopped(options: Options) -> anyhow::Result<RunSummary> {
     let forwarder = TcpForwarder::to(&broker).await?;
     let settings = vec![
         ("AMQP_URL", url.replace(&broker, &forwarder.address.to_string())),
-        // A slow machine sheds purchases with the answer that this row must not see.
+        // A slow machine sheds purchases with the same answer, which must not count here.
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "10000".to_owned()),
     ];
     let mut world = World::new(&options, Setup { stock: 3_000, settings, ..Setup::default() }).await?;
-    // Nearly as many buyers as units, throughout the outage.
+    // Nearly one buyer for each unit, throughout the outage.
     let plan = Plan { buyers: 2_800, rate: 2_800.0 / (away.as_secs_f64() + 4.0), ..Plan::default() };
     let mut run = Run::begin_and_wait(&mut world, plan).await?;
     run.count_in_flight();
@@ -66,7 +66,7 @@ pub async fn broker_stopped(options: Options) -> anyhow::Result<RunSummary> {
     Ok(summary)
 }
 
-/// F35: the other two nodes have what was confirmed; workers find them by the list in their address.
+/// F35: the other two nodes have all confirmed messages. Workers find them by the list in their address.
 pub async fn broker_node_killed(options: Options) -> anyhow::Result<RunSummary> {
     let folder = Folder::new("cluster");
     let mut cluster = OwnRabbitmq::cluster(folder.path(), 3).await;
@@ -126,7 +126,7 @@ pub async fn postgres_restarted(options: Options) -> anyhow::Result<RunSummary> 
     Ok(summary)
 }
 
-/// F15, in two halves of one rush: refusals are clean, and what cannot be published stays in the outbox.
+/// F15, in two halves of one rush: refusals are clean, and unpublished rows stay in the outbox.
 pub async fn no_room(options: Options) -> anyhow::Result<RunSummary> {
     let mut world = World::new(&options, Setup { stock: 10_000, ..Setup::default() }).await?;
     let mut run = Run::begin_and_wait(&mut world, Plan { buyers: 11_000, rate: 200.0, ..Plan::default() }).await?;
@@ -155,7 +155,7 @@ pub async fn no_room(options: Options) -> anyhow::Result<RunSummary> {
 
     world.servers.brokerctl(alarm).await?;
     let (promised, alarmed) = (run.rush.accepted(), Instant::now());
-    // What the relay sent just before the alarm may still be marked as sent.
+    // Messages that the relay sent just before the alarm may still be marked as sent.
     let (mut before, mut backlog) = (world.backlog().await?, 0);
     while backlog < before + GROWTH && alarmed.elapsed() < TO_GROW {
         sleep(Duration::from_millis(200)).await;

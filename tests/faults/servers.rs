@@ -88,7 +88,7 @@ impl Servers {
         self.run_dev(&[&["mqctl"], arguments].concat()).await
     }
 
-    /// Starts every server again after a failed run, and resets what the run may have set.
+    /// Starts every server again after a failed run, and resets the run's changes.
     pub async fn repair(&self) {
         for attempt in [
             self.run_dev(&["up"]).await,
@@ -108,7 +108,7 @@ impl Servers {
     }
 }
 
-/// A line of shell with `./dev` as `$0`, on the set. Servers of the user are never touched.
+/// A line of shell with `./dev` as `$0`, on the set. The user's servers are never touched.
 fn bash(line: &str, run_dev: &Path) -> std::process::Command {
     let mut bash = std::process::Command::new("bash");
     bash.args(["-c", line]).arg(run_dev).env("DEV_SET", "faults").stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! `seckill serve` and `seckill work`, each as a process of its own.
+//! `seckill serve` and `seckill work`, each as a separate process.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::servers::signal;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_seckill");
-/// How long a process may take to become ready, or to end.
+/// The time limit for a process to become ready, or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Process {
         Ok(self.child.kill().await?)
     }
 
-    /// Sends SIGSTOP: the process does nothing more, and its connections stay.
+    /// Sends SIGSTOP: the process stands still, and its connections stay open.
     pub async fn pause(&mut self) -> anyhow::Result<()> {
         signal(self.child.id().context("the process has ended")?, "STOP").await
     }

@@ -1,5 +1,4 @@
-//! F33, F34: the primary of PostgreSQL is killed in mid-sale, and its standby is promoted. The service finds it by the list in its
-//! address.
+//! F33, F34: the primary of PostgreSQL is killed in mid-sale, and its standby is promoted. The service finds it by the list in its address.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,9 +15,9 @@ use crate::run_summary::RunSummary;
 use crate::rush::Plan;
 use crate::world::{Setup, World};
 
-/// How long the sale may take to be whole again, after what was lost was found. Messages whose effect is lost are sent again within a minute.
+/// The time limit for repairing the sale after the loss was found. Messages with a lost effect are sent again within a minute.
 const TO_MEND: Duration = Duration::from_secs(180);
-/// Promises that the standby does not hear of, at least, and how long they may take: more than are being confirmed at any moment.
+/// The least promises that the standby misses, and their time limit: more than are being confirmed at any moment.
 const MISSED: usize = 200;
 const TO_MISS: Duration = Duration::from_secs(60);
 
@@ -43,7 +42,7 @@ impl Pair {
         World::new(options, Setup { postgres, ..Setup::default() }).await
     }
 
-    /// Kills the primary and promotes the standby. Returns how long the promotion took.
+    /// Kills the primary and promotes the standby. Returns the duration of the promotion.
     async fn fail_over(&mut self, world: &mut World, run: &mut Run) -> anyhow::Result<Duration> {
         run.count_in_flight();
         self.primary.kill();
@@ -59,7 +58,7 @@ fn server(port: u16) -> String {
     format!("postgres://seckill@127.0.0.1:{port}")
 }
 
-/// F33: the standby has each commit before its 202, so nothing is lost, and the sale goes on by itself.
+/// F33: the standby has each commit before its 202, so nothing is lost, and the sale continues by itself.
 pub async fn synchronous(options: Options) -> anyhow::Result<RunSummary> {
     let mut pair = Pair::start().await;
     pair.primary.set("synchronous_standby_names", "standby").await;
@@ -80,8 +79,8 @@ pub async fn synchronous(options: Options) -> anyhow::Result<RunSummary> {
     Ok(summary)
 }
 
-/// F34: a standby that has missed the last commits is promoted. What it has missed is lost, and the auditor says which orders these
-/// are, as long as nobody has refilled Redis.
+/// F34: a standby that has missed the last commits is promoted. Those commits are lost. The auditor names their orders until Redis is
+/// refilled.
 pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     let mut pair = Pair::start().await;
     let mut world = pair.world(&options).await?;
@@ -93,7 +92,7 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
         ensure!(begun.elapsed() < TO_MISS && !run.rush.is_over(), "no buyer wins");
         sleep(Duration::from_millis(10)).await;
     }
-    // The whole site dies: nobody is left who would mend what the auditor is to find.
+    // The whole site dies, so nothing repairs the faults before the auditor sees them.
     for process in world.serve.iter_mut().chain(&mut world.work) {
         process.kill9().await?;
     }
@@ -105,12 +104,12 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     let known: HashSet<Uuid> = known.into_iter().collect();
     let lost = promised.difference(&known).count();
     ensure!(lost > 0, "the standby has missed nothing");
-    // Holds that nobody had confirmed yet are not lost: the reconciler commits them again (rule 12).
+    // Unconfirmed holds are not lost: the reconciler commits them again (rule 12).
     let (found, unconfirmed, named) = audited(&world).await?;
     ensure!(found > 0 && found + unconfirmed >= lost, "{lost} lost, found {found}, and {unconfirmed} unconfirmed");
     ensure!(named.is_disjoint(&known.into_iter().collect()), "the auditor named an order that is not lost");
 
-    // The sales are mended: by the drift that the reconciler finds, and a refill.
+    // The sales are repaired: the reconciler finds the drift, and orders a refill.
     for process in world.serve.iter_mut().chain(&mut world.work) {
         process.restart().await?;
     }
@@ -125,7 +124,7 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     let mended_s = begun.elapsed().as_secs_f64();
     let mut histories = run.end().await?;
     let requests = histories.iter().map(|history| history.calls.len()).sum();
-    // Buyers who had no answer have come again meanwhile. What they hold is not left, and must have its row.
+    // Buyers without an answer have repeated meanwhile. Their holds are not lost, and must have their rows.
     world.wait_until_audited(TO_MEND).await?;
     sell_last_units(&mut world, &mut histories).await?;
     let summary = RunSummary {
@@ -139,7 +138,7 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
     Ok(summary)
 }
 
-/// How many orders the auditor finds in Redis that PostgreSQL does not know, how many it calls unconfirmed, and those that it names.
+/// The number of orders in Redis that PostgreSQL does not know, the number of unconfirmed ones, and the ids that the auditor prints.
 async fn audited(world: &World) -> anyhow::Result<(usize, usize, BTreeSet<Uuid>)> {
     let (code, output) = world.run(&["audit", "--sale", &world.sale.id.to_string(), "--json"]).await?;
     ensure!(code == 1, "audit ended with {code}: {output}");

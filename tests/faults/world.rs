@@ -1,4 +1,4 @@
-//! The system of one run: a database, Redis keys, queues and processes of its own, the sale of the rush, and its neighbours.
+//! The system of one run: its own database, Redis keys, queues and processes, the sale of the rush, and its neighbours.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,9 +36,9 @@ pub struct Setup {
     pub pay_within_s: i64,
     /// Whether buyers come through nginx with deploy/nginx.conf.
     pub edge: bool,
-    /// PostgreSQL servers of the run's own: the addresses of all of them and of the primary, without a database.
+    /// Private PostgreSQL servers: the addresses of all of them and of the primary, without a database.
     pub postgres: Option<(String, String)>,
-    /// By which address the run itself looks at Redis, if not by the service's.
+    /// The run's own address of Redis, if it differs from the service's.
     pub redis: Option<String>,
     pub shards: u8,
     /// Settings beyond those of every run.
@@ -73,12 +73,12 @@ pub struct World {
     pub work: Vec<Process>,
     /// The sale of the rush.
     pub sale: Sale,
-    /// Sales beside it, each with a few buyers. What a fault does to the sale of the rush alone, these must not notice.
+    /// Other sales, each with a few buyers. A fault in the sale of the rush must not affect them.
     pub neighbours: Vec<Sale>,
     edge: Option<Nginx>,
     tokens: Tokens,
     logs: PathBuf,
-    /// The database in which databases are made and dropped.
+    /// The database from which databases are created and dropped.
     maintenance: String,
 }
 
@@ -92,14 +92,14 @@ pub struct Sale {
 }
 
 impl Sale {
-    /// Whether orders outlast the run. Where they do not, units come back, and a buyer may have several orders.
+    /// Whether orders outlast the run. If not, units come back, and a buyer may have several orders.
     pub fn is_lasting(&self) -> bool {
         self.pay_within_s > 60
     }
 }
 
 const NEIGHBOURS: usize = 4;
-/// The units of a neighbour: fewer than the buyers that most rushes bring it.
+/// The units of a neighbour: fewer than its buyers in most rushes.
 const NEIGHBOUR_STOCK: i64 = 100;
 
 impl World {
@@ -163,14 +163,14 @@ impl World {
             world.neighbours.push(neighbour);
         }
         if setup.edge {
-            // It would say of each request that an instance is dead.
+            // It would log at each request that an instance is dead.
             let silent = [("error_log /dev/stderr warn;", "error_log /dev/null;")];
             world.edge = Some(Nginx::edge(&world.addresses(), Path::new("/nonexistent"), &silent).await);
         }
         Ok(world)
     }
 
-    /// Starts another process, which dies at the named place, if one is given, or is delayed there.
+    /// Starts another process. If a place is named, it dies or is delayed there.
     pub async fn add(&mut self, role: Role, dies_at: Option<&str>) -> anyhow::Result<()> {
         let among = if role == Role::Serve { &mut self.serve } else { &mut self.work };
         let log = self.logs.join(format!("{role:?}-{}.log", among.len()));
@@ -211,7 +211,7 @@ impl World {
         std::iter::once(&self.sale).chain(&self.neighbours)
     }
 
-    /// Repeats `seckill audit` until all sales are at rest and every invariant holds. A broken one fails at once.
+    /// Repeats `seckill audit` until all sales are at rest and every invariant holds. A broken one fails immediately.
     pub async fn wait_until_audited(&self, patience: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Where buyers send their requests: the edge, or each instance.
+    /// The addresses for buyers' requests: the edge, or each instance.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         match &self.edge {
             Some(edge) => vec![edge.address],
@@ -264,12 +264,12 @@ impl World {
         self.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1").await
     }
 
-    /// The number of purchases that are no orders yet.
+    /// The number of purchases that are not yet orders.
     pub async fn backlog(&self) -> anyhow::Result<i64> {
         self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id = $1").await
     }
 
-    /// The number of purchases in other sales that are no orders yet.
+    /// The number of purchases in other sales that are not yet orders.
     pub async fn backlog_of_neighbours(&self) -> anyhow::Result<i64> {
         self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id <> $1").await
     }
@@ -296,7 +296,7 @@ impl World {
         format!("{}:{name}", self.tags(&self.sale)[0])
     }
 
-    /// The beginnings of all Redis keys of a sale, one for each shard.
+    /// The prefixes of all Redis keys of a sale, one for each shard.
     fn tags(&self, sale: &Sale) -> Vec<String> {
         let of = sale.shards;
         of.count.all().map(|shard| format!("{}{{{}}}", self.config.redis.prefix, of.tag(shard))).collect()
@@ -312,7 +312,7 @@ impl World {
         redis_command(&self.redis, arguments).await
     }
 
-    /// Looks at this PostgreSQL server from now on, which was promoted.
+    /// Uses this promoted PostgreSQL server from now on.
     pub fn look_at_postgres(&mut self, server: &str) -> anyhow::Result<()> {
         let database = self.environment["DATABASE_URL"].rsplit_once('/').context("DATABASE_URL")?.1;
         self.sql.set_connect_options(format!("{server}/{database}").parse()?);

@@ -1,4 +1,4 @@
-//! What a caller sees of the limiters in Redis: all or nothing, refusals that write nothing, permits given back, leases.
+//! The limiters in Redis, as a caller sees them: all or nothing, refusals that write nothing, permits given back, leases.
 
 use std::time::{Duration, Instant};
 
@@ -226,7 +226,7 @@ async fn a_redis_that_does_not_answer_costs_the_time_out() {
         assert!(matches!(limiter.acquire(&[take(&slot, &algorithm, 1)]).await, Err(GateError::Unreachable(_))));
         took.push(began.elapsed());
     }
-    // A busy machine may delay some of the calls, but not each of them.
+    // A busy machine may delay some of the calls, but not all.
     let fastest = took.iter().min().unwrap();
     assert!(*fastest < Duration::from_millis(250), "{took:?} where the time-out is 50 ms");
 }

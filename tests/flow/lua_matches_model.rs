@@ -23,7 +23,7 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 enum After {
     Us(i64),
-    /// This many microseconds after the time at which the last refusal said to come back.
+    /// This many microseconds after the retry time of the last refusal.
     RetryAfter(i64),
 }
 
@@ -122,8 +122,8 @@ fn run_model(first: Algorithm, steps: Vec<Step>) -> Vec<ModelCall> {
     calls
 }
 
-/// Makes the same calls in Redis, and compares the answers. All calls are sent at once, in order, over one connection,
-/// so that the test takes seconds.
+/// Makes the same calls in Redis, and compares the answers. All calls are sent at once, in order, over one connection, so that the test
+/// takes seconds.
 async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError> {
     let slot = slot("agreement", &Uuid::new_v4().to_string());
     let calls = model.iter().map(|ModelCall { call, now, algorithm, permits, lease }| {
@@ -151,7 +151,7 @@ async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// Loads both scripts. A script that is missing would be called again, out of order.
+/// Loads both scripts. A missing script would be called again, out of order.
 async fn load(bench: &Bench, kind: AlgorithmKind) {
     let algorithm = of_kind(kind);
     let slot = slot("load", "");

@@ -1,5 +1,5 @@
-//! The promises of the models, without a server: never above the limit in any window, no fraction lost, and a refusal
-//! that says exactly when to come back.
+//! The promises of the models, without a server: never above the limit in any window, no fraction lost, and a refusal with the exact retry
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -138,7 +138,7 @@ proptest! {
     fn changing_a_bucket_back_and_forth_grants_no_more_than_the_larger_one(
         asks in asks(), kind in prop_oneof![Just(AlgorithmKind::TokenBucket), Just(AlgorithmKind::LeakyBucket)], small in 1_i64..5,
     ) {
-        // In any order of the two policies, no more is granted than by the larger one alone.
+        // In any order of the two policies, the grants do not exceed those of the larger one alone.
         let (large, smaller) = (bucket(kind, 10, 7, 1000), bucket(kind, small, 3, 700));
         let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
         for (i, (pause, permits)) in asks.into_iter().enumerate() {
@@ -158,7 +158,7 @@ fn a_bucket_of_1_per_second_asked_every_0_7_s_grants_all_74_that_are_due() {
     let (capacity, asks, every_us) = (10, 93, 700_000);
     let bucket = bucket(AlgorithmKind::TokenBucket, capacity, 1, 1000);
     let times: Vec<Ask> = (0..asks).map(|i| (if i == 0 { 0 } else { every_us }, 1)).collect();
-    // The capacity, and a token for every whole second of 64.4; the asks come more often than that.
+    // The capacity, and a token for every whole second of 64.4; the asks come more often.
     let due = capacity + (asks - 1) * every_us / 1_000_000;
     assert_eq!((due, grants(bucket, &times).len()), (74, 74));
 }

@@ -57,7 +57,7 @@ impl Bench {
     }
 }
 
-/// A limiter over the Redis at an address, configured like the service's but for the time-out.
+/// A limiter over the Redis at an address, configured like the service's except for the time-out.
 pub fn limiter(url: &str, prefix: &str, timeout_ms: u64) -> Limiter {
     let environment: HashMap<String, String> = [
         ("REDIS_URL", url),

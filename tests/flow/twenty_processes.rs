@@ -1,8 +1,8 @@
-//! Twenty processes against one Redis, by its own clock: never above the limit, and never below what is allowed.
+//! Twenty processes against one Redis, by its own clock: never above the limit, and never below the allowed rate.
 //!
-//! The test executable starts itself twenty times. Each process asks every limiter at random times, all together far more
-//! often than the limiters grant, and prints each answer. The logs, merged by the server's time, are then checked: by
-//! counting, and against a model that is asked the same at the same times.
+//! The test executable starts itself twenty times. Each process asks every limiter at random times, all together far more often than the
+//! limiters grant, and prints each answer. The logs, merged by the server's time, are then checked: by counting, and against a model that
+//! gets the same asks at the same times.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -16,11 +16,11 @@ use uuid::Uuid;
 use crate::test_limiter::{Bench, bucket, leases, slot, take, window};
 
 const PROCESSES: usize = 20;
-/// How often a process asks each limiter: on average every 20 ms, so that all ask it 1000 times a second.
+/// The average pause between a process's asks to one limiter: all processes together ask it 1000 times a second.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Permits that each limiter grants in a second. The processes ask for 1500 a second, or for a tenth of that on a machine
-/// that is busy, which is still more.
+/// Permits that each limiter grants in a second. The processes ask for 1500 a second. On a busy machine they ask for 10 % of that, which is
+/// still more.
 const RATE: i64 = 80;
 /// Permits that a bucket holds.
 const CAPACITY: i64 = 5;
@@ -109,7 +109,7 @@ fn windows(log: &[Asked], window_us: i64) -> Vec<i64> {
     log.iter().map(&mut until).collect()
 }
 
-/// Checks that no window is above the limit, and that each refusal had so many grants within `held_us` before it.
+/// Checks that no window is above the limit, and that each refusal had too many grants within `held_us` before it.
 fn check_windows(log: &[Asked], limit: i64, window_us: i64, held_us: i64) {
     let fullest = windows(log, window_us).into_iter().max();
     assert!(fullest <= Some(limit), "{fullest:?} of {limit}");
@@ -142,8 +142,8 @@ fn aligned(log: &[Asked], window_us: i64) -> Vec<(i64, i64)> {
     (first + 1..last).map(of).collect()
 }
 
-/// The permits that a bucket owes to these asks, calculated by the time at which it will be full. A machine that stalls
-/// lets the bucket run over, and that part is not owed.
+/// The permits that a bucket owes to these asks, calculated by the time at which it will be full. A machine that stalls lets the bucket
+/// overflow, and that part is not owed.
 fn due_of_a_bucket(log: &[Asked]) -> i64 {
     let (mut full_at, mut due) = (0.0_f64, 0);
     for asked in log {
@@ -160,7 +160,7 @@ fn due_of_a_bucket(log: &[Asked]) -> i64 {
 #[tokio::test]
 async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
     let seconds = if std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1") { 60 } else { 3 };
-    // A machine that is busy with much else may let the processes ask too seldom, so they may come once more.
+    // On a busy machine the processes may ask too seldom. Then the run is repeated.
     for tries in (0..3).rev() {
         let bench = Bench::new().await;
         let prefix = bench.prefix.clone();
@@ -176,7 +176,7 @@ async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
     }
 }
 
-/// Checks what was granted. It holds however often the processes have asked.
+/// Checks the grants, independently of the number of asks.
 fn check(logs: &[Vec<Asked>]) {
     let window_us = WINDOW_MS * 1000;
     for (algorithm, log) in limiters().into_iter().zip(logs) {
@@ -188,7 +188,7 @@ fn check(logs: &[Vec<Asked>]) {
         let apart = log.iter().zip(&model).find(|(redis, model)| redis.granted != model.granted);
         assert!(apart.is_none(), "{name}: {apart:?}");
 
-        // Counted without the model: never above the limit, and at least 99 % of what is allowed.
+        // Counted without the model: never above the limit, and at least 99 % of the allowed permits.
         match algorithm.kind() {
             AlgorithmKind::FixedWindow => {
                 let windows = aligned(log, WINDOW_MS * 1000);
@@ -206,7 +206,7 @@ fn check(logs: &[Vec<Asked>]) {
             }
             AlgorithmKind::SlidingLog => check_windows(log, WINDOW_LIMIT, window_us, window_us),
             AlgorithmKind::Concurrency => check_windows(log, LEASES, LEASE_MS * 1000, LEASE_MS * 1000),
-            // A permit counts for at most one sub-window longer: 125/126 of what is allowed, which is 99.2 %.
+            // A permit counts for at most one sub-window longer: 125/126 of the allowed permits, which is 99.2 %.
             AlgorithmKind::SlidingCounter => check_windows(log, WINDOW_LIMIT, window_us, window_us / 125 * 126),
         }
     }

@@ -26,7 +26,7 @@ impl Line {
         Self { bench: Bench::new().await, slot: slot("line", "k"), algorithm }
     }
 
-    /// Uses the limiter up, so that the next caller must wait.
+    /// Uses all permits of the limiter, so that the next caller must wait.
     async fn used_up(self) -> Self {
         let permits = u32::try_from(self.algorithm.max_permits()).unwrap();
         let takes = [take(&self.slot, &self.algorithm, permits)];
@@ -90,7 +90,7 @@ async fn a_waiter_is_granted_when_there_is_room_for_all_ahead_too() {
     line.bench.clear().await;
 }
 
-/// A call over several limiters waits in no line, and passes none either.
+/// A call over several limiters stands in no line, and does not overtake any.
 #[tokio::test]
 async fn who_does_not_wait_passes_nobody_who_waits() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 2, 2, 1000)).await.used_up().await;
@@ -155,7 +155,7 @@ async fn the_wait_is_bounded_and_a_place_can_be_given_up() {
     line.bench.clear().await;
 }
 
-/// Permits that waiters in the middle asked for do not hold back those behind them once the ones before have gone.
+/// Permits requested by waiters in the middle do not hold back later waiters when the earlier ones have gone.
 #[tokio::test]
 async fn waiters_who_leave_from_the_middle_are_skipped() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 10, 1000)).await.used_up().await;
@@ -174,7 +174,7 @@ async fn waiters_who_leave_from_the_middle_are_skipped() {
     line.bench.clear().await;
 }
 
-/// A call does not read the line: one that did would fail with so many, because Lua's stack is that small.
+/// A call does not read the whole line: with this many waiters that would overflow Lua's small stack.
 #[tokio::test]
 async fn a_line_may_be_long() {
     // One token an hour: Redis keeps the bucket for longer than ten thousand calls take on any machine.
@@ -183,7 +183,7 @@ async fn a_line_may_be_long() {
     let waiters: Vec<Waiter> = (0..10_000).map(long).collect();
     assert_eq!(place(line.ask(0, &waiters[0]).await), 1);
     let mut places = 2..;
-    // So many calls are sent at once, in order, over one connection.
+    // This many calls are sent at once, in order, over one connection.
     for few in waiters[1..].chunks(30) {
         for turn in join_all(few.iter().map(|waiter| line.ask(0, waiter))).await {
             assert_eq!(Some(place(turn)), places.next());
@@ -200,7 +200,7 @@ async fn a_line_may_be_long() {
     line.bench.clear().await;
 }
 
-/// Twelve callers that come at once, and then ask again exactly when they are told to.
+/// Twelve callers that come at once, and then ask again exactly at their retry time.
 #[tokio::test]
 async fn callers_that_ask_again_when_told_are_served_in_order_at_the_rate() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 40, 1000)).await.used_up().await;
@@ -223,8 +223,8 @@ async fn callers_that_ask_again_when_told_are_served_in_order_at_the_rate() {
     line.bench.clear().await;
 }
 
-/// A crowd waits at a limiter of each kind, whose windows are short, and asks again exactly when it is told to: a few times for each
-/// place, however many stand before it.
+/// A crowd waits at a limiter of each kind with short windows. Each asks again exactly at its retry time: a few times for each place,
+/// whatever the length of the line.
 #[tokio::test]
 async fn a_crowd_asks_a_few_times_each() {
     const CROWD: usize = 300;
@@ -253,7 +253,7 @@ async fn a_crowd_asks_a_few_times_each() {
         }
         let kind = line.algorithm.kind().as_str();
         assert!(served.is_sorted(), "{kind}: {served:?}");
-        // Leases may be given back at any moment, so that their waiters look now and then.
+        // Leases may be given back at any moment, so their waiters ask now and then.
         let each = if line.algorithm.kind().grants_leases() { 12 } else { 3 };
         assert!(calls <= each * CROWD, "{kind}: {calls} calls for {CROWD} waiters");
         // Ten every 100 ms are 3 s.

@@ -28,7 +28,7 @@ struct Place {
 fn places() -> Vec<Place> {
     let place = |name, role, passes| Place { name, role, passes, switches: json!({}) };
     vec![
-        // Requests that come together are written together, and may be claimed together: one pass may be all there is.
+        // Requests that arrive together are written together, and may be claimed together, so there may be only one pass.
         place("pay.before_commit", "serve", 0),
         place("pay.after_commit", "serve", 0),
         place("pay.claimed", "work", 0),
@@ -37,7 +37,7 @@ fn places() -> Vec<Place> {
         Place { switches: json!({ "drop_callbacks_permille": 1000 }), ..place("status.answered", "work", 2) },
         place("paid.before_commit", "serve", 0),
         place("paid.after_commit", "serve", 0),
-        // What is no success is taken in by itself. Until then, the bank declines every payment; then the buyers pay again.
+        // A result other than success is processed alone. The bank declines every payment until then. Afterwards the buyers pay again.
         Place { switches: json!({ "decline_permille": 1000 }), ..place("money.before_commit", "serve", 2) },
         Place { switches: json!({ "decline_permille": 1000 }), ..place("money.after_commit", "serve", 2) },
         place("refund.before_commit", "serve", 2),

@@ -14,7 +14,7 @@ use crate::world::{Rates, Worker, World, long};
 async fn the_books_hold_while_the_bank_misbehaves_and_workers_die() {
     let seed = std::env::var("SECKILL_TEST_SEED").map_or(7, |seed| seed.parse().unwrap());
     let orders = if long() { 2_000 } else { 200 };
-    // A worker that dies at its worst moment costs its payments one of these times; a slow machine has many such moments.
+    // A worker that dies at its worst moment costs its payments one of these times, and a slow machine has many such moments.
     let soon = [("SECKILL_OUTBOX__RESEND_AFTER_MS", "1000"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "1000")];
     let world = World::with_orders(orders, &Rates { pay: 200, refund: 50 }, false, &soon).await;
     world
@@ -49,7 +49,7 @@ async fn the_books_hold_while_the_bank_misbehaves_and_workers_die() {
     let killing = async {
         for _ in 0..deaths {
             tokio::time::sleep(Duration::from_millis(dice.random_range(200..900))).await;
-            // On a slow machine, workers that are killed faster than they start would get nothing done.
+            // On a slow machine, workers that are killed faster than they start would complete nothing.
             world.workers_are_up(workers.len()).await;
             let victim = dice.random_range(0..workers.len());
             workers[victim] = Worker::start(&world.system); // dropping the old value kills the old worker

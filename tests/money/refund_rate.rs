@@ -21,7 +21,7 @@ async fn a_backlog_leaves_at_one_a_second() {
 
 /// Kills all workers after `before` refunds, and starts others after a pause of `pause` seconds.
 async fn leave_one_a_second(refunds: usize, before: usize, pause: u64) {
-    // A refund whose worker was killed is sent again five seconds after this time.
+    // The refund of a killed worker is sent again five seconds after this time.
     let soon = [("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "2000")];
     let world = World::with_orders(refunds, &Rates { pay: 1_000, refund: 1 }, false, &soon).await;
     let workers = world.workers(4).await;

@@ -23,10 +23,10 @@ const RATES: Rates = Rates { pay: 200, refund: 1 };
 /// Buyers of the rush. The dump begins when some of them have bought.
 const CROWD: usize = 400;
 const BOUGHT_BEFORE_THE_DUMP: i64 = 60;
-/// Buyers who come when the dump is complete.
+/// Buyers who come after the dump.
 const LATE: usize = 20;
 
-/// No argument of a program that backup.sh and restore.sh start has a password, and each program has the right one.
+/// The programs of backup.sh and restore.sh get no password as an argument, and each program has the right one.
 #[test]
 fn no_password_is_an_argument() {
     let folder = Folder::new("arguments");
@@ -69,7 +69,7 @@ fn no_password_is_an_argument() {
     for call in calls.lines() {
         let (arguments, given) = call.split_once(" | ").unwrap();
         assert!(!arguments.contains(&postgres[2..]) && !arguments.contains(&redis[2..]), "{call}");
-        // Each program has the password of its own server at least.
+        // Each program has at least the password of its own server.
         let needed = if arguments.starts_with("redis-cli") { &redis } else { &postgres };
         assert!(arguments.contains("--list") || given.split(" | ").any(|given| given == *needed), "{call}");
     }
@@ -86,7 +86,7 @@ async fn script(world: &World, name: &str, file: &Path) -> String {
     said
 }
 
-/// A Redis server with a password, and its address in the form that names no user.
+/// A Redis server with a password, and its address in the form without a user.
 struct LockedRedis(Child, String);
 
 impl LockedRedis {
@@ -118,7 +118,7 @@ async fn payment_of(world: &World, order: Uuid) -> Uuid {
     query_scalar(paid).bind(order).fetch_one(&world.system.sql).await.unwrap()
 }
 
-/// The database, with everything in it, as if its machine had burnt.
+/// Drops the database with all its contents, as if its machine had burnt.
 async fn drop_database(world: &World) {
     let (server, name) = world.system.config.database.url.rsplit_once('/').unwrap();
     let mut maintenance = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
@@ -126,11 +126,11 @@ async fn drop_database(world: &World) {
     raw_sql(AssertSqlSafe(drop)).execute(&mut maintenance).await.unwrap();
 }
 
-/// After the restore the audit holds and the sale goes on. Purchases of after the dump are gone, and can be made again; money that
-/// moved after the dump is found: where its payment is in the dump, by asking the channel, and else by comparing the books.
+/// After the restore the audit holds and the sale continues. Purchases made after the dump are gone, and can be made again. Money that
+/// moved after the dump is found: if the dump has the payment, by asking the channel, otherwise by comparing the books.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
-    // Messages that the dump takes for sent, and the broker has given away since, are sent again after this time.
+    // Messages that are sent in the dump, but no longer in the broker, are sent again after this time.
     let redis = LockedRedis::start().await;
     let soon = [
         ("SECKILL_OUTBOX__RESEND_AFTER_MS", "1000"),
@@ -144,7 +144,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     for buyer in 0..10 {
         world.payment_decided(buyer).await;
     }
-    // Its payment is in the dump, and the bank hears of it later.
+    // Its payment is in the dump, and reaches the bank later.
     world.bank.close();
     assert_eq!(world.pay(11).await, 202);
 
@@ -158,7 +158,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     };
     let (rush, ()) = tokio::join!(rush, dump);
 
-    // What the dump does not know.
+    // Purchases and payments after the dump.
     let late = buy_all(&world, &sale, (0..LATE).map(|n| format!("late{n}"))).await;
     let lost_sale = world.system.create_sale(terms(5)).await;
     world.reopen(&RATES).await;
@@ -181,7 +181,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     assert_eq!(said.lines().count(), 3, "{said}");
     world.system.serve(true).await;
 
-    // All of the dump is there, and nothing else.
+    // The dump is restored completely, and nothing else is there.
     world.system.settled(&sale).await;
     world.system.settled(&world.sale).await;
     let known: Vec<Uuid> = query_scalar("SELECT id FROM orders WHERE sale_id = $1")
@@ -195,12 +195,12 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     let (status, _) = world.system.get(&format!("/api/v1/orders/{order}"), Some(&format!("u{newcomer}"))).await;
     assert_eq!(status, 404);
 
-    // The channel is asked about the payment that the dump has, and the comparison finds those that it has not.
+    // The channel is asked about the payment in the dump. The comparison finds the payments that are not in the dump.
     world.payment_decided(11).await;
     world.wait_until_money_settles().await;
     let paid = "SELECT count(*) FROM orders WHERE status = 'paid'";
     assert_eq!(world.count(paid).await, 11);
-    // No money is under way.
+    // No money is in flight.
     let compared = payment_service(&world.system.config).unwrap().compare_within(Duration::ZERO).await;
     let verdicts = compared.unwrap();
     let [verdict] = verdicts.as_slice() else { panic!("one channel: {verdicts:#?}") };
@@ -215,7 +215,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     assert!(!verdict.held);
     assert_eq!(found, unknown);
 
-    // The sale goes on: who bought after the dump buys again, and no number of a lost sale is given out again.
+    // The sale continues: buyers from after the dump buy again, and no id of a lost sale is used again.
     let again = buy_all(&world, &sale, (0..LATE).map(|n| format!("late{n}"))).await;
     assert_eq!(again, late, "the same key is the same purchase");
     world.system.settled(&sale).await;
@@ -231,7 +231,7 @@ async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     world.system.finish().await;
 }
 
-/// The script leaves all as it is while a process of the service lives, and names what is in its way.
+/// The script changes nothing while a process of the service lives, and names the obstacle.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_restored_under_a_living_service() {
     let world = World::with_orders(3, &RATES, true, &[]).await;

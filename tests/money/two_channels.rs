@@ -11,7 +11,7 @@ use crate::world::{Rates, Worker, World};
 
 const RATES: Rates = Rates { pay: 100, refund: 20 };
 
-/// A world with a second channel of kind `sandbox`, whose bank is another process at another address.
+/// A world with a second channel of kind `sandbox`, with its bank in another process at another address.
 async fn world(orders: usize) -> (World, Bank) {
     let mut second = Bank::reserve_address();
     let url = second.url();

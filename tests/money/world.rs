@@ -15,10 +15,10 @@ use uuid::Uuid;
 use crate::bank::Bank;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
-/// How many tests run at the same time, but for one that counts hundreds of requests that a bank receives in a second.
+/// The number of concurrent tests. A test that counts hundreds of a bank's requests in a second runs alone.
 const BESIDE: u32 = 3;
 static ROOM: Semaphore = Semaphore::const_new(BESIDE as usize);
-/// The most requests under way at once.
+/// The most requests in flight.
 const CONCURRENCY: usize = 32;
 
 /// Whether tests run at full length.
@@ -26,13 +26,13 @@ pub fn long() -> bool {
     std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
 }
 
-/// How much later than the fastest request another one may reach the bank. The bank notes the times of arrivals late on a busy machine,
-/// where it may stand still for most of a second; a long run is for an idle one.
+/// How much later than the fastest request another one may reach the bank. A busy machine may stand still for most of a second, and then
+/// the bank records arrivals late. A long run needs an idle machine.
 pub fn jitter_ms() -> u32 {
     if long() { 250 } else { 1_000 }
 }
 
-/// Buys a unit, or gets the ticket of the purchase that was made before. Asks until the service is not too busy to sell.
+/// Buys a unit, or gets the ticket of the earlier purchase. Repeats while the service is too busy to sell.
 pub async fn buy(system: &System, sale: &Sale, user: &str) -> Uuid {
     eventually(|| async {
         let answer = system.buy(sale, user).idempotent("once").send().await;
@@ -74,7 +74,7 @@ impl Drop for Worker {
     }
 }
 
-/// The system, the bank, and a sale in which all units are sold.
+/// The system, the bank, and a sale with all units sold.
 pub struct World {
     pub system: System,
     pub bank: Bank,
@@ -130,7 +130,7 @@ impl World {
             ("SECKILL_CHANNELS__SANDBOX__REFUND_RATE", &refund_rate),
             ("SECKILL_CHANNELS__SANDBOX__JITTER_MS", &jitter),
             ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
-            // Who is asked to come again comes at once.
+            // A refused buyer repeats immediately.
             ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
             ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
             ("SECKILL_PAYMENTS__ON_ITS_WAY_MS", "3000"),
@@ -154,8 +154,8 @@ impl World {
         world
     }
 
-    /// Posts to `/orders/{id}/{what}` as the order's buyer. Returns the status of the answer.
-    /// Asks until there is an answer that says something: a busy machine may say 503.
+    /// Posts to `/orders/{id}/{what}` as the order's buyer. Returns the status of the answer. Repeats on 503, which a busy machine may
+    /// cause.
     pub async fn post(&self, buyer: usize, what: &str, body: Value) -> u16 {
         let address = format!("/api/v1/orders/{}/{what}", self.orders[buyer]);
         let token = self.system.token(&format!("u{buyer}"), 0);
@@ -171,7 +171,7 @@ impl World {
         self.post(buyer, "payments", json!({ "channel": "sandbox" })).await
     }
 
-    /// Pays all orders, with up to 32 requests under way at once.
+    /// Pays all orders, with up to 32 requests in flight.
     pub async fn pay_all(&self) {
         let paying = stream::iter(0..self.orders.len()).map(|buyer| self.pay(buyer));
         let answers: Vec<u16> = paying.buffer_unordered(CONCURRENCY).collect().await;
@@ -182,7 +182,7 @@ impl World {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.system.sql).await.unwrap()
     }
 
-    /// Waits until a query returns `wanted`. Fails if the result has not changed for as long as `PATIENCE`.
+    /// Waits until a query returns `wanted`. Fails if the result has not changed during `PATIENCE`.
     pub async fn wait_for(&self, sql: &str, wanted: i64) {
         let mut last = (i64::MIN, tokio::time::Instant::now());
         loop {
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// Waits until the result of a query fulfils a condition.
+    /// Waits until the result of a query meets a condition.
     pub async fn wait_until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
         eventually(|| async {
             let is = self.count(sql).await;
@@ -223,7 +223,7 @@ impl World {
         self.wait_for(&decided, 1).await;
     }
 
-    /// Waits until no payment and no refund is under way.
+    /// Waits until no payment and no refund is in flight.
     pub async fn wait_until_money_settles(&self) {
         let moving = "SELECT (SELECT count(*) FROM payments WHERE status IN ('created', 'sending', 'waiting'))
                            + (SELECT count(*) FROM refunds WHERE status = 'requested')";

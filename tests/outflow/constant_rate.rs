@@ -12,8 +12,8 @@ use seckill_harness::busy_machine::Machine;
 use seckill_harness::eventually;
 use seckill_harness::receiver::Receiver;
 
-/// The long test checks that 95 % of the slots are used only if the machine was idle for at least this share of the time, in
-/// per cent. On a busier machine workers are late, and give slots up so as not to exceed the rate. The rate is always checked.
+/// The long test checks that 95 % of the slots are used only if the machine was idle for at least this share of the time, in per cent. On a
+/// busier machine late workers skip slots to keep the rate. The rate is always checked.
 const IDLE: f64 = 25.0;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,8 +46,8 @@ impl Side {
         assert!(closest > SECOND, "{} arrivals within {closest:?}", rate + 1);
     }
 
-    /// Checks that slots follow each other at the channel's pace: a tenth of the gaps between arrivals are no longer than a
-    /// slot. A busy machine leaves slots unused, and so makes some gaps longer.
+    /// Checks that slots follow each other at the channel's pace: 10 % of the gaps between arrivals are no longer than a slot. A busy
+    /// machine leaves slots unused, and so makes some gaps longer.
     fn assert_slots_follow_each_other(&self) {
         let mut gaps: Vec<Duration> = self.stamps().windows(2).map(|w| w[1] - w[0]).collect();
         gaps.sort_unstable();
@@ -62,7 +62,7 @@ impl Side {
         Duration::from_micros(gap_us.unsigned_abs())
     }
 
-    /// How many slots were used between the first arrival after `after`, and `to`.
+    /// The number of slots used between the first arrival after `after`, and `to`.
     fn used(&self, after: Instant, to: Instant) -> Usage {
         let used: Vec<Instant> = self.stamps().into_iter().filter(|at| (after..to).contains(at)).collect();
         let (slot, first, last) = (self.slot(), used[0], used[used.len() - 1]);
@@ -100,7 +100,7 @@ struct Usage {
     seconds: f64,
 }
 
-/// Checks in the long test that the slots are used. How many are used in a few seconds beside other tests says little.
+/// Checks in the long test that the slots are used. In a few seconds next to other tests, the number says little.
 fn assert_used(side: &Side, phases: &[Usage], idle: f64) {
     let used = phases.iter().map(|u| u.used).sum::<usize>() as f64;
     let (slots, seconds) = (phases.iter().map(|u| u.slots).sum::<f64>(), phases.iter().map(|u| u.seconds).sum::<f64>());

@@ -18,7 +18,7 @@ use seckill_harness::eventually;
 use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Receiver, Reply};
 
-/// Quick to try again, and slow to give a request up: on a busy machine an answer may take seconds, and tests count how often an item came.
+/// Quick retries, but a long time-out: on a busy machine an answer may take seconds, and tests count an item's arrivals.
 const QUICK: [(&str, &str); 4] = [
     ("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "20000"),
     ("SECKILL_OUTFLOW__MAX_ATTEMPTS", "3"),
@@ -108,7 +108,7 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_delays_
     settled(&works, "c", &[("done", 7)]).await;
 }
 
-/// On a busy machine the second answer, too, may come later than the worker waits; so it is not counted how often the item came.
+/// On a busy machine the second answer may also exceed the worker's time-out, so the item's arrivals are not counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_comes_too_late_counts_as_an_attempt() {
     let settings = [("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "2000"), ("SECKILL_OUTFLOW__MAX_ATTEMPTS", "100")];
@@ -210,7 +210,7 @@ async fn next_slot(works: &Works) -> Slot {
     .await
 }
 
-/// How far apart the slots of all channels are.
+/// Sets the gap between the slots of all channels.
 async fn set_gap(works: &Works, gap_us: i64) {
     sqlx::query("UPDATE outflow_channels SET gap_us = $1").bind(gap_us).execute(&works.sql).await.unwrap();
 }
@@ -228,7 +228,7 @@ async fn only_a_sent_item_uses_up_a_slot() {
 
     let ids = works.put("c", "k", 0..2).await;
     works.put("c", "other", 0..2).await;
-    // With slots an hour apart the next one does not come while the test looks.
+    // With slots an hour apart, the next one does not come during the test.
     let gap: i64 = sqlx::query_scalar("SELECT gap_us FROM outflow_channels").fetch_one(&works.sql).await.unwrap();
     set_gap(&works, 3_600_000_000).await;
     let first = next_slot(&works).await;
@@ -296,7 +296,7 @@ async fn a_sender_whose_lease_expired_can_only_report_that_the_item_is_done() {
 #[cfg(feature = "failpoints")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_death_at_any_failpoint_delivers_each_item() {
-    // An item whose worker has died is sent again five seconds after this time, for which the test waits.
+    // An item of a dead worker is sent again five seconds after this time, and the test waits for it.
     let settings = [QUICK.as_slice(), &[("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "10000")]].concat();
     for (place, sent) in [("outflow.claimed", 1), ("outflow.sent", 2), ("outflow.settled", 1)] {
         let works = Works::prepare(&settings).await;

@@ -1,8 +1,7 @@
-//! Tests of outflows with real worker processes, a real PostgreSQL, and a receiver that notes the time of each arrival by its
-//! own clock.
+//! Tests of outflows with real worker processes, a real PostgreSQL, and a receiver that records the time of each arrival by its own clock.
 //!
-//! These tests are a binary of their own, which cargo runs alone. The one that measures milliseconds runs alone there.
-//! SECKILL_TEST_LONG=1 runs them at full length: a minute each, with a pause of a minute, and one after another.
+//! These tests are a binary of their own, which cargo runs alone. The test that measures milliseconds runs alone there. SECKILL_TEST_LONG=1
+//! runs them at full length: a minute each, with a pause of a minute, and one after another.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
 

@@ -17,14 +17,13 @@ use uuid::Uuid;
 use seckill_harness::receiver::Receiver;
 use seckill_harness::{Environment, environment, eventually};
 
-/// How much later than the fastest request another one may arrive. In a short run the receiver shares busy processors with
-/// twenty workers and whatever else keeps them busy, and may stand still for most of a second; a long run has the default jitter of
-/// `outflow create`.
+/// How much later than the fastest request another one may arrive. In a short run the receiver shares busy processors with twenty workers
+/// and other programs, and may stand still for most of a second. A long run has the default jitter of `outflow create`.
 pub fn jitter_ms() -> i64 {
     if long() { 15 } else { 1_000 }
 }
 
-/// How many tests run at the same time, but for one that must not be disturbed.
+/// The number of concurrent tests. A test that must not be disturbed runs alone.
 const BESIDE: u32 = 3;
 static ROOM: Semaphore = Semaphore::const_new(BESIDE as usize);
 
@@ -98,7 +97,7 @@ impl Works {
         assert!(self.ledger.create_outflow(name, pace, &receiver.url(), 1_000_000, "test").await.unwrap());
     }
 
-    /// Changes a channel; `false` if there is none of this name.
+    /// Changes a channel; `false` if no channel has this name.
     pub async fn change(&self, name: &str, change: OutflowChange) -> bool {
         outflow_changes::change(&self.ledger, name, change, "test").await.unwrap()
     }
@@ -125,7 +124,7 @@ impl Works {
         sqlx::query(put).bind(channel).bind(keys).bind(items).execute(&self.sql).await.unwrap();
     }
 
-    /// Starts `number` workers, and waits until all of them listen, because starting processes use the whole machine.
+    /// Starts `number` workers, and waits until all of them listen, because starting processes uses the whole machine.
     pub async fn workers(&self, number: i64) -> Vec<Worker> {
         let workers = (0..number).map(|_| Worker::start(&self.environment, None)).collect();
         eventually(|| async {

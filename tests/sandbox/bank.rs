@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::receiver::Receiver;
 use seckill_harness::{Environment, eventually, webhook_secret};
 
-/// Outside development mode the bank takes no secret that is published here.
+/// Outside development mode the bank refuses secrets that are published here.
 pub static SECRET: LazyLock<String> = LazyLock::new(webhook_secret);
 
 /// An answer: the status, and the document.
@@ -220,7 +220,7 @@ impl Program {
         (Self { child, calls: Caller::to(&address) }, log)
     }
 
-    /// A function that sends SIGKILL to the bank, for use while other calls are under way.
+    /// A function that sends SIGKILL to the bank, for use while other calls are in flight.
     pub fn killer(&self) -> impl FnOnce() + use<> {
         let id = self.child.id().to_string();
         move || assert!(Command::new("kill").args(["-KILL", &id]).status().unwrap().success())

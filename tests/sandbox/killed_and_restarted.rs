@@ -1,4 +1,4 @@
-//! The bank is killed and its file is torn. Nothing that was answered may be lost.
+//! The bank is killed and its file is torn. No answered request may be lost.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -69,7 +69,7 @@ async fn a_kill_loses_no_answered_payment_and_repeats_none() {
     assert_eq!(once.len(), moved.len(), "a payment is in the ledger twice");
     assert!(answered.keys().all(|key| once.contains(key.to_string().as_str())));
 
-    // Each payment's callback arrives in the end, always under the same id.
+    // Each payment's callback finally arrives, always under the same id.
     eventually(|| async {
         let reported: HashSet<String> =
             receiver.seen().iter().map(|callback| callback.data("key").as_str().unwrap().to_owned()).collect();
@@ -195,7 +195,7 @@ async fn a_graceful_stop_and_a_new_start_lose_nothing() {
     let receiver = Receiver::start();
     let (bank, _) = Program::start(&folder.settings(&receiver, &[]));
     assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.1["status"], "succeeded");
-    // In a thread of its own, which nothing waits for when the bank does not end.
+    // In a separate thread, which nothing waits for if the bank does not end.
     let (report, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || report.send(bank.end()));
     assert!(tokio::time::timeout(PATIENCE, ended).await.expect("the bank ends").unwrap());

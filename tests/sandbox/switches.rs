@@ -1,4 +1,4 @@
-//! Tests of each switch, and of the calls with which an operator acts by hand.
+//! Tests of each switch, and of an operator's calls.
 
 use std::time::{Duration, Instant};
 
