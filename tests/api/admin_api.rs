@@ -58,12 +58,10 @@ pub async fn granted(system: &System, account: &str, grants: &[(&str, Role)]) {
 pub struct Person {
     http: Client,
     base: String,
-    /// The `Cookie` header.
     cookie: Option<String>,
     csrf: Option<String>,
 }
 
-/// A session that is opened once.
 type Session = Arc<OnceCell<Person>>;
 
 impl Person {

@@ -220,7 +220,6 @@ const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
 const AUTHORIZE: &str = "/api/v1/flow/authorize";
 const UNKNOWN_ORDER: &str = "00000000-0000-0000-0000-000000000000";
 
-/// The path with its parameter filled in.
 fn filled(path: &str, value: &str) -> String {
     ["{id}", "{name}", "{channel}", "{path}"].iter().fold(path.to_owned(), |path, part| path.replace(part, value))
 }
@@ -290,7 +289,6 @@ async fn every_answer_is_one_that_the_document_lists() {
         let name = Name::parse(app, "name").unwrap();
         apps.insert(app, policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap());
     }
-    // One order to pay, and one to refund.
     let (mut to_pay, mut to_refund) = (Vec::new(), Vec::new());
     for kept in [&mut to_pay, &mut to_refund] {
         let sale = system.create_sale(terms(1)).await;

@@ -192,7 +192,7 @@ async fn a_wrong_answer_uses_the_challenge_up() {
     system.finish().await;
 }
 
-/// A1: a right answer, sent 100 times at once to two instances, yields one pass.
+/// A1: two instances get the right answer 100 times at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_challenge_that_is_answered_a_hundred_times_at_once_yields_one_pass() {
     let mut system = System::start_with(&EASY).await;
@@ -208,7 +208,7 @@ async fn a_challenge_that_is_answered_a_hundred_times_at_once_yields_one_pass() 
     system.finish().await;
 }
 
-/// A1: a pass, shown 100 times at once to two instances with 100 Idempotency-Keys, buys once.
+/// A1: two instances get the pass 100 times at once, with 100 Idempotency-Keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pass_that_is_shown_a_hundred_times_at_once_buys_once() {
     let mut system = System::start_with(&EASY).await;

@@ -42,7 +42,6 @@ async fn ask(flow: &FlowClient, policy: &str) -> Result<Permit, Refusal> {
     flow.acquire(policy, "k", 1).await.unwrap().permit()
 }
 
-/// Waits until a permit is granted.
 async fn granted(flow: &FlowClient, policy: &str) -> Permit {
     eventually(|| async { ask(flow, policy).await.map_err(|refusal| refusal.to_string()) }).await
 }

@@ -41,7 +41,6 @@ fn purchase(sale: &Sale) -> Purchase {
     Purchase::new(sale.id.get(), sale.key.as_str())
 }
 
-/// Waits until an order is written.
 async fn written(buyer: &BuyerClient, ticket: &Ticket) -> Order {
     buyer.wait_for(ticket.order_id, PATIENCE, |order| order.status != OrderStatus::Accepted).await.unwrap()
 }

@@ -250,7 +250,6 @@ impl Rule {
         self.method() != "GET"
     }
 
-    /// The address at this system.
     async fn url(&self, system: &System) -> String {
         let mut address = self.address.to_owned();
         for (name, sql) in LOOKED_UP.into_iter().filter(|(name, _)| self.address.contains(name)) {

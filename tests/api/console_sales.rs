@@ -25,7 +25,6 @@ async fn viewer(system: &System, name: &str) -> Person {
     Person::sign_in(system, name).await
 }
 
-/// The sale with this id, as buyers know it.
 async fn sale(system: &System, id: i64) -> Sale {
     let keys = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1");
     let (key, waiting_key) = keys.bind(id).fetch_one(&system.sql).await.unwrap();
@@ -598,7 +597,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     assert!(began.elapsed() < Duration::from_millis(shutdown_timeout_ms), "{:?}", began.elapsed());
 }
 
-/// A stream ends with its session. The streams of other sessions continue.
+/// The streams of other sessions continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_its_session() {
     let system = System::shared_with(&UNLIMITED).await;

@@ -84,7 +84,6 @@ fn named(expression: &str) -> Named {
     named
 }
 
-/// The metric of the catalogue that a series belongs to.
 pub fn metric_of(series: &str) -> Option<Metric> {
     METRICS.into_iter().find(|metric| match metric.kind {
         MetricKind::Counter | MetricKind::Gauge => series == metric.name,
@@ -141,7 +140,7 @@ fn rules_and_dashboard_name_only_metrics_and_labels_that_exist() {
     assert!(unseen.is_empty(), "neither a rule nor the dashboard shows {unseen:?}");
 }
 
-/// Each kind of alarm has an alert, with the same runbook as the alarm.
+/// The alarm and its alert have the same runbook.
 #[test]
 fn every_kind_of_alarm_has_an_alert() {
     let alerts = rules();

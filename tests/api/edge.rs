@@ -217,7 +217,7 @@ async fn nobody_spoils_the_state_for_others() {
     shop.system.finish().await;
 }
 
-/// Each kind of file has its headers. A browser that has the file gets 304.
+/// A browser that has the file gets 304.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_file_has_the_headers_of_its_kind() {
     let shop = Shop::open().await;

@@ -261,7 +261,6 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
     system.finish().await;
 }
 
-/// A prepared answer that is too long for a header leaves the 429.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_prepared_answer_leaves_the_429() {
     let system = System::shared().await;

@@ -67,7 +67,6 @@ impl Shared {
         info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
     }
 
-    /// Asks for one permit under nine new keys.
     async fn ask_for_new_keys(&self, policy: &str, turn: usize) -> Value {
         let key = |n: usize| format!("{turn}-{n}-{}", "\u{1F600}".repeat(100));
         let also: Vec<Value> = (1..=ALSO).map(|n| json!({ "policy": policy, "key": key(n) })).collect();

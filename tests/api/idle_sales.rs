@@ -83,7 +83,6 @@ impl World {
         sql.close().await.unwrap();
     }
 
-    /// Starts all of them.
     async fn start(&self) {
         for some in self.sales.chunks(500) {
             let some: Vec<i64> = some.iter().map(|sale| sale.get()).collect();
@@ -269,7 +268,6 @@ async fn what_goes_wrong_with_one_of_many_that_sell_is_found_in_its_turn() {
     world.system.finish().await;
 }
 
-/// A planned sale with a deleted key is found in its turn, and refilled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_planned_sale_that_redis_has_lost_is_found_in_its_turn() {
     let world = World::with(SALES).await;

@@ -119,7 +119,6 @@ async fn the_wait_ends_by_itself_and_not_with_the_memory_of_redis() {
         (answer.status != 503).then_some(answer.clone()).ok_or(answer.code())
     };
     assert_eq!(eventually(served).await.code(), "429 quota-exceeded");
-    // Two hours later.
     let later = "UPDATE lapsed_holds SET lapsed_at = lapsed_at - interval '2 hours' WHERE sale_id = $1";
     sqlx::query(later).bind(sale.id.get()).execute(&system.sql).await.unwrap();
     redis.ask(&["FLUSHALL"]).await.unwrap();

@@ -158,7 +158,6 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
     system.finish().await;
 }
 
-/// An evicting master of a cluster affects only its own sales.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_of_a_cluster_that_evicts_closes_its_own_sales_alone() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;

@@ -36,7 +36,6 @@ pub async fn serve(system: &System, address: SocketAddr) -> Process {
     Process::run(system, &["serve"], &settings, Stdio::inherit()).ready(address).await
 }
 
-/// The resident memory of a process.
 pub fn resident_kb(process: &Process) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

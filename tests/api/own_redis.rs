@@ -25,7 +25,6 @@ enum Kind {
     SmallFiles {
         kilobytes: u32,
     },
-    /// It is a node of a Redis Cluster.
     ClusterNode,
 }
 

@@ -131,7 +131,6 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).map_or("", |value| value.to_str().unwrap())
 }
 
-/// A sale of a product with a picture and a description.
 pub async fn sale_with_picture(system: &System, place: &Place) -> Sale {
     let file = place.file("phone.png", png(1500, 1000, [200, 30, 30]));
     let words =

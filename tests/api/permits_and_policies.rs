@@ -502,7 +502,6 @@ async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
     system.finish().await;
 }
 
-/// A lease is given back once, and a breaker opens on the reports of callers.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_are_given_back_and_reports_open_breakers() {
     let system = System::shared().await;

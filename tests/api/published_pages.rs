@@ -16,7 +16,6 @@ use crate::pages::{
     KNOWN, PRODUCT, Place, command, get, header, loaded, page, parsed, png, sale_with_picture, seckill,
 };
 
-/// A published bundle.
 struct Bundle(PathBuf);
 
 impl Bundle {

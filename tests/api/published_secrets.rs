@@ -38,7 +38,6 @@ fn check(settings: &[(&str, &str)]) -> Result<(), String> {
     config.check_for_service().map_err(|error| error.to_string())
 }
 
-/// The files of the repository, by path.
 fn files(folder: &Path, found: &mut BTreeMap<String, String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -249,7 +249,7 @@ async fn ten_deliveries_of_a_group_have_one_effect() {
     system.finish().await;
 }
 
-/// Rule 7: a group with one buyer over the limit is split. The others are settled, and that one is rejected.
+/// Rule 7: the others are settled, and the buyer over the limit is rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_with_a_buyer_over_the_limit_is_split() {
     let mut system = System::prepare(&[]).await;

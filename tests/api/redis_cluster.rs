@@ -23,7 +23,6 @@ async fn system_on(cluster: &RedisCluster, answer_ms: &str) -> System {
     System::start_with(&[buyer, address, answer, connect, ("REDIS_URL", &cluster.url())]).await
 }
 
-/// The node that has a shard of a sale.
 async fn node_of(cluster: &RedisCluster, system: &System, sale: &Sale, shard: i16) -> usize {
     let tag = system.shards(sale).await.tag(Shard(shard));
     cluster.owner(&format!("{}{{{tag}}}:sale", system.config.redis.prefix))

@@ -114,7 +114,6 @@ pub async fn depth(system: &System, queue: &str) -> u32 {
     depth
 }
 
-/// Deletes a queue with everything in it.
 pub async fn delete(system: &System, queue: &str) {
     let properties = lapin::ConnectionProperties::default();
     let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();

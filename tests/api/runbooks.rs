@@ -31,7 +31,6 @@ const PLACEHOLDERS: [(&str, &str); 9] = [
     ("refunds-NAME", "refunds-name"),
 ];
 
-/// Each runbook, by its name.
 fn runbooks() -> BTreeMap<String, String> {
     let files = std::fs::read_dir(Path::new(TOP).join(FOLDER)).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -62,7 +61,6 @@ fn every_alert_and_every_panel_names_its_runbook() {
     }
 }
 
-/// The list of runbooks is complete, and no link of a runbook is broken.
 #[test]
 fn every_runbook_is_listed_and_every_link_leads_to_a_file() {
     let (runbooks, link) = (runbooks(), Regex::new(r"\]\(([^)#]+)").unwrap());
@@ -114,7 +112,7 @@ fn every_command_is_one_that_the_program_accepts() {
     assert!(tried.len() > 40, "{tried:#?}");
 }
 
-/// Every metric in a runbook is in the catalogue, or is recorded by a rule.
+/// In the catalogue, or recorded by a rule.
 #[test]
 fn every_metric_of_a_runbook_exists() {
     let metric = Regex::new(r"\b(?:[a-z]+:)?seckill(?::|_)[a-z0-9_:]+").unwrap();

@@ -1,5 +1,5 @@
-//! The document says exactly what is accepted. A body that fits its schema never gets 400 or 5xx, and one that does not fit is never
-//! accepted. The bodies are generated from the document itself.
+//! The document says exactly what is accepted: a fitting body never gets 400 or 5xx, and no other body is accepted. The bodies are
+//! generated from the document itself.
 
 use std::collections::BTreeMap;
 
@@ -328,7 +328,6 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     system.finish().await;
 }
 
-/// The names of the channels are the offered ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_names_the_channels_that_are_offered() {
     let system = System::shared_with(&SETTINGS).await;

@@ -120,7 +120,6 @@ async fn slow_unread_body(address: SocketAddr) -> bool {
     wire.trickle("1\r\na\r\n").await.is_empty() && answered
 }
 
-/// A body that stops.
 async fn stopped_body(address: SocketAddr, path: &str) -> bool {
     let mut wire = Wire::to(address).await;
     wire.send(&format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{")).await;

@@ -70,7 +70,7 @@ async fn every_statement_reads_little_however_large_the_tables_are() {
     assert!(statements.len() > 250, "{} statements in .sqlx", statements.len());
     let mut report = String::new();
     let mut dear = measure(&mut sql, &statements, "a backlog", &mut report).await;
-    // Each shape has the statistics of the one before: those of a backlog after a drain, and those of no backlog when a new one comes.
+    // Each shape is measured with the statistics of the shape before it: a backlog's after the drain, and an empty backlog's for a new one.
     let (drain, new_backlog) = (include_str!("../data/drain.sql"), include_str!("../data/new_backlog.sql"));
     for (change, shape) in [(drain, "drained"), (new_backlog, "a large new backlog"), (drain, "drained again")] {
         run(&mut sql, change).await;
@@ -108,7 +108,7 @@ fn statements() -> Vec<Statement> {
     statements
 }
 
-/// Executes all statements. Returns those that read too many pages.
+/// Executes all statements. Returns the expensive ones.
 async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str, report: &mut String) -> Vec<String> {
     let (mut dear, mut refused) = (Vec::new(), 0);
     for Statement { text, parameters } in all {

@@ -158,7 +158,7 @@ async fn alarms_are_raised_once_and_cleared() {
     system.finish().await;
 }
 
-/// The webhook receives the raising and the clearing of an alarm, both signed.
+/// Both the raising and the clearing of an alarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_receives_signed_alarms() {
     let (url, mut received) = collector().await;

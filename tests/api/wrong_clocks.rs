@@ -35,7 +35,6 @@ async fn services_an_hour_off_do_nothing_wrong() {
     let alive = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
     assert_eq!(system.count(alive, &sale).await, 8, "no mass expiry");
 
-    // Tokens.
     for at in both {
         for (seconds, code) in [(1_800, "409 already-purchased"), (-1_800, "401 unauthenticated")] {
             let mut click = system.buy_at(at, &sale, "u0");

@@ -13,7 +13,6 @@ pub const GREY: &str = "document.getElementById('buy').getAttribute('aria-disabl
 pub const SOLVED: &str = "document.getElementById('challenge').dataset.solved === '1'";
 /// The order can be paid: the page knows the channels of payment.
 pub const PAYABLE: &str = "document.querySelector('#orders li .pay')?.getAttribute('aria-disabled') === 'false'";
-/// The countdown's value in seconds.
 pub const COUNTDOWN_S: &str = "['days', 'hours', 'minutes', 'seconds']
     .reduce((sum, unit, place) => sum * [0, 24, 60, 60][place] + Number(document.getElementById(unit).textContent), 0)";
 

@@ -119,7 +119,6 @@ impl Page {
         self.client.issue_cmd(Post { path, body }).await.map_err(|error| error.to_string())
     }
 
-    /// A command of the DevTools protocol.
     pub async fn devtools(&self, command: &str, parameters: Value) -> Value {
         self.try_devtools(command, parameters).await.unwrap_or_else(|error| panic!("{command}: {error}"))
     }

@@ -14,7 +14,6 @@ use crate::page::shown;
 use crate::shop::Shop;
 
 pub const PASSWORD: &str = "a password of the tests";
-/// An account of each role.
 pub const PEOPLE: [(&str, AccountRole); 3] =
     [("root", AccountRole::Admin), ("max", AccountRole::Manager), ("vic", AccountRole::Viewer)];
 

@@ -83,7 +83,6 @@ async fn an_order_is_found_exported_and_refunded() {
     shop.close().await;
 }
 
-/// An outflow is paused after a confirmation, and resumed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outflow_is_paused_and_resumed() {
     let shop = Shop::open().await;

@@ -24,7 +24,6 @@ const SECTIONS: [(&str, usize); 10] = [
     ("/admin/accounts", 1),
     ("/admin/audit-log", 1),
 ];
-/// The status of the page's response.
 const STATUS: &str = "performance.getEntriesByType('navigation')[0].responseStatus";
 /// Every address that the page links to, except parts of the page itself.
 const LINKS: &str = "[...document.querySelectorAll('a[href^=\"/\"]')].map((link) => link.getAttribute('href'))";

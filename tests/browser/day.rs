@@ -40,7 +40,6 @@ pub struct Day {
     pub planned: Sale,
     /// Closed, and one of its holds has lapsed.
     pub closed: Sale,
-    /// An order that is paid.
     pub paid: String,
 }
 
@@ -102,7 +101,6 @@ impl Shop {
         .await;
     }
 
-    /// Waits until an order has this status.
     pub async fn until(&self, order: &str, user: &str, status: &str) {
         eventually(|| async {
             let (_, shown) = self.system.get(&format!("/api/v1/orders/{order}"), Some(user)).await;

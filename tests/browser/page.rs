@@ -10,7 +10,6 @@ use crate::chromium::Page;
 /// The script of the page has started, and has drawn its data.
 pub const READY: &str = "document.documentElement.dataset.ready === '1'";
 
-/// Whether an element is shown.
 pub fn shown(selector: &str) -> String {
     format!("document.querySelector({selector:?})?.checkVisibility()")
 }

@@ -34,7 +34,6 @@ use clap::Parser;
 use run_summary::RunSummary;
 use servers::Servers;
 
-/// The options of a scenario.
 #[derive(Clone)]
 pub struct Options {
     pub servers: Arc<Servers>,

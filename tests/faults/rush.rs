@@ -57,7 +57,6 @@ const IN_FLIGHT_MAX: usize = 200;
 /// Addresses of this machine from which a crowd comes to the edge: nginx trusts no other ones, and each has a limit.
 const SOURCES: u8 = 50;
 
-/// A rush in progress.
 pub struct Rush {
     crowd: Arc<Crowd>,
     playing: JoinHandle<()>,

@@ -9,7 +9,6 @@ use anyhow::{Context, bail, ensure};
 use tokio::process::Command;
 use tokio::time::sleep;
 
-/// One of the three servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     Redis,

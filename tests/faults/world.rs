@@ -71,7 +71,6 @@ pub struct World {
     pub redis: redis::Client,
     pub serve: Vec<Process>,
     pub work: Vec<Process>,
-    /// The sale of the rush.
     pub sale: Sale,
     /// Other sales, each with a few buyers. A fault in the sale of the rush must not affect them.
     pub neighbours: Vec<Sale>,
@@ -307,7 +306,6 @@ impl World {
         Watch { sql: self.sql.clone(), redis: self.redis.clone(), sales }
     }
 
-    /// Sends a command to Redis.
     pub async fn redis_command<T: redis::FromRedisValue>(&self, arguments: &[&str]) -> anyhow::Result<T> {
         redis_command(&self.redis, arguments).await
     }

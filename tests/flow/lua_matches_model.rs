@@ -87,7 +87,6 @@ struct ModelCall {
     lease: Uuid,
 }
 
-/// Runs the steps on the model, and returns its answers.
 fn run_model(first: Algorithm, steps: Vec<Step>) -> Vec<ModelCall> {
     let (mut algorithm, mut state, mut now, mut retry_at) = (first, State::default(), DAWN, DAWN);
     let (mut grants, mut calls) = (Vec::new(), Vec::new());

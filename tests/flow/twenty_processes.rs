@@ -122,7 +122,6 @@ fn permits<'a>(log: impl IntoIterator<Item = &'a Asked>) -> i64 {
     log.into_iter().filter(|asked| asked.granted).map(|asked| asked.permits).sum()
 }
 
-/// The answers of a model to the same asks.
 fn answered_by(algorithm: Algorithm, log: &[Asked]) -> Vec<Asked> {
     let mut state = State::default();
     let answer = |asked: &Asked| {

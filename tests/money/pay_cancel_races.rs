@@ -38,7 +38,6 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
                     world.wait_for(&format!("{sent} '{}'", world.orders[buyer]), 1).await;
                     (paid, cancel().await)
                 }
-                // Pays and cancels at the same moment.
                 3 | 4 => tokio::join!(world.pay(buyer), cancel()),
                 // Cancels at about the moment at which the bank decides.
                 _ => {

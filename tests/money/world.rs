@@ -49,7 +49,6 @@ impl Worker {
         Self::start_with(system, &[])
     }
 
-    /// Starts a worker with additional settings.
     pub fn start_with(system: &System, settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
         command.arg("work").env_clear().envs(&system.environment).envs(settings.iter().copied());

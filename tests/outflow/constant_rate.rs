@@ -115,7 +115,6 @@ fn assert_used(side: &Side, phases: &[Usage], idle: f64) {
     assert!(share >= 95.0, "{used} of {slots:.1} slots were used, on a machine that was {idle:.0} % idle");
 }
 
-/// Kills and restarts random workers for `seconds` seconds.
 async fn kill_at_random(works: &Works, workers: &mut [Worker], seconds: f64, dice: &mut StdRng) {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < until {

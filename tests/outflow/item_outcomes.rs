@@ -160,7 +160,7 @@ async fn a_receiver_that_is_down_costs_no_attempts_and_the_backlog_leaves_at_the
         sqlx::query_scalar("SELECT sum(attempts) FROM outflow_items").fetch_one(&works.sql).await.unwrap();
     assert_eq!(failed, 0);
     let mut stamps: Vec<Instant> = receiver.seen().iter().map(|arrival| arrival.at).collect();
-    stamps.sort_unstable(); // a request that is read slowly is noted after those that came behind it
+    stamps.sort_unstable(); // a slowly read request is recorded after later ones
     for window in stamps.windows(21) {
         assert!(window[20] - window[0] > Duration::from_secs(1), "21 requests arrived within a second");
     }

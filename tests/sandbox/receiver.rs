@@ -51,7 +51,6 @@ impl Receiver {
         Self { url, state }
     }
 
-    /// Sets the status of all answers from now on.
     pub fn answer(&self, status: u16) {
         self.state.status.store(status, Ordering::Relaxed);
     }

@@ -53,7 +53,6 @@ fn seconds(found: &Captures<'_>) -> f64 {
     }
 }
 
-/// A text with each duration in it made shorter.
 fn shortened(text: &str, shorter: fn(f64) -> f64) -> String {
     durations()
         .replace_all(text, |found: &Captures<'_>| format!("{:.0}ms", shorter(seconds(found)) * 1000.0))

@@ -23,7 +23,6 @@ async fn with(settings: &[(&str, &str)]) -> Look {
 const PUBLISHED: &str = "0123456789abcdef0123456789abcdef";
 const PUBLISHED_WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// Settings of production pass.
 #[tokio::test]
 async fn safe_settings_pass() {
     for check in with(&[]).await.of("settings") {
