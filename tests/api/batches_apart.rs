@@ -374,7 +374,7 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
                 assert!(matches!(asked.await.unwrap(), Err(GateError::Unknown)), "nobody is forgotten");
             }
             assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
-            // The line is full again, so the earlier requests are no longer counted.
+            // These five fill the line, so the earlier requests are no longer counted.
             let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
             for asked in next {
                 assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });

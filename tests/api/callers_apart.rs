@@ -368,7 +368,7 @@ async fn who_hangs_up_leaves_the_line() {
     for caller in waiting {
         caller.abort();
     }
-    // The place goes to the caller who is still there.
+    // The remaining caller gets the place.
     let give = async {
         in_line(&system, 1).await;
         let lease = json!({ "app": "shop", "policy": "slow", "lease": lease });

@@ -70,7 +70,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     let shown: Vec<Value> = tokens(&root.call("GET", "apps", None).await.body);
     assert_eq!(shown.len(), 1, "{shown:?}");
 
-    // A leaked token is replaced without an overlap, and every valid token ends.
+    // A leaked token is replaced without an overlap, and every earlier token ends.
     let third = seckill(&system, &["app", "rotate", "shop", "--overlap", "600"], "").unwrap();
     let third: Value = serde_json::from_str(&third).unwrap();
     let fourth = seckill(&system, &["app", "rotate", "shop", "--overlap", "0"], "").unwrap();

@@ -363,7 +363,7 @@ async fn the_pages_stay_when_the_service_is_away() {
     let shop = Shop::in_front_of(System::shared().await, free_address()).await;
     let page = shop.page();
     assert_eq!(shop.edge.get(&page).await.status(), 200);
-    // Another method does not reach the service more often for a state.
+    // No other method reaches the service for a state.
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
         let answer = Client::new().request(method, shop.edge.url(&format!("{page}/state.js"))).send().await.unwrap();
         assert_eq!(answer.status(), 405);

@@ -176,7 +176,7 @@ async fn a_rush_is_committed_as_groups() {
 }
 
 /// Rule 7: a group becomes orders in one transaction, each with its deadline and its steps. Before that, each purchase is an accepted order
-/// for its buyer, by id and in the list. Staff see it by its id, and nobody else sees it.
+/// for its buyer, by id and in the list. Staff see it by its id, and other buyers never.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_settled_whole_and_found_before_that() {
     let mut system = System::prepare(&[]).await;

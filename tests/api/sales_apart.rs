@@ -198,8 +198,8 @@ async fn a_sale_whose_row_is_locked_delays_no_other() {
     system.finish().await;
 }
 
-/// F37: while a transaction locks the epoch of a selling sale, its purchases cannot be committed. Those of other sales are, although they
-/// would be committed together. After a moment, the locked sale's stock stays untouched.
+/// F37: while a transaction locks the epoch of a selling sale, its purchases cannot be committed. Purchases of other sales are committed,
+/// although they come in the same batches. After a moment, the stock of the locked sale stays untouched.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
     let system = System::start_with(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "500")]).await;

@@ -94,7 +94,7 @@ async fn drag(page: &Page, challenge: &Value) {
     assert!((target - page.number(PIECE_X).await).abs() <= NEAR, "the piece does not follow the mouse");
 }
 
-/// A piece dragged like by a hand gives the pass.
+/// A piece dragged as by a hand gives the pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slider_is_dragged_by_the_mouse() {
     let (shop, page, sale) = before_a_challenge("slider").await;
