@@ -1,10 +1,10 @@
-//! Headers of all answers: no browser takes an answer for another type than it says, shows it in a frame, or runs what is in it, and
-//! no cache keeps what may be meant for one caller.
+//! Headers of all answers. With them a browser does not guess another type, does not show the answer in a frame, and runs no script in
+//! it. No cache keeps an answer that may be meant for one caller.
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 
-/// Adds the headers that an answer does not have. Pages bring a policy of their own, and an answer that is the same for everybody says
-/// itself how long it may be kept.
+/// Adds the headers that an answer does not have yet. Pages bring a policy of their own. An answer that is the same for all callers
+/// says itself how long it may be cached.
 pub fn complete(headers: &mut HeaderMap) {
     if !headers.contains_key(CONTENT_SECURITY_POLICY) {
         let nothing = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");

@@ -1,5 +1,5 @@
-//! Bounds on what is not a purchase, kind by kind, so that a crowd that asks for one thing stands in front of nobody who asks
-//! for another. (The pattern is called bulkhead: M. Nygard, "Release It!".)
+//! Bounds on all requests except purchases, one for each kind. A crowd of requests of one kind delays no other kind. (The pattern
+//! is called bulkhead: M. Nygard, "Release It!".)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,12 +15,12 @@ use crate::domain::ids::UserId;
 use crate::domain::pressure::Pressure;
 use crate::sale::quota::Quota;
 
-/// How long a request waits in line before it is answered 503.
+/// How long a request is queued before it is answered 503.
 const LINE_MAX: Duration = Duration::from_secs(2);
-/// How long it may take after that.
+/// How long the work itself may take after that.
 const WORK_MAX: Duration = Duration::from_secs(5);
-/// How long a place stays empty whose work was given up: the connection to PostgreSQL comes back to the pool, or is given
-/// up, in that time.
+/// How long a place stays empty after its work has timed out. In that time the connection to PostgreSQL returns to the pool or is
+/// closed.
 const GIVEN_UP_REST: Duration = Duration::from_secs(2);
 
 /// The bounds of an instance.
@@ -33,27 +33,27 @@ pub struct Bulkheads {
     pub payments: Bulkhead,
     /// Refunds that buyers ask for.
     pub refunds: Bulkhead,
-    /// Callbacks of payment channels whose signature matches. They give way to no one: an order waits for each.
+    /// Callbacks of payment channels, if their signature matches. They never give way to purchases: an order waits for each.
     pub callbacks: Bulkhead,
-    /// People who sign in. Their passwords are checked elsewhere, in a line of their own.
+    /// Sign-ins. Passwords are checked in a queue of their own.
     pub sign_ins: Bulkhead,
-    /// The same for browsers that have signed in to the account before, and for whoever has given the right password: strangers,
-    /// however many, keep none of them waiting.
+    /// Sign-ins from browsers that have signed in to the account before, and sign-ins with the right password. Strangers, however many,
+    /// do not delay them.
     pub known_sign_ins: Bulkhead,
     /// Reads by signed-in people.
     pub admin: Bulkhead,
-    /// What they change. It gives way to no one and waits behind no read: a sale is paused when there is a rush.
+    /// Changes by signed-in people. They never give way to purchases and are not queued behind reads: a rush is when a sale is paused.
     pub admin_changes: Bulkhead,
     reads: Quota,
 }
 
-/// The settings of what is read.
+/// The settings of the bounds.
 pub struct ReadTerms {
     /// How often one buyer may read orders in a second.
     pub buyer_reads: u32,
-    /// How many requests about orders wait in line.
+    /// How many requests about orders may be queued.
     pub line_max: usize,
-    /// The connections to PostgreSQL. Each kind uses an eighth of them at most, callbacks half of them.
+    /// The connections to PostgreSQL. Each kind uses at most 1/8 of them, callbacks at most half.
     pub connections: u32,
 }
 
@@ -81,7 +81,7 @@ impl Bulkheads {
             known_sign_ins: bulkhead("known sign-ins", 20),
             admin: bulkhead("admin", 200),
             admin_changes: Bulkhead {
-                // Two at least: one may be sending many parked messages again.
+                // At least two: one of them may be busy with a long resend of parked messages.
                 places: Arc::new(Semaphore::new(part(8).max(2))),
                 gives_way_to: None,
                 ..bulkhead("admin changes", 200)
@@ -99,31 +99,30 @@ impl Bulkheads {
     }
 }
 
-/// So many requests of one kind are worked on at the same time, so many more wait in line, and any more are answered 503 at
-/// once.
+/// Works on a bounded number of requests of one kind and queues a bounded number. All others are answered 503 at once.
 pub struct Bulkhead {
     what: &'static str,
     places: Arc<Semaphore>,
     in_line: AtomicUsize,
     line_max: usize,
-    /// While purchases wait, a place rests after its work.
+    /// While purchases are queued, a place rests after its work.
     gives_way_to: Option<Arc<Pressure>>,
 }
 
 impl Bulkhead {
-    /// Does the work when a place is free. What has begun goes on when its caller hangs up, so that a caller can neither leave
-    /// a connection to PostgreSQL in the middle of a statement nor empty places by hanging up.
+    /// Does the work when a place is free. Work that has begun continues if its caller hangs up. So a caller can neither leave a
+    /// connection to PostgreSQL in the middle of a statement nor free places by hanging up.
     ///
     /// # Errors
-    /// `temporarily-unavailable` if the line is too long, or the work takes too long; whether it has had its effect is then
-    /// unknown. Else the work's own.
+    /// `temporarily-unavailable` if the queue is full or the work takes too long; then it is unknown whether the work took effect.
+    /// Otherwise the error of the work.
     pub async fn run<T: 'static, E: Into<Problem> + 'static>(
         &self,
         work: impl Future<Output = Result<T, E>> + 'static,
     ) -> Result<T, Problem> {
         let place = self.place().await?;
         let (answer, answered) = oneshot::channel();
-        // Nobody receives the answer when the caller has gone.
+        // Sending fails if the caller has hung up.
         let work = Box::pin(async move { _ = answer.send(work.await) });
         spawn(attend(self.what, work, place, self.gives_way_to.clone()));
         match answered.await {
@@ -132,7 +131,7 @@ impl Bulkhead {
         }
     }
 
-    /// Waits in line for a place.
+    /// Queues for a place.
     async fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let waiting = InLine::enter(&self.in_line);
         if waiting.ahead >= self.line_max {
@@ -166,7 +165,7 @@ async fn attend(
     drop(place);
 }
 
-/// A place in line, left when the request ends or its connection is reset.
+/// A place in the queue, left when the request ends or its connection is reset.
 struct InLine<'a> {
     in_line: &'a AtomicUsize,
     ahead: usize,

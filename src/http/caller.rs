@@ -1,5 +1,4 @@
-//! Who asks, of those who are signed in: a cookie names the session, and every request that changes something carries a token
-//! against forgery (CSRF).
+//! The signed-in account behind a request. A cookie names the session. Every request that changes something also carries a CSRF token.
 
 use actix_web::HttpRequest;
 use actix_web::http::Method;
@@ -14,7 +13,7 @@ use crate::admin::{AdminError, Console};
 use crate::domain::account::Account;
 
 const CSRF_HEADER: &str = "x-csrf-token";
-/// The audit log holds this much of a path.
+/// The longest part of a path that the audit log holds.
 const PATH_MAX_CHARS: usize = 200;
 
 /// An account that is signed in, its session, and its request.
@@ -35,7 +34,7 @@ pub async fn as_caller<T: 'static>(
     as_sender_of(Sends::Json, request, app_state, act).await
 }
 
-/// Acts likewise for a request that changes nothing, whatever its method: it stands in the line of reads.
+/// Acts for a request that changes nothing, whatever its method: it counts in the bulkhead of reads.
 pub async fn as_reader<T: 'static>(
     request: HttpRequest,
     app_state: &Data<AppState>,
@@ -45,14 +44,14 @@ pub async fn as_reader<T: 'static>(
     app_state.bulkheads.admin.run(act_with_token(Sends::Json, request, token, app_state.clone(), act)).await
 }
 
-/// What the body of a request that changes something must be.
+/// The body that a changing request must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sends {
     Json,
     Picture,
 }
 
-/// Acts likewise for a request whose body is something else than JSON.
+/// Acts for a request whose body is not JSON.
 pub async fn as_sender_of<T: 'static>(
     sends: Sends,
     request: HttpRequest,
@@ -65,7 +64,7 @@ pub async fn as_sender_of<T: 'static>(
     line.run(act_with_token(sends, request, token, app_state.clone(), act)).await
 }
 
-/// The token that the session's cookie carries. An invented one is refused here, and stands in no line.
+/// The token in the session's cookie. A malformed token is refused here and takes no place in a queue.
 pub fn session_token(request: &HttpRequest, app_state: &AppState) -> Result<SessionToken, AdminError> {
     let token = cookie(request, app_state.cookies.session).ok_or(AdminError::SignedOut)?;
     app_state.console.received(token)
@@ -95,7 +94,7 @@ async fn caller(console: &Console, request: HttpRequest, token: SessionToken) ->
     Ok(Caller { request, account, token, expires_at_ms })
 }
 
-/// Writes an error that is a refusal to the audit log. Returns what the caller is told: this error, or why it could not be written.
+/// Writes a refusal to the audit log. Returns the caller's answer: this error, or the reason why it could not be written.
 async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> AdminError {
     let Some(why) = error.refusal() else { return error };
     let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
@@ -106,7 +105,7 @@ async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> Admi
     }
 }
 
-/// Refuses a request that changes something unless a page of ours sent it.
+/// Refuses a changing request unless one of our pages sent it.
 fn check_not_forged(sends: Sends, request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
     if request.method() == Method::GET {
         return Ok(());
@@ -131,8 +130,7 @@ fn check_not_forged(sends: Sends, request: &HttpRequest, token: &SessionToken) -
     }
 }
 
-/// Refuses what another site's page could send without the browser's permission: other types than JSON, and a foreign
-/// Origin.
+/// Refuses requests that another site's page could send without asking the browser: types other than JSON, and a foreign Origin.
 pub fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
     let content_type = content_type(request);
     let is_json = content_type.as_deref() == Some("application/json");

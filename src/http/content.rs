@@ -1,4 +1,4 @@
-//! What is sent to many: one buffer that all answers share, beside it the same compressed once.
+//! Content that many clients get: all answers share one buffer, and one compressed copy.
 
 use std::io::Write;
 
@@ -16,7 +16,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// A body that is sent as it is.
+    /// A body without a compressed copy.
     pub fn plain(body: impl Into<Bytes>) -> Self {
         Self { plain: body.into(), gzip: None }
     }
@@ -39,7 +39,7 @@ impl Content {
         self.gzip.is_some()
     }
 
-    /// The answer with this body; compressed if there is such a one and the client takes it.
+    /// The answer with this body, compressed if there is a compressed copy and the client accepts it.
     pub fn answer(&self, request: &HttpRequest, mut response: HttpResponseBuilder) -> HttpResponse {
         let Some(gzip) = &self.gzip else { return response.body(self.plain.clone()) };
         response.insert_header((VARY, "accept-encoding"));

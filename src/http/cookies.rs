@@ -7,11 +7,11 @@ use actix_web::http::header::COOKIE;
 
 use crate::admin::session::KNOWN_DAYS;
 
-/// The cookies' names. Browsers take a cookie whose name begins with `__Host-` only over TLS, only for all paths and for this
-/// one host: another site under the same domain cannot set or replace it.
+/// The cookies' names. A browser accepts a name that begins with `__Host-` only over TLS, for all paths and for this host: another
+/// site under the same domain cannot set or replace the cookie.
 ///
-/// In development mode the service speaks plain HTTP. Some browsers refuse such a name there, even from this machine, so that
-/// the names have no prefix.
+/// In development mode the service speaks plain HTTP. Some browsers then refuse such names, even from this machine. So the names have
+/// no prefix there.
 pub struct CookieNames {
     pub session: &'static str,
     pub device: &'static str,
@@ -54,8 +54,8 @@ impl CookieNames {
     }
 }
 
-/// The value of a cookie. Each cookie is parsed by itself: `HttpRequest::cookie` finds none if one of another application on
-/// this host is malformed.
+/// The value of a cookie. Each cookie is parsed alone: `HttpRequest::cookie` finds none if another application on this host has set a
+/// malformed one.
 pub(crate) fn cookie(request: &HttpRequest, name: &str) -> Option<String> {
     let headers = request.headers().get_all(COOKIE).filter_map(|value| value.to_str().ok());
     let mut cookies = headers.flat_map(|value| value.split(';')).filter_map(|pair| Cookie::parse(pair).ok());

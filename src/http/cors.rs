@@ -7,11 +7,11 @@ use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LINK, LOC
 use crate::domain::origin::Origin;
 use crate::domain::trace_context::{TRACEPARENT, TRACESTATE};
 
-/// How long a browser may remember what is allowed.
+/// How long a browser may cache the permission.
 const REMEMBERED_S: usize = 3600;
 
-/// Allows what the pages send and read. Cookies are not among it, so no page elsewhere acts for a person who is signed in to the
-/// admin console. A request from any other origin is answered without these headers, and its browser keeps the answer from it.
+/// Allows the headers that the pages send and read. It does not allow cookies, so no foreign page acts for an account that is signed in
+/// to the console. A request from any other origin gets no such headers, and its browser hides the answer from the page.
 pub fn cors(origins: &[Origin]) -> Cors {
     let cors = Cors::default()
         .allowed_methods([Method::GET, Method::POST])

@@ -1,5 +1,6 @@
-//! The names that the service answers to in development mode, in which it trusts whoever can reach it. A page of another site can make a
-//! browser reach it: its name, once loaded, is made to lead to 127.0.0.1 (DNS rebinding), and the browser takes both for one origin.
+//! The host names that the service answers to in development mode, where it trusts every client that can reach it. With DNS rebinding,
+//! another site's page can make a browser reach it: the site changes its own name to 127.0.0.1 after the page has loaded, and the browser
+//! sees one origin.
 
 use actix_web::dev::RequestHead;
 use actix_web::http::header::HOST;
@@ -7,10 +8,10 @@ use url::{Host, Url};
 
 use crate::domain::origin::Origin;
 
-/// Whether a request asks for a name that others may have made to lead here. Only a name with a dot can be made so: containers have names
-/// without one, and an address is no name. The names of `own`, the configured origins, are the shop's.
+/// Whether a request names a host that others may have pointed to this machine. Only a name with a dot can be: containers have names
+/// without a dot, and an address is not a name. The names in `own`, the configured origins, are the shop's.
 pub fn is_foreign(request: &RequestHead, own: &[Origin]) -> bool {
-    // Every browser names the host.
+    // Every browser sends the host.
     request.headers().get_all(HOST).any(|asked| {
         let asked = asked.to_str().ok().and_then(|asked| Url::parse(&format!("http://{asked}/")).ok());
         match asked.as_ref().and_then(Url::host) {

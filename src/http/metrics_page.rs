@@ -1,4 +1,4 @@
-//! The metrics as clients get them. A rendering stays in memory until the slowest client has read it, so few are given out at a time.
+//! The metrics page. A rendering stays in memory until the slowest client has read it, so the number of renderings is bounded.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Renderings that clients may be reading at the same time, each of some 100 kB.
+/// Renderings that clients may be reading at the same time, about 100 kB each.
 const RENDERINGS_MAX: usize = 8;
-/// While there are as many, the last one is given out for so long.
+/// While so many are being read, the last one is reused for this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 /// The metrics of this process.
@@ -37,7 +37,7 @@ impl MetricsPage {
         Self { handle, places: Arc::new(Semaphore::new(RENDERINGS_MAX)), last: Mutex::default() }
     }
 
-    /// The metrics of now, or while many are being read, those of a second ago.
+    /// The metrics of now. While many clients read, those of up to one second ago.
     pub fn text(&self, now: Instant) -> Bytes {
         let mut last = self.last.lock();
         let place = Arc::clone(&self.places).try_acquire_owned().ok();

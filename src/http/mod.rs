@@ -1,5 +1,5 @@
-//! What the handlers of all addresses share: what they read of a request, problems, lines of waiting, who is signed in; and the
-//! addresses of the service itself.
+//! The shared parts of all handlers: reading a request, problems, bulkheads, the signed-in caller; and the addresses of the service
+//! itself.
 
 pub mod answer_headers;
 mod api_document;
@@ -42,7 +42,7 @@ use crate::pay::payment_batcher::PaymentBatcher;
 use crate::pay::success_batcher::SuccessBatcher;
 use crate::sale::order_streams::OrderStreams;
 
-/// What the handlers of all worker threads share.
+/// The state that the handlers of all worker threads share.
 pub struct AppState {
     pub tokens: Tokens,
     pub bulkheads: Bulkheads,

@@ -20,11 +20,11 @@ use super::codes::Code;
 use crate::domain::ids::OrderId;
 use crate::sale::quota::TooOften;
 
-/// An answer that tells the caller what went wrong. What the log should hold is logged where the error is mapped.
+/// An error answer, as the caller sees it. Details for the log are logged where the error is mapped.
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
-    /// The code's, except for a gateway.
+    /// The status of the code, except for a gateway.
     status: StatusCode,
     detail: Option<Box<str>>,
     members: Members,
@@ -144,7 +144,7 @@ impl Problem {
         Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
-    /// A caller has asked too often. `name` is what is counted: `buyer`, `address`.
+    /// A caller has asked too often. `name` is the kind of caller that is counted: `buyer`, `address`.
     pub fn too_often(name: &'static str, TooOften { max, window, retry }: TooOften) -> Self {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self::limited(name, max.into(), millis(window), millis(retry))
@@ -156,7 +156,7 @@ impl Problem {
         Self::unavailable()
     }
 
-    /// A limit is reached. `name` is what it counts: `buyer`, `address`, `sale`, `account`.
+    /// A limit is reached. `name` is the limit: `buyer`, `address`, `sale`, `account`.
     fn limited(name: &str, max: i64, window_ms: u64, retry_ms: u64) -> Self {
         let seconds = retry_ms.div_ceil(1000).max(1);
         Self::new(Code::QuotaExceeded)
@@ -169,13 +169,13 @@ impl Problem {
             .header(HeaderName::from_static("ratelimit"), format!("\"{name}\";r=0;t={seconds}"))
     }
 
-    /// A policy refuses a permit. The gateway that asked for it chose the status.
+    /// A policy refuses a permit. The gateway that asked chose the status.
     pub fn no_permit(status: StatusCode, why: impl fmt::Display, headers: Vec<(HeaderName, String)>) -> Self {
         Self { status, headers, ..Self::new(Code::QuotaExceeded) }.detail(why)
     }
 
-    /// The same problem for a gateway. It knows 401 and 403, and takes any other status for a failure of this service; so mistakes
-    /// of the caller are 403, and only real failures stay 5xx.
+    /// The same problem for a gateway. A gateway knows 401 and 403, and takes every other status for a failure of this service. So the
+    /// caller's mistakes become 403, and only real failures stay 5xx.
     pub fn for_gateway(mut self) -> Self {
         if self.status.is_client_error() && self.status != StatusCode::UNAUTHORIZED {
             self.status = StatusCode::FORBIDDEN;
@@ -212,7 +212,7 @@ impl Problem {
         self
     }
 
-    /// The body as it is sent. Where nothing but the code is told, as to nearly all of a crowd, it is made once and kept for ever.
+    /// The body as it is sent. If it has only a code, as in nearly all answers to a crowd, it is made once and kept for ever.
     fn json(&self) -> Bytes {
         static BARE: OnceLock<Vec<Bytes>> = OnceLock::new();
         let is_bare = self.detail.is_none() && self.members == Members::default() && self.status == self.code.status();
@@ -221,7 +221,7 @@ impl Problem {
         if !is_bare {
             return written(self).into();
         }
-        // Bytes that are never freed are shared without counting who uses them.
+        // Bytes that are never freed are shared without reference counts.
         let kept = |code: &Code| Bytes::from_static(written(&Self::new(*code)).leak());
         let bare = BARE.get_or_init(|| Code::VARIANTS.iter().map(kept).collect());
         bare.get(self.code as usize).cloned().unwrap_or_default()
@@ -254,7 +254,7 @@ impl ResponseError for Problem {
         self.code.count();
         let mut response = HttpResponse::build(self.status);
         response.insert_header((CONTENT_TYPE, HeaderValue::from_static("application/problem+json")));
-        // The rest of the body must not be taken for the next request.
+        // The rest of the body must not be read as the next request.
         if self.is_unread {
             response.force_close();
         }
@@ -265,7 +265,7 @@ impl ResponseError for Problem {
     }
 }
 
-/// The answer to methods that an address does not support. `Allow` lists those that it does.
+/// The answer to methods that an address does not support. `Allow` lists the supported ones.
 pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
     let problem = Problem::new(Code::MethodNotAllowed);
     let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));

@@ -1,12 +1,12 @@
-//! How many requests reach this service, by what they are for: the edge answers pages and repeated questions for the state of a sale
-//! by itself, and the counts show it.
+//! Counts requests that reach this service, by kind. The edge answers pages and repeated requests for a sale's state itself: the counts
+//! show this.
 
 use std::sync::OnceLock;
 
 use metrics::Counter;
 use strum::{IntoStaticStr, VariantArray};
 
-/// What a request is for.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 enum Kind {
@@ -15,7 +15,7 @@ enum Kind {
     Api,
     /// Health and metrics of this instance.
     Service,
-    /// Pages, what belongs to them, and what does not exist.
+    /// Pages, their files, and unknown addresses.
     Page,
 }
 

@@ -22,10 +22,10 @@ use crate::sale::thread_state::ThreadState;
 
 /// How long a development token is valid.
 const DEV_TOKEN_S: i64 = 86_400;
-/// The greatest whole number that every program can count to.
+/// The greatest integer that every JSON reader represents exactly.
 const LEVEL_MAX: u64 = (1 << 53) - 1;
 
-/// What background checks have found out about this instance.
+/// The results of the background checks of this instance.
 #[derive(Default)]
 pub struct Health {
     /// PostgreSQL answered the last heartbeat.

@@ -28,7 +28,7 @@ impl FromRequest for Body {
     }
 }
 
-/// The whole body of the request with this head, likewise.
+/// The whole body of the request with this head, within the same bounds.
 pub async fn read_of(head: &RequestHead, payload: Payload, app_state: &AppState) -> Result<Bytes, Problem> {
     let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     match tokio::time::timeout(app_state.client_timeout, read(payload, length, app_state.body_max_bytes)).await {
@@ -37,7 +37,7 @@ pub async fn read_of(head: &RequestHead, payload: Payload, app_state: &AppState)
     }
 }
 
-/// Reads a whole body. `length` is what the head says, if it says anything: no more room than `max_bytes` is made for it.
+/// Reads a whole body. `length` is the length in the head, if there is one. The buffer is never larger than `max_bytes`.
 pub async fn read(
     mut payload: impl Stream<Item = Result<Bytes, PayloadError>> + Unpin,
     length: Option<usize>,
@@ -49,7 +49,7 @@ pub async fn read(
     if first.len() > max_bytes {
         return Err(Problem::too_large(max_bytes).unread());
     }
-    // Nearly every body is one chunk, which is passed on without a copy. The chunks of others are gathered in one place.
+    // Nearly every body is one chunk, which is passed on without a copy. Several chunks are joined.
     let Some(second) = next().await? else { return Ok(first) };
     let mut body = BytesMut::with_capacity(length.unwrap_or(max_bytes).min(max_bytes));
     let mut chunk = Some(second);
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What a body that arrives in pieces of this length comes to; at most 1000 bytes are allowed.
+    /// Reads a body that arrives in pieces of this length; at most 1000 bytes are allowed.
     async fn gathered(bytes: usize, piece: usize, length: Option<usize>) -> Result<Bytes, String> {
         let body: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
         let pieces: Vec<_> = body.chunks(piece).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();

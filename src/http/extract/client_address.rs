@@ -7,12 +7,12 @@ use actix_web::http::header::X_FORWARDED_FOR;
 
 use crate::domain::client_address::ClientAddress;
 
-/// The client's address: the nearest one that is not a trusted proxy's.
+/// The client's address: the nearest address that is not a trusted proxy's.
 pub fn client_address(request: &RequestHead, trusted_proxies: &[IpAddr]) -> ClientAddress {
     let peer = request.peer_addr.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.ip().to_canonical());
     let mut nearest = peer;
     if trusted_proxies.contains(&peer) {
-        // Each proxy appends the address that it received from: read from the end, as long as proxies are trusted.
+        // Each proxy appends the address that it received from. Read from the end, while the proxies are trusted.
         let headers = request.headers().get_all(X_FORWARDED_FOR).rev();
         for hop in headers.filter_map(|value| value.to_str().ok()).flat_map(|value| value.rsplit(',')) {
             let Ok(address) = hop.trim().parse::<IpAddr>() else { break };
@@ -44,7 +44,7 @@ mod tests {
     fn only_configured_proxies_are_trusted() {
         assert_eq!(address("9.9.9.9", &["1.2.3.4"], &[]), "9.9.9.9");
         assert_eq!(address("9.9.9.9", &["1.2.3.4"], &["9.9.9.9"]), "1.2.3.4");
-        // What the client itself put first is not trusted: the last hop that is not one of our proxies counts.
+        // Entries that the client itself sent are not trusted: the last hop that is not our proxy counts.
         assert_eq!(address("9.9.9.9", &["6.6.6.6, 1.2.3.4"], &["9.9.9.9"]), "1.2.3.4");
         assert_eq!(address("9.9.9.9", &["6.6.6.6", "1.2.3.4, 8.8.8.8"], &["9.9.9.9", "8.8.8.8"]), "1.2.3.4");
         assert_eq!(address("9.9.9.9", &["nonsense"], &["9.9.9.9"]), "9.9.9.9");

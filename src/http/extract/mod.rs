@@ -1,5 +1,5 @@
-//! What handlers read of a request before they act: the caller's token, the client's address, ids in the path, parameters of
-//! lists, the body, the trace that it belongs to.
+//! The parts of a request that handlers read before they act: the caller's token, the client's address, ids in the path, parameters of
+//! lists, the body, the trace.
 
 mod body;
 mod client_address;

@@ -1,4 +1,4 @@
-//! How jsonwebtoken signs and verifies: by ring, which TLS brings anyway. What jsonwebtoken offers itself is thirty more crates.
+//! How jsonwebtoken signs and verifies: with ring, which TLS needs anyway. jsonwebtoken's own back ends add thirty crates.
 
 use std::result::Result;
 
@@ -11,7 +11,7 @@ use ring::signature::{
 };
 use signature::{Signer, Verifier};
 
-/// The algorithms of `Tokens`: HS256, and for verifying alone RS256, ES256 and EdDSA.
+/// The algorithms of `Tokens`: HS256; and RS256, ES256 and EdDSA, which only verify.
 pub(super) static RING: CryptoProvider = CryptoProvider {
     signer_factory: |algorithm, key| signer(*algorithm, key),
     verifier_factory: |algorithm, key| verifier(*algorithm, key),
@@ -98,7 +98,7 @@ const RSA_MIN: usize = 268;
 
 /// The public key in this PEM text, and the algorithm of its signatures.
 pub(super) fn public_key_of(pem: &str) -> Result<(DecodingKey, Algorithm), InvalidKey> {
-    // A private key contains the public one, and who only verifies must not have it.
+    // A private key contains the public one. A service that only verifies must not have it.
     if pem.contains("PRIVATE KEY") {
         return Err(InvalidKey);
     }

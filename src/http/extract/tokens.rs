@@ -26,7 +26,7 @@ pub struct Buyer {
     pub expires_at_ms: i64,
 }
 
-/// What is read of a token.
+/// The claims that are read.
 #[derive(Debug, Deserialize)]
 struct Claims<'a> {
     #[serde(borrow)]
@@ -41,7 +41,7 @@ struct Claims<'a> {
     iss: Option<Names<'a>>,
 }
 
-/// A claim that is a name, or a list of names.
+/// A claim that is one name or a list of names.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Names<'a> {
@@ -62,7 +62,7 @@ impl Names<'_> {
     }
 }
 
-/// What is written into a token of development mode.
+/// The claims of a development token.
 #[derive(Debug, Serialize)]
 struct IssuedClaims<'a> {
     sub: &'a str,
@@ -85,7 +85,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The key decides the algorithm; a token whose header names another one is refused.
+    /// The key decides the algorithm. A token whose header names another one is refused.
     pub fn new(secret: &str, public_key: &str, dev: bool) -> Result<Self, InvalidKey> {
         let _ = RING.install_default(); // fails where it is installed already
         let (key, algorithm) = match public_key {
@@ -101,7 +101,7 @@ impl Tokens {
         Ok(Self { key, validation, shared_secret, signing, audience: None, issuer: None })
     }
 
-    /// Takes only tokens that are meant for this audience, and come from this issuer; an empty text requires nothing.
+    /// Requires this audience and this issuer; an empty text requires nothing.
     pub fn requiring(mut self, audience: &str, issuer: &str) -> Self {
         let required = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         (self.audience, self.issuer) = (required(audience), required(issuer));
@@ -115,7 +115,7 @@ impl Tokens {
             self.validation.set_issuer(&[issuer]);
             claims.push("iss");
         }
-        // Without this, a token that does not name its audience or issuer would pass.
+        // Without this, a token without an audience or issuer would pass.
         self.validation.set_required_spec_claims(&claims);
         self
     }
@@ -139,7 +139,7 @@ impl Tokens {
         let json = claims_json(token).ok_or_else(not_valid)?;
         let claims: Claims = json_object::from_slice(&json).map_err(|_| not_valid())?;
         let is_for_us = |names: &Names| self.audience.as_ref().is_none_or(|name| names.contain(name));
-        // A token has one issuer, and may be for several.
+        // A token has one issuer, but may have several audiences.
         let is_of_issuer = |names: &Names| {
             self.issuer.as_ref().is_none_or(|name| matches!(names, Names::One(issuer) if issuer == name))
         };
@@ -166,7 +166,7 @@ impl Tokens {
         if self.shared_secret.as_ref().is_some_and(|secret| secret.has_signed(header, message, signature)) {
             return Some(());
         }
-        // RFC 7515, 4.1.11: who does not know an extension that a header calls critical refuses it. None is known here.
+        // RFC 7515, 4.1.11: a recipient refuses a token whose header lists an unknown extension as critical. We know no extension.
         let parameters: HashMap<String, IgnoredAny> =
             json_object::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
         if parameters.contains_key("crit") {
@@ -187,7 +187,7 @@ fn claims_json(token: &str) -> Option<Vec<u8>> {
     BASE64_URL_SAFE_NO_PAD.decode(claims).ok()
 }
 
-/// The user that a token names, unverified: only to decide which requests are shed.
+/// The user that a token names, unverified: used only to choose which requests are shed.
 pub fn unverified_user(request: &RequestHead) -> Option<String> {
     let json = claims_json(bearer_token(request).ok()?)?;
     let claims: Claims = json_object::from_slice(&json).ok()?;
@@ -216,7 +216,7 @@ mod tests {
 
     const SECRET: &str = "a secret of some length, for tests alone";
 
-    /// Public keys, and tokens of Ann that were signed by their private keys (which nobody kept).
+    /// Public keys, and tokens of Ann signed by their private keys (which are not kept).
     const SIGNED_BY_KEYS: [(&str, &str); 3] = [
         (
             "-----BEGIN PUBLIC KEY-----\n\
@@ -314,7 +314,7 @@ mod tests {
                 let (head, _) = message.split_once('.').unwrap();
                 let eve = BASE64_URL_SAFE_NO_PAD.encode(r#"{"sub":"eve","exp":2}"#);
                 assert_eq!(buyer(&tokens, &format!("{head}.{eve}.{signature}")), Err("unauthenticated"));
-                // The public key is no shared secret.
+                // A public key must not be usable as an HS256 secret.
                 let message = format!("{}.{eve}", BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#));
                 let by_public_key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()), message.as_bytes());
                 let forged = format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(by_public_key));

@@ -6,7 +6,7 @@ use actix_web::http::header::HeaderName;
 use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::telemetry::spans::Span;
 
-/// The names of the headers, made once: every purchase looks for them.
+/// The header names, made once: every purchase looks for them.
 static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 static STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 
@@ -15,7 +15,7 @@ pub fn request_span(request: &RequestHead, name: &'static str) -> Option<Box<Spa
     Span::of_request(|| caller(request), name)
 }
 
-/// The caller's trace. `None` where there is no traceparent, or none that is well-formed: that is never an error.
+/// The caller's trace. `None` if the traceparent is missing or malformed: that is never an error.
 fn caller(request: &RequestHead) -> Option<TraceContext> {
     let mut parents = request.headers().get_all(&PARENT);
     let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
@@ -24,7 +24,7 @@ fn caller(request: &RequestHead) -> Option<TraceContext> {
     if !caller.is_sampled() || states.peek().is_none() {
         return Some(caller);
     }
-    // Several headers are one list. One that is no text is malformed, and so is the whole list.
+    // Several headers form one list. One header that is not text makes the whole list malformed.
     let texts: Vec<&str> = states.map(|state| state.to_str().unwrap_or("?")).collect();
     Some(caller.with_state(&texts.join(",")))
 }

@@ -56,7 +56,7 @@ impl From<AdminError> for Problem {
             AdminError::TooMany { limit, max, window_ms, retry_ms } => Self::limited(limit, max, window_ms, retry_ms),
             AdminError::Forged(why) => Self::new(Code::ForgedRequest).detail(why),
             AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
-            // The answer does not say which of the two it is.
+            // The answer hides which of the two it is.
             AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
             AdminError::Conflict(why) => Self::new(Code::Conflict).detail(why),
             AdminError::Unworkable(why) => Self::new(Code::UnworkableTerms).detail(why),
