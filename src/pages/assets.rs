@@ -1,5 +1,5 @@
-//! The pages' own files: scripts, style and icon. Each is served under a name that contains a hash of its content, so that caches
-//! may keep it for ever, and a changed file has another name. The console's files are named the same way (`console::Files`).
+//! The pages' own files: scripts, style and icon. The served name of a file contains a hash of its content. Caches may keep it for ever,
+//! because changed content has a new name. The console's files are named the same way (`console::Files`).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub const SCRIPT: &str = "text/javascript; charset=utf-8";
 pub const STYLE: &str = "text/css; charset=utf-8";
 pub const PICTURE: &str = "image/svg+xml";
 
-/// A file: its name, its type, and its content as it was written.
+/// A file: its name, its type, and its source text.
 pub type Source = (&'static str, &'static str, &'static str);
 
 /// The folder in which the pages' files are served.
@@ -29,12 +29,12 @@ const SOURCES: [Source; 11] = [
     ("work.js", SCRIPT, include_str!("../../frontend-static/work.js")),
 ];
 
-/// Why the files do not go together.
+/// Why the files are not consistent.
 #[derive(Debug, thiserror::Error)]
 pub enum AssetError {
     #[error("{from} names ./{name}, and there is no such file")]
     Unknown { from: String, name: String },
-    /// Each file's name depends on the names in it, so files that name each other have none.
+    /// A file's name depends on the names in it, so files that name each other cannot be named.
     #[error("these files name each other: {0}")]
     Cycle(String),
 }
@@ -48,10 +48,10 @@ pub struct Asset {
     pub content: Bytes,
 }
 
-/// All files, by the names that pages and other files call them.
+/// All files, by the names that pages and other files use for them.
 #[derive(Debug)]
 pub struct Assets {
-    /// Where they are served.
+    /// The folder in their addresses.
     folder: &'static str,
     by_name: BTreeMap<&'static str, Asset>,
 }
@@ -60,15 +60,15 @@ impl Assets {
     /// The pages' files.
     ///
     /// # Errors
-    /// A file names one that is not there, or files name each other.
+    /// A file names a missing file, or files name each other.
     pub fn embedded() -> Result<Self, AssetError> {
         Self::of(FOLDER, &SOURCES)
     }
 
-    /// Files that are served in a folder, whose address ends with a slash.
+    /// Files that are served in this folder. The folder's address ends with a slash.
     ///
     /// # Errors
-    /// A file names one that is not there, or files name each other.
+    /// A file names a missing file, or files name each other.
     pub fn of(folder: &'static str, sources: &[Source]) -> Result<Self, AssetError> {
         let mut assets = Self { folder, by_name: BTreeMap::new() };
         for (name, ..) in sources {
@@ -77,7 +77,7 @@ impl Assets {
         Ok(assets)
     }
 
-    /// Adds a file, after those that it names. `path` leads from the first file to this one.
+    /// Adds a file, after the files that it names. `path` leads from the first file to this one.
     fn add(&mut self, name: &str, sources: &[Source], path: &mut Vec<String>) -> Result<(), AssetError> {
         if self.by_name.contains_key(name) {
             return Ok(());
@@ -125,7 +125,7 @@ fn named_in(text: &str) -> impl Iterator<Item = &str> {
     text.split("\"./").skip(1).filter_map(|rest| rest.split_once('"')).map(|(name, _)| name)
 }
 
-/// The first 16 hexadecimal digits of a content's hash: enough to tell apart what one program has ever written.
+/// The first 16 hexadecimal digits of a content's hash: enough to distinguish all contents of one program.
 pub fn short_hash(content: &[u8]) -> String {
     blake3::hash(content).to_hex()[..16].to_owned()
 }

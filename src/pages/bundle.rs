@@ -1,8 +1,8 @@
 //! Publishes the pages as files, for a web server, an object store or a CDN.
 //!
-//! Files are written in an order in which none names one that is not there yet: assets, pictures, the sales' pages, the pages that
-//! name these, the manifest; only then are the pages of removed sales taken away. Whoever reads the folder, or dies writing it,
-//! has whole files; the next publish completes them.
+//! Files are written in an order in which every link already works: assets, pictures, the sales' pages, the pages that list them, the
+//! manifest. Only then are the pages of removed sales deleted. A reader always finds whole files. If the writer dies, the next publish
+//! completes them.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
@@ -21,11 +21,11 @@ use crate::sale::{SaleError, Stores};
 
 /// Sales that are read at a time.
 const BATCH: i64 = 500;
-/// How long a watching publisher relies on the catalogue's version. The front page also leaves out sales by their age.
+/// How long a watching publisher relies on the catalogue's version: the front page also drops old sales, without a new version.
 const REPEAT_EVERY: Duration = Duration::from_secs(300);
 const MANIFEST: &str = "manifest.json";
 
-/// Why a publish failed. What was written is whole; another publish completes it.
+/// Why a publish failed. The files written so far are whole; the next publish completes them.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     #[error(transparent)]
@@ -40,10 +40,10 @@ pub enum PublishError {
     Manifest(#[from] serde_json::Error),
 }
 
-/// What a publish has done.
+/// The result of a publish.
 #[derive(Debug, Serialize)]
 pub struct Published {
-    /// The catalogue's version that the pages show; they may show newer sales, too.
+    /// The catalogue's version that the pages show at least; some sales may be newer.
     pub catalog_version: i64,
     pub sales: usize,
     pub files_written: usize,
@@ -51,13 +51,13 @@ pub struct Published {
     pub pages_removed: usize,
 }
 
-/// The list of all files, for those who send them elsewhere.
+/// The list of all files, for tools that upload them elsewhere.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     files: Vec<Entry>,
 }
 
-/// A file, and how it is to be served.
+/// A file, and its headers.
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     path: String,
@@ -70,19 +70,19 @@ struct Entry {
     headers: BTreeMap<String, String>,
 }
 
-/// Writes the bundle into a folder, as often as it is told to.
+/// Writes the bundle into a folder, any number of times.
 pub struct Publisher {
     folder: Folder,
     site: Site,
     stores: Stores,
     retire_after_ms: i64,
-    /// The entries of the last manifest: pictures that it names need not be read again.
+    /// The entries of the last manifest. Pictures that it names are not read again.
     known: HashMap<String, Entry>,
-    /// The version that was published last, and when.
+    /// The last published version, and when.
     last: Option<(i64, Instant)>,
 }
 
-/// A publish under way.
+/// A publish in progress.
 #[derive(Default)]
 struct Progress {
     files: BTreeMap<String, Entry>,
@@ -96,7 +96,7 @@ impl Publisher {
     /// The folder cannot be written, or another publisher is writing it.
     pub fn open(out: &Path, settings: Settings, stores: Stores, retire_after_ms: u64) -> Result<Self, PublishError> {
         let folder = Folder::open(out)?;
-        // A manifest that cannot be read is replaced like any other file that is not right.
+        // A manifest that cannot be read is replaced, like any other wrong file.
         let manifest = folder.read(MANIFEST)?.and_then(|text| serde_json::from_slice::<Manifest>(&text).ok());
         let entries = manifest.into_iter().flat_map(|manifest| manifest.files);
         Ok(Self {
@@ -122,13 +122,13 @@ impl Publisher {
         }
     }
 
-    /// Writes all files that are not as they should be, and removes the pages of sales that no longer exist.
+    /// Writes all files that differ, and removes the pages of sales that no longer exist.
     ///
     /// # Errors
     /// PostgreSQL does not answer, or the folder cannot be written.
     pub async fn publish(&mut self) -> Result<Published, PublishError> {
         let ledger = self.stores.ledger.clone();
-        // Read before the sales: what changes meanwhile is published once more, never missed.
+        // Read before the sales: a change in the meantime is published again, and never missed.
         let catalog_version = ledger.in_time(ledger.catalog_version()).await.map_err(SaleError::from)?;
         let retired_before = ledger.in_time(ledger.now_ms()).await.map_err(SaleError::from)? - self.retire_after_ms;
         let mut progress = Progress::default();
@@ -199,7 +199,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Puts a picture, unless it is there: a picture's name stands for its content.
+    /// Puts a picture unless it is there: its name identifies its content.
     async fn put_picture(&mut self, progress: &mut Progress, file: &PictureFile) -> Result<(), PublishError> {
         let address = file.path();
         let path = address.trim_start_matches('/');

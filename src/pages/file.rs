@@ -8,7 +8,7 @@ use crate::http::Content;
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 pub(super) const JPEG: &str = "image/jpeg";
 
-/// What is sent: a body, its type, and the tag by which a client asks whether it has changed.
+/// A file as it is sent: body, type, and the tag (ETag) by which a client asks whether it has changed.
 #[derive(Clone)]
 pub(super) struct File {
     pub content_type: &'static str,
@@ -23,12 +23,12 @@ impl File {
 
     pub fn of(content_type: &'static str, body: Content) -> Self {
         let hash = short_hash(&body.plain);
-        // Two encodings have one tag, so it does not say that the bytes are the same.
+        // The two encodings share one tag, so the tag is weak: equal tags do not mean equal bytes.
         let tag = if body.is_compressed() { format!("W/\"{hash}\"") } else { format!("\"{hash}\"") };
         Self { content_type, tag, body }
     }
 
-    /// Whether one of the tags that a client has is that of this file.
+    /// Whether one of the client's tags is this file's tag.
     pub fn is_one_of(&self, tags: &str) -> bool {
         let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
         tags.split(',').map(bare).any(|tag| tag == bare(&self.tag) || tag == "*")

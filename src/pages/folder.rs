@@ -1,5 +1,5 @@
-//! The folder of a published bundle. Each file is written under a temporary name and then renamed, so that a reader finds either
-//! the old content or the new one, wherever the writer dies.
+//! The folder of a published bundle. Each file is written under a temporary name and then renamed. So a reader finds either the old or
+//! the new content, wherever the writer dies.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::ids::SaleId;
 
-/// How temporary files begin. A writer that has died leaves one at most.
+/// The prefix of temporary files. A writer that dies leaves at most one.
 const TEMPORARY: &str = ".seckill-tmp-";
-/// The folders of the bundle, besides one for each sale.
+/// The folders of the bundle; each sale has one more.
 const FOLDERS: [&str; 5] = ["", "assets", "pictures", "sales", "orders"];
 const SALES: &str = "sales";
 const PAGE: &str = "index.html";
@@ -29,7 +29,7 @@ pub(super) struct Folder {
     root: PathBuf,
     /// The kernel unlocks it when the process ends, however it ends.
     _lock: File,
-    /// Folders whose entries may not be on the disk yet.
+    /// Folders with entries that may not be on the disk yet.
     changed: BTreeSet<PathBuf>,
     temporary_files: u64,
 }
@@ -40,7 +40,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
 }
 
 impl Folder {
-    /// Opens the folder, creates it if it does not exist, and clears what a dead writer has left.
+    /// Opens the folder, creates it if necessary, and removes the temporary files of a dead writer.
     pub(super) fn open(root: &Path) -> Result<Self, FolderError> {
         fs::create_dir_all(root).map_err(at(root))?;
         let lock = File::open(root).map_err(at(root))?;
@@ -93,7 +93,7 @@ impl Folder {
         let temporary = folder.join(format!("{TEMPORARY}{}-{}", std::process::id(), self.temporary_files));
         let written = write(&temporary, content).and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {
-            // The disk may be full: what was written must not stay.
+            // The disk may be full: a partial file must not stay.
             let _ = fs::remove_file(&temporary);
             return Err(at(&path)(error));
         }
@@ -105,7 +105,7 @@ impl Folder {
         Ok(true)
     }
 
-    /// Makes sure that the files that were put are found after a loss of power, before others name them.
+    /// Makes the written files survive a loss of power, before other files name them.
     pub(super) fn sync(&mut self) -> Result<(), FolderError> {
         while let Some(folder) = self.changed.pop_last() {
             File::open(&folder).and_then(|open| open.sync_all()).map_err(at(&folder))?;
@@ -120,7 +120,7 @@ impl Folder {
         Ok(ids.collect())
     }
 
-    /// Removes the page of a sale. Files that were put beside it by others stay. Returns whether there was a page.
+    /// Removes the page of a sale. Files of others in its folder stay. Returns whether there was a page.
     pub(super) fn remove_sale(&mut self, sale: SaleId) -> Result<bool, FolderError> {
         let folder = self.root.join(SALES).join(sale.to_string());
         let page = folder.join(PAGE);
@@ -142,13 +142,13 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// What is in a folder; nothing if there is no such folder.
+/// The entries of a folder; none if the folder does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
     let Some(listed) = found(fs::read_dir(folder)).map_err(at(folder))? else { return Ok(Vec::new()) };
     listed.map(|entry| Ok(entry.map_err(at(folder))?.path())).collect()
 }
 
-/// `None` in place of an error that says that there is no such file.
+/// `None` in place of the error "no such file".
 fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

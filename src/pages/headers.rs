@@ -1,29 +1,29 @@
-//! The headers of the pages' files. The service sends them, the manifest of a published bundle lists them, and a server of its
-//! own that serves the bundle sends the same.
+//! The headers of the pages' files. The service sends them, and the manifest of a published bundle lists them for the web server that
+//! serves it.
 
-/// What kind of file it is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// An HTML page. It keeps its address when it changes.
+    /// An HTML page. Its address stays when its content changes.
     Page,
-    /// The page of the API's document. Swagger UI uses inline styles, and icons in data: addresses.
+    /// The page of the API's document. Swagger UI uses inline styles, and icons in `data:` addresses.
     Docs,
     /// A file whose name changes with its content: scripts, style, pictures.
     Hashed,
 }
 
-/// Of pages: a copy may be kept, and is asked about each time.
+/// For pages: caches may keep a copy, and check it before each use.
 pub const CHECKED: &str = "public, max-age=0, must-revalidate";
-/// Of files that never change: a copy is kept for a year, and never asked about.
+/// For files that never change: caches keep a copy for a year, and never check it.
 pub const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
-/// The headers of a kind of file, besides those that depend on its content. `api` is the origin of the API that the pages call;
-/// empty if it is their own.
+/// The headers of a kind of file, except those that depend on its content. `api` is the origin of the API that the pages call; empty
+/// if it is their own.
 pub fn of(kind: Kind, api: &str) -> Vec<(&'static str, String)> {
     let cache = if kind == Kind::Hashed { IMMUTABLE } else { CHECKED };
     vec![
         ("Cache-Control", cache.to_owned()),
-        // Of scripts, too: a worker lives under the policy of its own script.
+        // For scripts, too: a worker has the policy of its own script.
         ("Content-Security-Policy", content_policy(kind, api)),
         ("X-Content-Type-Options", "nosniff".to_owned()),
         ("Referrer-Policy", "strict-origin-when-cross-origin".to_owned()),
@@ -32,7 +32,7 @@ pub fn of(kind: Kind, api: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Allows what the pages use, and nothing else. Pictures of challenges come in data: addresses.
+/// Allows what the pages use, and nothing else. Pictures of challenges have `data:` addresses.
 fn content_policy(kind: Kind, api: &str) -> String {
     if kind == Kind::Docs {
         return "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; \
@@ -54,7 +54,7 @@ mod tests {
         of(kind, api).into_iter().find(|(known, _)| *known == name).map(|(_, value)| value).unwrap_or_default()
     }
 
-    /// deploy/headers.conf has them for nginx, which serves the bundle; how long a file is kept, nginx knows by its address.
+    /// deploy/headers.conf has them for nginx, which serves the bundle. nginx chooses the caching by the address.
     #[test]
     fn the_service_and_nginx_send_the_same_headers() {
         let nginx = include_str!("../../deploy/headers.conf").lines().filter_map(|line| {

@@ -1,5 +1,5 @@
-//! The pages. They are static: what they show depends on the terms of sales, neither on the visitor nor on a sale's state. The
-//! service serves them from memory, at the addresses at which a published bundle has its files.
+//! The pages. They are static: they show the terms of sales, and depend neither on the visitor nor on a sale's state. The service
+//! serves them from memory, at the same addresses as a published bundle.
 
 pub mod assets;
 pub mod bundle;
@@ -64,7 +64,7 @@ pub fn routes(unsupported: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
     }
 }
 
-/// The page that a browser gets at an address where there is none; `None` for programs, and for addresses of the API.
+/// The page for a browser at an unknown address; `None` for programs, and for addresses of the API.
 pub fn missing(request: &HttpRequest) -> Option<HttpResponse> {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let wants_page = accept.contains("text/html") && !request.path().starts_with("/api/");
@@ -72,7 +72,7 @@ pub fn missing(request: &HttpRequest) -> Option<HttpResponse> {
     Some(pages.no_page())
 }
 
-/// A file that is not there. It may be there later, so nobody keeps this answer.
+/// A missing file. It may exist later, so caches must not keep this answer.
 fn not_found() -> HttpResponse {
     HttpResponse::NotFound().insert_header((CACHE_CONTROL, "no-store")).finish()
 }

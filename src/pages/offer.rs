@@ -1,12 +1,11 @@
-//! What search engines read of a sale: schema.org's Product and Offer, as JSON-LD.
+//! The data of a sale for search engines: schema.org's Product and Offer, as JSON-LD.
 
 use serde_json::json;
 
 use super::sale_view::SaleView;
 use crate::domain::sale::SaleStatus;
 
-/// The text of the data block, which can stand in a `<script>` element as it is. `origin` is the pages' own; empty if it is not
-/// known.
+/// The text of the data block, safe inside a `<script>` element. `origin` is the pages' own; empty if unknown.
 pub(super) fn of(sale: &SaleView, status: SaleStatus, origin: &str, currency: &str) -> String {
     let mut offer = json!({
         "@type": "Offer",
@@ -28,11 +27,11 @@ pub(super) fn of(sale: &SaleView, status: SaleStatus, origin: &str, currency: &s
     if let Some(picture) = &sale.picture {
         product["image"] = json!([format!("{origin}{}", picture.large), format!("{origin}{}", picture.small)]);
     }
-    // In a <script> element nothing but its end means anything to HTML. The others keep even careless programs from reading more.
+    // Only the end tag means anything to HTML in a `<script>` element. The other two signs are escaped against careless readers.
     product.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// How far a static page can know it: what is sold out at the moment may come back.
+/// As far as a static page can know: a sold-out sale may get units back.
 fn availability(status: SaleStatus) -> &'static str {
     match status {
         SaleStatus::Open => "LimitedAvailability",

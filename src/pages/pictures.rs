@@ -1,5 +1,5 @@
-//! Pictures of products, kept in memory and read from PostgreSQL a few at a time, so that neither a popular picture nor a flood of
-//! made-up names costs the database much.
+//! Pictures of products, cached in memory. Reads from PostgreSQL are bounded: neither a popular picture nor a flood of invented names
+//! costs the database much.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use super::file::{File, JPEG};
 use crate::domain::picture::PictureFile;
 use crate::sale::thread_state::ThreadState;
 
-/// Pictures in memory, in bytes: some hundreds.
+/// Bytes of pictures in memory: some hundreds of pictures.
 const KEPT_MAX: u64 = 64 * 1024 * 1024;
 /// Pictures that are read at the same time: few of the connections to PostgreSQL.
 const READS_MAX: usize = 2;
-/// Requests that wait for their turn, and how long. More are answered 503.
+/// Requests in the queue, and how long they stay in it. All others are answered 503.
 const LINE_MAX: usize = 100;
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -28,7 +28,7 @@ pub(super) enum NoPicture {
     Busy,
 }
 
-/// The pictures that were asked for last.
+/// The pictures that were asked for most recently.
 pub(super) struct Pictures {
     kept: Cache<PictureFile, File>,
     reads: Arc<Semaphore>,
@@ -47,7 +47,7 @@ impl Default for Pictures {
 }
 
 impl Pictures {
-    /// The picture. Those who ask for one that is being read wait for the same answer.
+    /// The picture. Requests for a picture that is being read share one answer.
     pub(super) async fn read(&self, file: PictureFile, thread: &ThreadState) -> Result<File, NoPicture> {
         if let Some(kept) = self.kept.get(&file).await {
             return Ok(kept);
@@ -58,7 +58,7 @@ impl Pictures {
             let in_line = line.try_acquire_owned().map_err(|_| NoPicture::Busy)?;
             let Ok(Ok(place)) = timeout(WAIT_MAX, reads.acquire_owned()).await else { return Err(NoPicture::Busy) };
             drop(in_line);
-            // A task of its own: a client that hangs up leaves no connection in the middle of an answer.
+            // A separate task: a client that hangs up leaves no connection in the middle of an answer.
             let read = spawn(async move {
                 let read = ledger.in_time(ledger.picture(&name)).await;
                 drop(place);

@@ -1,5 +1,5 @@
-//! Renders the pages from the templates in frontend-static. A page depends on the terms of its sales alone, neither on the visitor
-//! nor on the time, so that the same sale always gives the same bytes.
+//! Renders the pages from the templates in frontend-static. A page depends on the terms of its sales alone, neither on the visitor nor
+//! on the time. So the same sale always gives the same bytes.
 
 use askama::Template;
 
@@ -9,18 +9,18 @@ use super::sale_view::{PictureView, SaleView};
 use crate::domain::origin::Origin;
 use crate::domain::sale::Sale;
 
-/// What the pages are told about where they are served.
+/// The origins and the currency that pages use.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The pages' own origin, if links and pictures are to name it.
+    /// The pages' own origin, if links and pictures need it.
     pub origin: Option<Origin>,
     /// The currency of prices (ISO 4217).
     pub currency: String,
-    /// The origin of the API, if it is another one than the pages'.
+    /// The origin of the API, if it is not the pages' own.
     pub api: Option<Origin>,
 }
 
-/// What all pages share.
+/// The parts that all pages share.
 pub struct Site {
     pub assets: Assets,
     pub api: String,
@@ -80,7 +80,7 @@ impl Site {
     /// The site of this program's files.
     ///
     /// # Errors
-    /// The files do not go together, which a test excludes.
+    /// The files are not consistent, which a test excludes.
     pub fn new(settings: Settings) -> Result<Self, AssetError> {
         let text = |origin: Option<Origin>| origin.map(|origin| origin.to_string()).unwrap_or_default();
         Ok(Self {
@@ -94,7 +94,7 @@ impl Site {
     /// The page of these sales.
     ///
     /// # Errors
-    /// The template cannot be rendered. Likewise below.
+    /// The template cannot be rendered. This also holds for the methods below.
     pub fn front<'s>(&self, sales: impl IntoIterator<Item = &'s Sale>) -> askama::Result<String> {
         let sales = sales.into_iter().map(|sale| SaleView::new(sale, &self.currency)).collect();
         let Self { assets, api, origin, currency } = self;
@@ -114,7 +114,7 @@ impl Site {
         OrdersPage::from(self).render()
     }
 
-    /// The page at addresses where there is none.
+    /// The page for unknown addresses.
     pub fn missing(&self) -> askama::Result<String> {
         MissingPage::from(self).render()
     }
@@ -187,7 +187,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What a manager types is shown as text, wherever it stands.
+    /// Text that a manager types is shown as text everywhere.
     #[test]
     fn names_cannot_leave_their_place() {
         let hostile = "</script><script>alert(1)</script><b a=\"'&quot;\">{{ 1 }}";

@@ -15,7 +15,7 @@ pub(super) struct SaleView {
     pub id: i64,
     pub product: String,
     pub description: String,
-    /// The description in one short line; the product's name where there is none.
+    /// The description in one short line; without a description, the product's name.
     pub summary: String,
     pub price_cents: i64,
     /// The price in the currency's main unit, such as `99.00`.
@@ -82,7 +82,7 @@ impl From<&Picture> for PictureView {
     }
 }
 
-/// A text in one line, cut where it is too long.
+/// A text in one line, cut if it is too long.
 fn summary(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= SUMMARY_MAX {
@@ -97,7 +97,7 @@ fn iso(ms: i64) -> String {
     DateTime::<Utc>::from_timestamp_millis(ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// An amount of minor units in the currency's main unit. The currencies that are not divided by a hundred are those of ISO 4217.
+/// An amount of minor units in the currency's main unit. ISO 4217 lists the currencies that are not divided by a hundred.
 pub fn price(minor_units: i64, currency: &str) -> String {
     let digits = match currency {
         "BIF" | "CLP" | "DJF" | "GNF" | "ISK" | "JPY" | "KMF" | "KRW" | "PYG" | "RWF" | "UGX" | "UYI" | "VND"

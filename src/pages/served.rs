@@ -1,4 +1,4 @@
-//! The pages in the memory of a serving instance, which all its threads share: what was rendered, and the answers made of it.
+//! The pages that a serving instance keeps in memory: rendered pages, and the answers made from them. All threads share them.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::domain::ids::SaleId;
 use crate::domain::sale::Sale;
 use crate::http::Content;
 
-/// Rendered pages of sales that are kept in memory, in bytes: thousands.
+/// Bytes of rendered sale pages in memory: thousands of pages.
 const RENDERED_MAX: u64 = 32 * 1024 * 1024;
 
-/// Why pages cannot be made: the files of this program do not go together, which tests exclude.
+/// Why pages cannot be made: this program's files are not consistent, which tests exclude.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     #[error(transparent)]
@@ -29,7 +29,7 @@ pub enum PageError {
     Render(#[from] askama::Error),
 }
 
-/// The page of a sale as it was when it was rendered. A sale that has changed is another one.
+/// The page of a sale, with the sale that it was rendered from. A changed sale is rendered again.
 #[derive(Clone)]
 struct Rendered {
     sale: Arc<Sale>,
@@ -59,7 +59,7 @@ impl Pages {
     /// Renders the pages that depend on no sale.
     ///
     /// # Errors
-    /// The files of this program do not go together, which tests exclude.
+    /// This program's files are not consistent, which tests exclude.
     pub fn new(settings: Settings) -> Result<Self, PageError> {
         let site = Site::new(settings)?;
         let headers = |kind| -> Headers {
@@ -123,7 +123,7 @@ impl Pages {
         }
     }
 
-    /// The file, or 304 for a client that has it.
+    /// The file, or 304 if the client has it.
     pub(super) fn answer(&self, request: &HttpRequest, kind: Kind, file: &File) -> HttpResponse {
         let known = request.headers().get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok()).unwrap_or_default();
         let is_known = file.is_one_of(known);
@@ -139,7 +139,7 @@ impl Pages {
         file.body.answer(request, response)
     }
 
-    /// The page that says that there is none.
+    /// The page "not found".
     pub(super) fn no_page(&self) -> HttpResponse {
         let mut response = HttpResponse::NotFound();
         for header in self.headers(Kind::Page) {
@@ -173,7 +173,7 @@ mod tests {
         let pages = pages();
         let (one, same) = (Arc::new(sale("Phone")), Arc::new(sale("Phone")));
         let first = pages.sale(Arc::clone(&one)).await.unwrap();
-        // The same bytes in memory, not only equal ones.
+        // The same buffer, not only equal bytes.
         assert_eq!(pages.sale(same).await.unwrap().body.plain.as_ptr(), first.body.plain.as_ptr());
         let cheaper = Arc::new(Sale { price_cents: 1, ..sale("Phone") });
         let second = pages.sale(cheaper).await.unwrap();
