@@ -1,5 +1,5 @@
-//! Product pictures. Whatever file is given, what is kept are two JPEGs that were drawn anew from its pixels: nothing else of the
-//! file reaches a buyer, neither its metadata nor what may hide beside the picture.
+//! Product pictures. From a given file, only two JPEGs are kept, drawn from its pixels. Nothing else of the file reaches a buyer: no
+//! metadata, and no data hidden beside the picture.
 
 use std::io::{Cursor, ErrorKind};
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::low_priority;
 
 /// The longest file.
 pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// What cameras make, with room to spare: drawing a picture of this size takes about half a gigabyte of memory.
+/// Enough for pictures of cameras. Drawing a picture of this size takes about half a gigabyte of memory.
 const PIXELS_MAX: u64 = 40_000_000;
 const SIDE_MAX: u32 = 20_000;
 const MEMORY_MAX: u64 = 256 * 1024 * 1024;
-/// Programs write about ten scans. Each takes the time of a whole picture and may be a few bytes long, so without a bound a small
-/// file would take hours.
+/// Programs write about ten scans. Each takes the time of a whole picture but may be a few bytes long: without a bound a small file
+/// could take hours.
 const SCANS_MAX: usize = 100;
-/// The boxes that the two sizes fit into, width and height. A picture is never enlarged.
+/// The boxes for the two sizes, width and height. A picture is never enlarged.
 const SMALL: (u32, u32) = (480, 960);
 const LARGE: (u32, u32) = (1200, 2400);
 const QUALITY: u8 = 82;
-/// How long a picture waits for the one before it.
+/// How long a picture is queued behind the one before it.
 const LINE_MAX: Duration = Duration::from_secs(10);
 
 /// Why a file is refused as a picture.
@@ -70,24 +70,24 @@ pub fn draw(file: &[u8]) -> Result<NewPicture, PictureError> {
     let small = fitted(large.clone(), SMALL);
     let (small, large) = (encode(&small)?, encode(&large)?);
     let mut hasher = blake3::Hasher::new();
-    // The length keeps two different pairs from having the same bytes.
+    // The length separates the two pictures: without it, two different pairs could have the same bytes.
     hasher.update(&(small.1.len() as u64).to_be_bytes()).update(&small.1).update(&large.1);
     let hash = hasher.finalize().to_hex()[..32].to_owned();
     Ok(NewPicture { hash, small, large })
 }
 
-/// Pictures of one instance that are drawn at the same time: each takes up to half a gigabyte of memory.
+/// Pictures that one instance draws at the same time: each takes up to half a gigabyte of memory.
 static DRAWING: Semaphore = Semaphore::const_new(1);
 
-/// Draws likewise, on a thread that gives way to all others, one picture at a time.
+/// `draw` on a thread that gives way to all others, one picture at a time.
 ///
 /// # Errors
-/// Also `Busy`, if another picture is drawn for long, and `Failed` if the decoder has failed.
+/// Also `Busy`, if another picture takes too long, and `Failed`, if the decoder has failed.
 pub async fn draw_apart(file: Bytes) -> Result<NewPicture, PictureError> {
     let Ok(Ok(place)) = timeout(LINE_MAX, DRAWING.acquire()).await else { return Err(PictureError::Busy) };
     let (reply, drawn) = oneshot::channel();
     let work = move || {
-        // The place is free when the memory is, also if the caller has gone.
+        // The place is freed together with the memory, even if the caller has gone.
         let _place = place;
         // A caller that has gone needs no answer.
         _ = reply.send(draw(&file));
@@ -115,7 +115,7 @@ fn decode(file: &[u8]) -> Result<DynamicImage, PictureError> {
     let mut reader = ImageReader::with_format(Cursor::new(file), format);
     reader.limits(limits);
     let mut decoder = reader.into_decoder()?;
-    // By its header, before any pixel is read: a few bytes may claim to be gigabytes.
+    // Checked by the header before any pixel is read: a few bytes may claim to be gigabytes.
     let (width, height) = decoder.dimensions();
     if u64::from(width) * u64::from(height) > PIXELS_MAX || decoder.total_bytes() > MEMORY_MAX {
         return Err(PictureError::TooLarge);
@@ -126,14 +126,14 @@ fn decode(file: &[u8]) -> Result<DynamicImage, PictureError> {
     Ok(picture)
 }
 
-/// Checks that a JPEG goes on to its end, and has a reasonable number of scans. The decoder would draw grey where the file was cut
-/// off, and take any number of scans.
+/// Checks that a JPEG is complete, and that its number of scans is reasonable. The decoder would draw grey for missing data, and
+/// accept any number of scans.
 fn check_jpeg(file: &[u8]) -> Result<(), PictureError> {
     let mut rest = file.get(2..).unwrap_or_default();
     let mut scans = 0;
     loop {
         rest = match rest {
-            // The end of the picture. What follows is not looked at.
+            // The end of the picture. The rest is ignored.
             [0xFF, 0xD9, ..] => return Ok(()),
             // Markers without a length.
             [0xFF, 0x01 | 0xD0..=0xD8, after @ ..] => after,
@@ -157,13 +157,13 @@ fn check_jpeg(file: &[u8]) -> Result<(), PictureError> {
     }
 }
 
-/// What follows the data of a scan: the next marker that is not part of the data.
+/// The bytes after a scan: they begin at the next marker that is not part of the data.
 fn after_scan(data: &[u8]) -> Option<&[u8]> {
     let is_marker = |pair: &[u8]| pair[0] == 0xFF && !matches!(pair[1], 0x00 | 0xD0..=0xD7 | 0xFF);
     data.get(data.windows(2).position(is_marker)?..)
 }
 
-/// Checks that a WebP file is as long as it says.
+/// Checks that a WebP file has the length that its header states.
 fn check_webp(file: &[u8]) -> Result<(), PictureError> {
     match file {
         [_, _, _, _, a, b, c, d, rest @ ..] if rest.len() as u64 >= u64::from(u32::from_le_bytes([*a, *b, *c, *d])) => {

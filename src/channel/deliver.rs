@@ -12,21 +12,21 @@ use crate::domain::outflow::DeliveryOutcome;
 use crate::telemetry::spans::Span;
 use seckill_webhook::{HttpAnswer, HttpSender, PreparedRequest, SendError};
 
-/// How long a receiver that cannot be connected to is left alone.
+/// How long nothing is sent to a receiver after a connection to it has failed.
 pub const UNREACHABLE_REST: Duration = Duration::from_secs(1);
 
-/// What an answer, or its lack, means for the item that was sent.
+/// The outcome for the sent item, given an answer or none.
 pub fn outcome_of(answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
     match answer {
         Ok(answer) => DeliveryOutcome::of(answer.status, answer.retry_after, &answer.text()),
         Err(SendError::Target) => DeliveryOutcome::Refused(SendError::Target.to_string()),
-        // A receiver that is not there says nothing against the item: no attempt is counted.
+        // An unreachable receiver says nothing about the item: no attempt is counted.
         Err(SendError::Connect(_)) => DeliveryOutcome::NotNow(UNREACHABLE_REST),
         Err(error @ (SendError::TimeOut | SendError::Lost(_))) => DeliveryOutcome::TryAgain(error.to_string()),
     }
 }
 
-/// Whether the receiver could be connected to, or why not; `None` where the outcome does not tell.
+/// Whether a connection to the receiver was possible, or why not; `None` if the outcome does not show it.
 pub fn reached(answer: &Result<HttpAnswer, SendError>) -> Option<Result<(), String>> {
     match answer {
         Ok(_) => Some(Ok(())),
@@ -35,7 +35,7 @@ pub fn reached(answer: &Result<HttpAnswer, SendError>) -> Option<Result<(), Stri
     }
 }
 
-/// Writes an answer, or its lack, into the span of its request.
+/// Records an answer, or the lack of one, in the span of its request.
 pub fn note_answer(span: &mut Span, answer: &Result<HttpAnswer, SendError>) {
     match answer {
         Ok(answer) => {
@@ -48,8 +48,8 @@ pub fn note_answer(span: &mut Span, answer: &Result<HttpAnswer, SendError>) {
     }
 }
 
-/// Sends a request within its slot, or not at all: `None` when the slot has passed. `beside` is first polled when the request is
-/// with the kernel, and runs while the answer is awaited.
+/// Sends a request within its slot: `None` if the slot has passed. `beside` runs while the answer is awaited; it is first polled when
+/// the kernel has the request.
 pub async fn send_in_slot(
     sender: &HttpSender,
     ready: PreparedRequest,
@@ -74,8 +74,8 @@ pub async fn send_in_slot(
     Some(tokio::join!(answer, beside).0)
 }
 
-/// Writes an outcome to the ledger, again and again until `deadline`; `None` when that never succeeded. After the deadline the
-/// item's lease is over, and it is sent again under the same key.
+/// Writes an outcome to the ledger, with retries until `deadline`; `None` if no try succeeded. After the deadline the item's lease has
+/// expired, and the item is sent again under the same key.
 pub async fn write_outcome<T, E, F>(deadline: Instant, write: impl Fn() -> F) -> Option<T>
 where
     E: Display,

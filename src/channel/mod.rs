@@ -38,11 +38,11 @@ pub enum StatusReply {
 #[derive(Debug)]
 pub struct BooksPage {
     pub movements: Vec<ChannelReport>,
-    /// Where the next page begins; `None` at the end.
+    /// The start of the next page; `None` at the end.
     pub next: Option<i64>,
 }
 
-/// The longest body of a callback, in bytes: its signature is looked for by hashing it, whoever sent it.
+/// The longest body of a callback, in bytes. The bound matters because bodies from any sender are hashed to check the signature.
 pub const CALLBACK_MAX_BYTES: usize = 4096;
 
 /// Why a callback is refused.
@@ -62,13 +62,13 @@ pub struct Signed<'a> {
     pub signature: &'a str,
 }
 
-/// The interface that a channel speaks: it writes requests and reads answers. Another kind of channel is one more file beside
-/// sandbox.rs, one more variant here and in `config::ChannelKind`, and an arm wherever the compiler asks for it.
+/// The interface that a channel speaks: it writes requests and reads answers. To add a kind of channel, add a file next to
+/// sandbox.rs, a variant here and in `config::ChannelKind`, and the match arms that the compiler demands.
 enum Interface {
     Sandbox(Sandbox),
 }
 
-/// A payment channel: an entry `[channels.NAME]` of the settings. Everything of a channel is its own: connections, queue, rate,
+/// A payment channel: an entry `[channels.NAME]` of the settings. Channels share nothing: each has its own connections, queue, rate,
 /// breaker, bound of requests, outflow of refunds, and books.
 pub struct Channel {
     pub name: String,
@@ -85,7 +85,7 @@ pub struct Channel {
 #[derive(Clone, Default)]
 pub struct Channels(Arc<BTreeMap<String, Arc<Channel>>>);
 
-/// Why an entry of the settings makes no channel.
+/// Why an entry of the settings is not a valid channel.
 #[derive(Debug, thiserror::Error)]
 pub enum BadChannel {
     #[error("channels.{0}: {1}")]
@@ -139,7 +139,7 @@ impl Channel {
         &self.sender
     }
 
-    /// Connects for a payment's request; nothing is sent. `now_s` is the time of the signature.
+    /// Connects for a payment's request; sends nothing yet. `now_s` is the time of the signature.
     ///
     /// # Errors
     /// No connection: nothing was sent.
@@ -160,10 +160,10 @@ impl Channel {
         }
     }
 
-    /// Asks for the state of a payment or refund, by the key under which it was sent.
+    /// Asks for the state of a payment or refund, by its key.
     ///
     /// # Errors
-    /// No answer within the channel's patience.
+    /// No answer within the channel's `patience`.
     pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
         match &self.interface {
             Interface::Sandbox(sandbox) => {
@@ -176,17 +176,17 @@ impl Channel {
     /// Reads a callback.
     ///
     /// # Errors
-    /// A signature that is not the channel's, or a body that cannot be read.
+    /// The signature is not the channel's, or the body cannot be read.
     pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
         match &self.interface {
             Interface::Sandbox(sandbox) => sandbox.read_callback(signed, body, now_s),
         }
     }
 
-    /// The page of the channel's books that begins behind `after`: movements of money, each once.
+    /// The page of the channel's books after `after`. It lists each movement of money once.
     ///
     /// # Errors
-    /// No answer, or one that cannot be read.
+    /// No answer, or an unreadable one.
     pub async fn movements(&self, after: i64) -> Result<BooksPage, SendError> {
         match &self.interface {
             Interface::Sandbox(sandbox) => sandbox.read_books(&self.get(&sandbox.books_url(after)).await?),
@@ -197,14 +197,14 @@ impl Channel {
         self.sender.get(url, self.patience).await
     }
 
-    /// Where refunds are posted to.
+    /// The address for refunds.
     pub fn refund_url(&self) -> String {
         match &self.interface {
             Interface::Sandbox(sandbox) => sandbox.refund_url(),
         }
     }
 
-    /// The name of the outflow by which the channel's refunds leave.
+    /// The name of the outflow that sends the channel's refunds.
     pub fn outflow(&self) -> String {
         format!("refunds-{}", self.name)
     }

@@ -1,5 +1,5 @@
-//! The interface of the sandbox bank (docs/payments.md), from this service's side: requests and callbacks signed as Standard
-//! Webhooks defines it, an Idempotency-Key on each request, and questions by that key.
+//! The interface of the sandbox bank (docs/payments.md), from this service's side. Requests and callbacks are signed as Standard
+//! Webhooks defines. Each request has an Idempotency-Key, and its outcome can be asked by that key.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -15,7 +15,7 @@ const PAGE: usize = 1000;
 
 pub(super) struct Sandbox {
     url: String,
-    /// The first signs; a callback may be signed by any.
+    /// The first secret signs; a callback may be signed with any of them.
     secrets: Vec<Secret>,
 }
 

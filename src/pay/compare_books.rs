@@ -1,4 +1,4 @@
-//! Compares our books with each channel's: every movement of money must stand in both, once, with the same amount.
+//! Compares our books with each channel's: every movement of money must be in both, once, with the same amount.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{PayError, PaymentService};
 use crate::channel::{BooksPage, Channel};
 
-/// How long to wait for payments and refunds that are under way.
+/// How long to wait for payments and refunds in flight.
 const PATIENCE: Duration = Duration::from_secs(10);
 const COMPARE_EVERY: Duration = Duration::from_millis(500);
 const SHOWN: usize = 20;
@@ -23,16 +23,16 @@ pub struct ChannelVerdict {
     pub held: bool,
     /// Movements in the channel's books.
     pub movements: usize,
-    /// Of these, movements that our books do not have yet, because no report has come.
+    /// Of these, movements that are missing from our books because no report has arrived yet.
     pub under_way: usize,
     pub differences: Vec<String>,
 }
 
 impl PaymentService {
-    /// Compares with every channel; waits up to 10 s for payments and refunds that are under way.
+    /// Compares with every channel; waits up to 10 s for payments and refunds in flight.
     ///
     /// # Errors
-    /// A channel whose books cannot be read, or a database that cannot.
+    /// A channel's books or the database cannot be read.
     pub async fn compare(&self) -> Result<Vec<ChannelVerdict>, PayError> {
         self.compare_within(PATIENCE).await
     }
@@ -56,7 +56,7 @@ impl PaymentService {
     }
 
     async fn compare_with(&self, channel: &Channel) -> Result<ChannelVerdict, PayError> {
-        // Our books first: a movement that only the channel has may be new, one that only we have is wrong.
+        // Our books first: a movement that is only in the channel's books may be new; a movement that is only in ours is wrong.
         let ours: HashSet<Uuid> = self.ledger.moved_through(&channel.name).await?.into_iter().collect();
         let (mut after, mut seen) = (0, HashMap::<Uuid, usize>::new());
         let (mut movements, mut under_way, mut differences) = (0, 0, Vec::new());

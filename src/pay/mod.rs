@@ -1,4 +1,4 @@
-//! Use cases of money: an order is paid through a channel, and money for which no order waits is refunded.
+//! Use cases of money: an order is paid through a channel; money that pays no order is refunded.
 
 pub mod compare_books;
 pub mod payment_batcher;
@@ -50,7 +50,7 @@ pub struct PaymentService {
     pub terms: PayTerms,
     /// Whether the outflows of refunds have been created.
     opened: Arc<OnceCell<()>>,
-    /// By channel: until when the refunds under way are not looked through.
+    /// By channel: until when the refunds in flight are not searched.
     refunds_rest: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
@@ -58,25 +58,25 @@ pub struct PaymentService {
 #[derive(Debug, Clone)]
 pub struct PayTerms {
     pub currency: String,
-    /// How long beyond its deadline an order waits for a payment that began in time.
+    /// How long after its deadline an order waits for a payment that began in time.
     pub wait_ms: u64,
-    /// How long a channel has for its callback before it is asked for the outcome.
+    /// How long a channel has to send its callback before it is asked for the outcome.
     pub ask_after: Duration,
-    /// How long a request may still be on its way after its sender has given up.
+    /// How long a request may still arrive after its sender has given up.
     pub on_its_way: Duration,
 }
 
-/// A callback whose signature matches.
+/// A callback with a matching signature.
 pub struct Callback {
     channel: Arc<Channel>,
     /// The message's id.
     message: String,
-    /// `None`: it cannot be read.
+    /// `None` if it cannot be read.
     report: Option<ChannelReport>,
     body: Bytes,
 }
 
-/// Why a callback is not believed.
+/// Why a callback is rejected.
 #[derive(Debug)]
 pub enum NotBelieved {
     NoSuchChannel,
@@ -85,10 +85,10 @@ pub enum NotBelieved {
     Callback(BadCallback),
 }
 
-/// What came of a callback that is believed.
+/// The result of an accepted callback.
 #[derive(Debug)]
 pub enum CallbackTaken {
-    /// Applied, now or before.
+    /// Applied, now or earlier.
     Known,
     /// Set aside for an operator: it contradicts our books.
     Misfit(&'static str),
@@ -118,7 +118,7 @@ impl PaymentService {
         self.opened.get_or_try_init(open).await.copied()
     }
 
-    /// Begins to pay an order that was in use, when it is free.
+    /// Begins to pay an order that was locked before. Waits until it is free.
     pub async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
         let begins = self.ledger.begin_payment(&request, &self.terms.currency, self.terms.wait_ms);
         let begun = self.ledger.in_time(begins).await?;
@@ -126,7 +126,7 @@ impl PaymentService {
         Ok(begun)
     }
 
-    /// Asks for the refund of a paid order, on behalf of its buyer, or of an operator (`user` is `None`).
+    /// Requests the refund of a paid order for its buyer, or for an operator (`user` is `None`).
     pub async fn refund(
         &self,
         user: Option<&UserId>,
@@ -142,10 +142,10 @@ impl PaymentService {
         Ok(asked)
     }
 
-    /// Checks a callback's signature, and reads it. PostgreSQL is not asked. `now_s` is the database's time in seconds.
+    /// Checks a callback's signature and reads it, without PostgreSQL. `now_s` is the database's time in seconds.
     ///
     /// # Errors
-    /// There is no such channel, the body is too long, the signature does not match, or the message is too old.
+    /// The channel does not exist, the body is too long, the signature does not match, or the message is too old.
     pub fn read_callback(
         &self,
         channel: &str,
@@ -168,7 +168,7 @@ impl PaymentService {
         Ok(Callback { channel: channel.clone(), message: signed.id.to_owned(), report, body })
     }
 
-    /// Takes in a callback that is believed.
+    /// Applies an accepted callback.
     pub async fn take_callback(&self, callback: Callback) -> Result<CallbackTaken, PayError> {
         let Callback { channel, message, report, body } = callback;
         let taken = match report {
@@ -186,7 +186,7 @@ impl PaymentService {
         Ok(CallbackTaken::Misfit(problem))
     }
 
-    /// Takes in a channel's report, from a callback or an answer.
+    /// Applies a channel's report, from a callback or an answer.
     async fn take_in(&self, channel: &Channel, report: &ChannelReport) -> Result<ReportOutcome, PayError> {
         self.open().await?;
         let route = route_of(channel);
@@ -195,7 +195,7 @@ impl PaymentService {
         Ok(taken)
     }
 
-    /// Counts a report that has changed something, and tells those who wait for the change.
+    /// Counts a report that has changed something, and notifies the waiters for that change.
     fn note_taken(&self, report: &ChannelReport, taken: &ReportOutcome) {
         let about = if report.about.is_refund() { "refund" } else { "payment" };
         let outcome = match taken {

@@ -1,4 +1,4 @@
-//! Requests to pay that come together are written together, so that a peak is taken in within a second or two.
+//! Payment requests that arrive together are written in one transaction, so that a peak is recorded within a second or two.
 
 use tokio_util::task::TaskTracker;
 
@@ -6,14 +6,14 @@ use super::{PayError, PaymentService};
 use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 use crate::worker::batcher::{Batcher, PAUSE};
 
-/// What came of a request to pay.
+/// The result of a payment request.
 #[derive(Debug)]
 pub enum PayOutcome {
     PaymentStart(PaymentStart),
     NoSuchChannel,
 }
 
-/// Takes requests to pay, from all threads.
+/// Takes payment requests from all threads.
 #[derive(Clone)]
 pub struct PaymentBatcher {
     payment_service: PaymentService,
@@ -27,7 +27,7 @@ impl PaymentBatcher {
         Self { payment_service, batcher }
     }
 
-    /// Begins to pay an order through a channel, or finds the payment that is under way. It waits for no order that is in use.
+    /// Begins to pay an order through a channel, or finds the payment in flight. It does not wait for an order that is locked.
     pub async fn pay(&self, request: PaymentRequest) -> Result<PayOutcome, PayError> {
         if self.payment_service.channels.get(&request.channel).is_none() {
             return Ok(PayOutcome::NoSuchChannel);

@@ -1,5 +1,5 @@
-//! Payments of one channel leave at the channel's rate, however fast they come (docs/payments.md): slots are claimed a few at a
-//! time, and each payment is sent in its slot or not at all.
+//! Sends the payments of one channel at the channel's rate, however fast they arrive (docs/payments.md). Slots are claimed in batches.
+//! Each payment is sent in its slot or not at all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,32 +27,32 @@ use crate::telemetry::spans::{Span, SpanKind};
 use crate::worker::batcher::Batcher;
 use seckill_webhook::{CONNECT_MAX, HttpAnswer, SendError};
 
-/// Requests under way from one process to one channel, which may take seconds for each.
+/// Requests in flight from one process to one channel; each may take seconds.
 const UNDER_WAY_MAX: usize = 2_000;
-/// How soon a channel is asked about a payment whose request had no proper answer.
+/// How soon a channel is asked about a payment after an unclear answer.
 const ASK_SOON: Duration = Duration::from_secs(1);
 /// How soon a payment that missed its slot is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long a batch of messages is held, well within what a step may take and the broker waits for.
+/// How long a batch of messages is held: well within the limits of a step and of the broker.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
-/// How long before a payment that found no slot is sent again; after a channel's rest that is known, up to a minute.
+/// Delay before a payment without a slot is sent again. After a channel's rest of known length, up to a minute.
 const SEND_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SEND_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
-/// How long after the channel has taken a payment that is written. Most payments are decided by then.
+/// Delay before the acceptance of a payment is recorded. Most payments are decided by then.
 const WRITTEN_AFTER: Duration = Duration::from_millis(500);
-/// Payments whose writing falls into this time are written together. No caller waits for it.
+/// The window of the batch of these records. No caller waits for them.
 const WRITTEN_TOGETHER: Duration = Duration::from_millis(250);
-/// The most by which later slots move. More than a second later, no earlier request can come too close.
+/// The bound on moving later slots. After one second, no earlier request can come too close.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// Sends the payments of one channel, together with the senders of all other workers.
+/// Sends the payments of one channel, in cooperation with the senders of all other workers.
 #[derive(Clone)]
 pub struct PaymentSender {
     payment_service: PaymentService,
     channel: Arc<Channel>,
     tasks: TaskTracker,
     under_way: Arc<Semaphore>,
-    /// Payments whose requests the channel has taken, with their claims.
+    /// Payments that the channel has accepted, with their claims.
     taken: Batcher<(PaymentId, i32), ()>,
     breaker: Arc<Mutex<Breaker>>,
     pace_set: Arc<OnceCell<()>>,
@@ -68,7 +68,7 @@ impl PaymentSender {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        // An answer that takes all of the channel's time counts as a failure.
+        // An answer that takes the channel's whole time limit counts as a failure.
         let slow_ms = channel.patience.as_millis() as u64;
         let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
         let service = payment_service.clone();
@@ -86,7 +86,7 @@ impl PaymentSender {
         }
     }
 
-    /// Settles a batch of messages: their payments have slots, or need none.
+    /// Settles a batch of messages: each payment has a slot or needs none.
     #[tracing::instrument(level = "debug", name = "pay", skip_all,
                           fields(channel = self.channel.name, messages = received.messages.len()))]
     pub async fn settle(&self, received: Received<PaymentRequestedV1>) -> Result<(), PayError> {
@@ -98,8 +98,8 @@ impl PaymentSender {
         self.send_all(payments, traces, Instant::now() + SETTLE_MAX).await
     }
 
-    /// Sends payments until each has a slot. Those that have none by `deadline`, because the channel rests or other workers have
-    /// its slots, are sent again later; so are all that are left when the process stops.
+    /// Sends payments until each has a slot. Slots may be missing at `deadline`, because the channel rests or other workers took them. Such
+    /// payments are sent again later, also when the process stops.
     async fn send_all(
         &self,
         mut left: Vec<PaymentId>,
@@ -128,7 +128,7 @@ impl PaymentSender {
                 Claimed::Wait(wait) if Instant::now() + wait > deadline => {
                     return Ok(ledger.postpone_payments(&left, wait.min(SEND_AGAIN_AFTER_MAX)).await?);
                 }
-                // Not all workers at the same moment.
+                // Random, so that the workers do not all wake at the same moment.
                 Claimed::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
                 Claimed::Due { payments, looked_at } => {
                     left.drain(..looked_at);
@@ -154,8 +154,8 @@ impl PaymentSender {
         self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
     }
 
-    /// Whether payments may be claimed, and how many at once. A channel that keeps failing is left alone, and then tried with
-    /// one payment at a time.
+    /// Whether payments may be claimed, and how many at once. A channel that keeps failing gets a pause, then one payment at a time
+    /// as a probe.
     fn admitted(&self) -> Result<(Admission, u32), Duration> {
         let admission = self.breaker.lock().admit(self.now_ms());
         let admission = admission.map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))?;
@@ -169,7 +169,7 @@ impl PaymentSender {
         let answer = match channel.prepare(&charge, span.as_ref().map(Span::context), payment.now_s).await {
             Ok(ready) => {
                 let slot = payment.earliest..=payment.latest;
-                // Beside the answer, so that a slow ledger is not taken for a slow channel.
+                // Runs beside the wait for the answer, so that a slow ledger does not count as a slow channel.
                 let beside = async {
                     die_at!("pay.sent");
                     metrics::histogram!("seckill_payment_wait_seconds").record(payment.waited.as_secs_f64());
@@ -197,7 +197,7 @@ impl PaymentSender {
         die_at!("pay.settled");
     }
 
-    /// Moves the payments that have no slot yet by as much as this one was late, so that no second sees too many
+    /// If this payment was late, moves the payments without a slot by the same time, so that no second gets too many
     /// (docs/delivery.md).
     async fn leave_room(&self, payment: &DuePayment) {
         let late = Instant::now().saturating_duration_since(payment.earliest);
@@ -234,13 +234,13 @@ impl PaymentSender {
                 self.write(payment, ledger.rest_channel(channel, rest)).await;
                 self.write(payment, take_back(rest)).await;
             }
-            // Whether the payment took effect is unknown: the channel is asked, never guessed. 409: it is at work on this key.
+            // It is unknown whether the payment took effect: ask the channel, never guess. 409: the channel is working on this key.
             (DeliveryOutcome::Refused(why), Some(409)) | (DeliveryOutcome::TryAgain(why), _) => {
                 count("unknown");
                 tracing::info!(payment = %id, %why, "no clear answer; the channel is asked later");
                 self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
             }
-            // Our credentials or the address are wrong, which says nothing against the payment.
+            // Our credentials or the address are wrong: this says nothing against the payment.
             (DeliveryOutcome::Refused(why), Some(401 | 403 | 404 | 405) | None) => {
                 count("unreachable");
                 tracing::error!(channel, %why, "CHANNEL REFUSES OUR REQUESTS: check its url and secrets");
@@ -267,7 +267,7 @@ impl PaymentSender {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Writes an outcome once. An outcome that cannot be written is found by asking the channel.
+    /// Writes an outcome once. If the write fails, the channel is asked for the outcome later.
     async fn write(&self, payment: &DuePayment, writing: impl Future<Output = Result<(), LedgerError>>) {
         if let Err(error) = self.payment_service.ledger.in_time(writing).await {
             tracing::warn!(payment = %payment.id, %error, "outcome not written; the channel is asked later");
@@ -275,7 +275,7 @@ impl PaymentSender {
     }
 }
 
-/// Writes once that the channel has taken requests. What is not written is found by asking the channel.
+/// Records accepted requests once. If the write fails, the channel is asked for the outcomes later.
 async fn write_taken(service: PaymentService, sent: Vec<(PaymentId, i32)>) -> Option<Vec<()>> {
     if let Err(error) = service.ledger.in_time(service.ledger.payments_taken(&sent, service.terms.ask_after)).await {
         tracing::warn!(payments = sent.len(), %error, "not written that payments were taken; the channel is asked later");

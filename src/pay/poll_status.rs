@@ -1,4 +1,4 @@
-//! Polling: a channel that has not reported the outcome of a payment or refund is asked, by the key under which it was sent.
+//! Polling: if a channel has not reported the outcome of a payment or refund, it is asked by the key of the request.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use crate::domain::step::Step;
 use crate::ledger::money::payment_dispatch::SendState;
 use crate::ledger::money::payment_status::StatusQuery;
 
-/// Questions of one step, and how many of them at once, so that neither a slow channel nor the ledger is overrun.
+/// Questions in one step, and how many run at once: neither a slow channel nor the ledger is overloaded.
 const BATCH_MAX: i64 = 50;
 const AT_ONCE: usize = 8;
-/// The ledger is asked for refunds again after so many times what it took.
+/// The ledger rests this many times the duration of a search for refunds.
 const REST_FACTOR: u32 = 20;
 
 impl PaymentService {
-    /// Asks a channel about payments and refunds that are overdue, and queues refunds that had found their outflow full. A
-    /// question that fails is asked again when it is next due, and fails no other.
+    /// Asks a channel about overdue payments and refunds, and queues refunds whose outflow was full before. A failed question is asked
+    /// again when it is next due, and affects no other question.
     pub async fn poll(&self, channel: &Channel) -> Result<Step, PayError> {
         self.open().await?;
         let (ledger, again) = (&self.ledger, self.terms.ask_after);
@@ -40,7 +40,7 @@ impl PaymentService {
         Ok(Step::after(asked, BATCH_MAX as usize))
     }
 
-    /// Refunds that a channel is asked about. All that are under way are looked through, so the ledger rests after it.
+    /// Refunds to ask a channel about. The search reads all refunds in flight, so the ledger rests after it.
     async fn refunds_to_ask(&self, channel: &Channel, after: Duration) -> Result<Vec<StatusQuery>, PayError> {
         let began = Instant::now();
         if self.refunds_rest.lock().get(&channel.name).is_some_and(|until| *until > began) {
@@ -87,7 +87,7 @@ impl PaymentService {
         Ok(())
     }
 
-    /// Shows payments and refunds that are under way as metrics.
+    /// Shows payments and refunds in flight as metrics.
     pub async fn watch(&self) -> Result<Step, PayError> {
         let figures = self.ledger.money_figures().await?;
         let gauge = |name: &'static str, value: i64| metrics::gauge!(name).set(value as f64);

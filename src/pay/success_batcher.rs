@@ -1,4 +1,4 @@
-//! Callbacks that report the success of payments, and come together, are applied together.
+//! Callbacks that report successful payments and arrive together are applied together.
 
 use tokio_util::task::TaskTracker;
 
@@ -7,7 +7,7 @@ use crate::domain::payment::{About, Progress, ReportOutcome};
 use crate::ledger::money::channel_reports::ReportOf;
 use crate::worker::batcher::{Batcher, PAUSE};
 
-/// Takes callbacks, from all threads.
+/// Takes callbacks from all threads.
 #[derive(Clone)]
 pub struct SuccessBatcher {
     batcher: Batcher<ReportOf, bool>,
@@ -18,8 +18,8 @@ impl SuccessBatcher {
         Self { batcher: Batcher::open(tasks, PAUSE, move |reports| apply(payment_service.clone(), reports)) }
     }
 
-    /// Applies a callback whose payment has succeeded, is under way, and pays its order. `false`: the callback is of another kind,
-    /// or its order is in use, and nothing was changed.
+    /// Applies a callback about a successful payment in flight that pays its order. `false`: the callback is of another kind, or its order
+    /// is locked; nothing was changed.
     pub async fn take(&self, callback: &Callback) -> Result<bool, PayError> {
         let Some(report) = &callback.report else { return Ok(false) };
         match (report.about, report.progress) {

@@ -1,4 +1,4 @@
-//! What becomes of files of all kinds.
+//! Files of all kinds, and their results.
 
 use image::{Rgb, Rgba, RgbaImage};
 
@@ -17,7 +17,7 @@ fn file(picture: &DynamicImage, format: ImageFormat) -> Vec<u8> {
     bytes
 }
 
-/// What a browser would draw.
+/// The picture as a browser would draw it.
 fn shown(jpeg: &[u8]) -> RgbImage {
     image::load_from_memory_with_format(jpeg, ImageFormat::Jpeg).unwrap().into_rgb8()
 }
@@ -93,7 +93,7 @@ fn transparent_parts_are_white_whatever_colour_they_hide() {
 #[test]
 fn a_camera_s_turn_is_applied_and_its_notes_are_dropped() {
     let jpeg = file(&plain(200, 100, RED), ImageFormat::Jpeg);
-    // Exif, big-endian: one entry, orientation 6 (a quarter turn), then a place that nobody shall learn.
+    // Exif, big-endian: one entry, orientation 6 (a quarter turn), then a place name, which must not be published.
     let exif = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0GPS 51.5N 0.1W";
     let length = (exif.len() as u16 + 2).to_be_bytes();
     let turned = [&jpeg[..2], &[0xFF, 0xE1], &length, exif, &jpeg[2..]].concat();
@@ -124,7 +124,7 @@ fn a_few_bytes_that_claim_gigabytes_are_refused_by_their_head() {
         claimed(1, 20_001, 8, 100),
         claimed(u32::MAX >> 1, 1, 8, 100),
         claimed(8_000, 5_001, 8, 100),
-        // Few enough pixels, of eight bytes each.
+        // Few enough pixels, but of eight bytes each.
         claimed(6_300, 6_300, 16, 100),
     ] {
         assert!(matches!(draw(&bomb), Err(PictureError::TooLarge)), "{:?}", draw(&bomb).err());
@@ -163,7 +163,7 @@ fn nothing_but_the_pixels_of_a_file_with_two_faces_is_kept() {
     let page = b"<html><script>alert(document.cookie)</script></html>PK\x03\x04";
     let jpeg = file(&plain(80, 60, RED), ImageFormat::Jpeg);
     let length = (page.len() as u16 + 2).to_be_bytes();
-    // As a comment inside, and behind the end.
+    // Once as a comment inside the file, and once after its end.
     let jpeg = [&jpeg[..2], &[0xFF, 0xFE], &length, page, &jpeg[2..], page].concat();
     let png = file(&plain(80, 60, RED), ImageFormat::Png);
     let text = chunk(b"tEXt", &[b"Comment\0", &page[..]].concat());
@@ -179,7 +179,7 @@ fn nothing_but_the_pixels_of_a_file_with_two_faces_is_kept() {
 
 #[test]
 fn of_a_moving_picture_the_first_frame_is_kept() {
-    // The data of a still picture, as a frame: its chunk follows the twelve bytes of the file's head.
+    // The data of a still picture, as a frame: its chunk follows the file's header of twelve bytes.
     let still = |colour| file(&plain(64, 48, colour), ImageFormat::WebP)[12..].to_vec();
     let u24 = |n: u32| n.to_le_bytes()[..3].to_vec();
     let chunk = |kind: &[u8; 4], data: Vec<u8>| {
