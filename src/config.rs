@@ -68,7 +68,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The setting that is wrong, if it is one, such as `http.bind`.
+    /// The wrong setting, such as `http.bind`, if the error is about one.
     pub fn setting(&self) -> Option<String> {
         match self {
             Self::Wrong { setting, .. } => Some((*setting).to_owned()),
@@ -128,7 +128,7 @@ pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill
     Ok(sandbox)
 }
 
-/// Variables with this prefix belong to the test suite, and are no settings.
+/// Variables with this prefix belong to the test suite and are not settings.
 const TEST_PREFIX: &str = "SECKILL_TEST_";
 
 /// The defaults, overridden by an environment, not checked yet.
@@ -155,7 +155,7 @@ fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> 
     Ok(layers.build()?)
 }
 
-/// The variable that sets a setting, of which a part may be named after a colon. Channels have names of their own.
+/// The variable for a setting. A part of the setting may be named after a colon. Channels have their own names.
 fn variable_of(setting: &str) -> String {
     match setting.split(':').next().unwrap_or_default() {
         "redis.url" => "REDIS_URL".to_owned(),

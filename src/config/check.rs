@@ -7,7 +7,7 @@ use seckill_webhook::Secret;
 
 /// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
-/// A secret has at least so many different bytes: one of hexadecimal digits has about 14.
+/// A secret has at least this many different bytes. A secret of hexadecimal digits has about 14.
 const SECRET_KINDS_MIN: usize = 8;
 /// Signs calls to the sandbox bank and its callbacks in development mode.
 const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
@@ -100,8 +100,8 @@ impl Config {
             return wrong("pages.currency", NO_CURRENCY);
         }
         must((1..=1000).contains(&self.flow.timeout_ms), "flow.timeout_ms", "must be 1 to 1000")?;
-        // Bounds what Redis keeps of one key's line.
         must((1..=1_000_000).contains(&self.flow.app_keys_mb), "flow.app_keys_mb", "must be 1 to 1000000")?;
+        // Bounds the memory in Redis of one key's queue.
         must((1..=100_000).contains(&self.flow.queue_max), "flow.queue_max", "must be 1 to 100000")?;
         must(
             (1000..=3_600_000).contains(&self.flow.adapt_interval_ms),
@@ -175,7 +175,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Refuses an interval that would be a loop without a pause, and times that nobody waits for.
+    /// Refuses intervals so short that a loop would never pause, and times that are absurdly long.
     fn check_background_work(&self) -> Result<(), ConfigError> {
         let reconcile = &self.reconcile;
         for (interval, setting) in [
@@ -202,7 +202,7 @@ impl Config {
         ] {
             must((100..=31_536_000_000).contains(&time), setting, "must be 100 to 31536000000 ms (a year)")?;
         }
-        // Longer than a commit takes is right; shorter ones are finished by the reconciler, which is dearer.
+        // It should be longer than a commit takes. If shorter, the reconciler finishes purchases, at a higher cost.
         let unconfirmed_ms = reconcile.unconfirmed_after_ms;
         must((1..=86_400_000).contains(&unconfirmed_ms), "reconcile.unconfirmed_after_ms", "must be 1 to 86400000 ms")?;
         let days = 1..=3650;
@@ -211,9 +211,9 @@ impl Config {
         must(days.contains(&self.retention.records_days), "retention.records_days", "must be 1 to 3650")
     }
 
-    /// Refuses lists of servers that cannot be what is meant.
+    /// Refuses lists of servers that make no sense.
     fn check_servers(&self) -> Result<(), ConfigError> {
-        // Without one, a server that does not answer is waited for, for ever.
+        // Without a time-out, a wait for a silent server never ends.
         for (time, setting) in [
             (self.database.acquire_timeout_ms, "database.acquire_timeout_ms"),
             (self.database.statement_timeout_ms, "database.statement_timeout_ms"),
@@ -251,7 +251,7 @@ impl Config {
         }
     }
 
-    /// Refuses a file of authorities that would not be used.
+    /// Refuses a file of authorities that would have no effect.
     fn check_tls(&self) -> Result<(), ConfigError> {
         let over_tls = |url: &String| {
             ["rediss://", "valkeys://", "rediss+sentinel://", "rediss+cluster://"]
@@ -269,7 +269,7 @@ impl Config {
             let problem = "needs amqps:// in amqp.url: other connections have no TLS";
             return wrong("amqp.ca_file", problem);
         }
-        // Every other sslmode believes any certificate.
+        // Every other sslmode accepts any certificate.
         let checked = ["mode=verify-full", "mode=verify-ca"].iter().any(|mode| self.database.url.contains(mode));
         let problem = "needs sslmode=verify-full in database.url: other modes check no certificate";
         if !checked && self.database.ca_file.is_some() {
@@ -284,7 +284,7 @@ impl Config {
 
     fn check_traces(&self) -> Result<(), ConfigError> {
         let traces = &self.traces;
-        // The exporter speaks no TLS: a collector stands on the same machine or in the same network, and forwards.
+        // The exporter has no TLS: use a collector on the same machine or network that forwards the spans.
         let is_http = is_address(&traces.endpoint) && traces.endpoint.starts_with("http://");
         if !traces.endpoint.is_empty() && !is_http {
             return wrong("traces.endpoint", "must be an http:// address");
@@ -307,7 +307,7 @@ impl Config {
         ] {
             must((1000..=86_400_000).contains(&time), setting, "must be 1000 to 86400000 (a day)")?;
         }
-        // Who solves a challenge as soon as that is possible must be able to buy at the start.
+        // A buyer who solves a challenge as soon as it opens must still hold the pass when the sale starts.
         if terms.pass_ttl_ms <= terms.opens_before_ms {
             let problem = "must be longer than captcha.opens_before_ms: passes would expire before the start";
             return wrong("captcha.pass_ttl_ms", problem);
@@ -316,7 +316,7 @@ impl Config {
             must((1..=100_000).contains(&count), setting, "must be 1 to 100000")?;
         }
         must(terms.draw_threads <= 64, "captcha.draw_threads", "must be at most 64")?;
-        // A page searches a million numbers in seconds; 28 bits take it an hour.
+        // A page computes a million hashes in seconds; 28 bits take it an hour.
         must((1..=28).contains(&terms.work_bits_min), "captcha.work_bits_min", "must be 1 to 28")?;
         if !(terms.work_bits_min..=28).contains(&terms.work_bits_max) {
             let problem = "must be captcha.work_bits_min to 28";
@@ -348,7 +348,7 @@ impl Config {
 fn check_channel(name: &str, channel: &mut Channel, dev: bool) -> Result<(), ConfigError> {
     let wrong = |setting, problem| Err(ConfigError::WrongChannel { channel: name.to_owned(), setting, problem });
     let must = |holds: bool, setting, problem| if holds { Ok(()) } else { wrong(setting, problem) };
-    // The outflow of its refunds is named after the channel, and has at most 64 characters.
+    // The outflow of its refunds is named after the channel, and its name has at most 64 characters.
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let well_named = name.bytes().enumerate().all(|(i, b)| fits(b) || (i > 0 && matches!(b, b'_' | b'-')));
     if !well_named || !(1..=56).contains(&name.len()) {

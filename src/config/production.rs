@@ -1,5 +1,5 @@
-//! What only development mode may have: secrets that this repository publishes, the sandbox bank, and receivers without TLS. A
-//! service checks this before it starts; single commands do not.
+//! Settings that are only allowed in development mode: secrets published in this repository, the sandbox bank, and receivers without
+//! TLS. A service checks this before it starts; single commands do not.
 
 use percent_encoding::percent_decode_str;
 use seckill_webhook::is_http;
@@ -8,11 +8,11 @@ use url::Url;
 use super::servers::each_server;
 use super::{Channel, Config, ConfigError};
 
-/// One a line; lines with # are comments.
+/// One secret a line; lines with # are comments.
 const PUBLISHED: &str = include_str!("published.txt");
 /// The channel of config.default.toml: the sandbox bank, which approves every payment.
 const PLAY_BANK: &str = "sandbox";
-/// What RabbitMQ's client sends where the address names no password.
+/// The password that RabbitMQ's client sends if the address has none.
 const AMQP_PASSWORD: &str = "guest";
 
 const IS_PUBLISHED: &str = "is published with the source code, so that anybody knows it: choose another, or use development mode (SECKILL_DEV=1)";
@@ -23,7 +23,7 @@ const NOT_HTTPS: &str =
 const IS_SANDBOX_BANK: &str = "offer the sandbox bank, which approves every payment: remove them, or set \
                             SECKILL_ALLOW__SANDBOX_CHANNEL=1 if this is what you want";
 
-/// Something that only development mode may have.
+/// A setting that is only allowed in development mode.
 #[derive(Debug)]
 pub struct Unfit {
     pub kind: UnfitKind,
@@ -32,11 +32,11 @@ pub struct Unfit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnfitKind {
-    /// Anybody can read it in this repository.
+    /// A secret that is published in this repository.
     PublishedSecret,
-    /// What is sent there travels without TLS.
+    /// A receiver without TLS.
     PlainReceiver,
-    /// It approves every payment.
+    /// The sandbox bank, which approves every payment.
     PlayBank,
 }
 
@@ -51,7 +51,7 @@ impl Config {
         self.allows_http() || !is_http(target)
     }
 
-    /// Checks that a service has nothing that only development mode may have.
+    /// Checks that no setting of a service is only allowed in development mode.
     ///
     /// # Errors
     /// The first of `unfit_for_production`.
@@ -60,7 +60,7 @@ impl Config {
         first.map_or(Ok(()), |unfit| Err(unfit.error))
     }
 
-    /// Everything that only development mode may have, and `[allow]` does not allow.
+    /// All settings that are only allowed in development mode, and not by `[allow]`.
     pub fn unfit_for_production(&self) -> Vec<Unfit> {
         let mut unfit = Vec::new();
         let mut found = |kind, setting, problem| {
@@ -115,7 +115,7 @@ impl Config {
         if channel.secrets.iter().any(|secret| is_published(secret)) {
             found(UnfitKind::PublishedSecret, "secrets", IS_PUBLISHED);
         }
-        // The defaults name the sandbox bank's address. Without secrets it is not offered.
+        // The defaults name the sandbox bank's address. Without secrets, the bank is not offered to buyers.
         if !channel.is_offered() {
             return;
         }
@@ -142,7 +142,7 @@ fn is_published(secret: &str) -> bool {
     !secret.is_empty() && PUBLISHED.lines().filter(|line| !line.starts_with('#')).any(|line| line == secret)
 }
 
-/// The password in an address: `scheme://user:password@host`, or behind a question mark.
+/// The password in an address: in `scheme://user:password@host`, or in the query.
 fn password_in(address: &str) -> Option<String> {
     let url = Url::parse(each_server(address).first()?).ok()?;
     let before_host = url.password().map(|password| percent_decode_str(password).decode_utf8_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! What each section of `config.default.toml` holds.
+//! The sections of `config.default.toml`.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use super::tls::{self, CaFile};
 use crate::domain::origin::Origin;
 
-/// What a service may have outside development mode although it is unsafe.
+/// Unsafe settings that a service may have outside development mode.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {

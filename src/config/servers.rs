@@ -1,18 +1,18 @@
-//! Several servers in one address, as PostgreSQL's own clients write them: `scheme://user:password@one:1,two:2/rest`.
+//! Several servers in one address, in the form that PostgreSQL's clients use: `scheme://user:password@one:1,two:2/rest`.
 
 /// The most servers that one address may name.
 const SERVERS_MAX: usize = 16;
 
-/// The address of each server, in the order in which they are named. What is before and behind the list belongs to all of them.
+/// One address for each server, in the given order. The parts before and after the list apply to each.
 pub fn each_server(address: &str) -> Vec<String> {
     let Some((before, list, rest)) = parts(address) else { return vec![address.to_owned()] };
     list.split(',').map(|server| format!("{before}{server}{rest}")).collect()
 }
 
-/// The parameter by which PostgreSQL's own clients say which kind of server they want.
+/// The parameter by which PostgreSQL's clients name the kind of server they want.
 const TARGET: &str = "target_session_attrs=";
 
-/// The address of each PostgreSQL server, without the parameter that is not for the server.
+/// One address for each PostgreSQL server, without the parameter that only clients read.
 pub fn each_postgres(address: &str) -> Vec<String> {
     let (address, terms) = address.split_once('?').unwrap_or((address, ""));
     let terms: Vec<&str> = terms.split('&').filter(|term| !term.is_empty() && !term.starts_with(TARGET)).collect();
@@ -20,12 +20,12 @@ pub fn each_postgres(address: &str) -> Vec<String> {
     each_server(&format!("{address}{terms}"))
 }
 
-/// Whether the server is to be looked at before it is used: the address names several, or asks for one that takes writes.
+/// Whether to check that the server takes writes: the address names several servers, or asks for a primary.
 pub fn wants_primary(address: &str) -> bool {
     target(address).is_some() || each_server(address).len() > 1
 }
 
-/// What is wrong with the kind of server that the address asks for, if it asks for one.
+/// The error in the requested kind of server, if there is one.
 pub(super) fn target_problem(address: &str) -> Option<&'static str> {
     let wrong = !["read-write", "primary"].contains(&target(address)?);
     wrong.then_some("must have target_session_attrs=read-write: the service writes")
@@ -36,7 +36,7 @@ fn target(address: &str) -> Option<&str> {
     terms.split('&').find_map(|term| term.strip_prefix(TARGET))
 }
 
-/// The same address with the server at this place named first.
+/// The same address, with the server at this index first.
 pub fn with_first(address: &str, place: usize) -> String {
     let Some((before, list, rest)) = parts(address) else { return address.to_owned() };
     let mut servers: Vec<&str> = list.split(',').collect();
@@ -46,7 +46,7 @@ pub fn with_first(address: &str, place: usize) -> String {
     format!("{before}{}{rest}", servers.join(","))
 }
 
-/// What is wrong with the list of servers in an address, if it has one.
+/// The error in an address's list of servers, if there is one.
 pub(super) fn problem(address: &str) -> Option<&'static str> {
     let (_, list, _) = parts(address)?;
     let servers: Vec<&str> = list.split(',').collect();
@@ -60,19 +60,19 @@ pub(super) fn problem(address: &str) -> Option<&'static str> {
     }
 }
 
-/// How an address says that it names sentinels, or nodes of a cluster, and not servers; the second one for TLS.
+/// The schemes of addresses that name sentinels, or nodes of a cluster, instead of servers. The second of each pair uses TLS.
 const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 const CLUSTER: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// Sentinels, and the master that they watch: `redis+sentinel://user:password@one:26379,two:26379/master`. User and password are those
-/// of the master.
+/// Sentinels, and the master that they watch: `redis+sentinel://user:password@one:26379,two:26379/master`. User and password are for
+/// the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentinels {
     /// The address of each sentinel.
     pub addresses: Vec<String>,
-    /// The name under which they know the master.
+    /// The master's name at the sentinels.
     pub master: String,
-    /// What is before the host in the master's address.
+    /// The part before the host in the master's address.
     before: String,
 }
 
@@ -83,13 +83,13 @@ impl Sentinels {
     }
 }
 
-/// Nodes of a Redis Cluster, of which any knows all others: `redis+cluster://user:password@one:6379,two:6379`. User and password are those of
+/// Nodes of a Redis Cluster; each node knows all others: `redis+cluster://user:password@one:6379,two:6379`. User and password are for
 /// all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nodes {
-    /// The address of each node that is named.
+    /// The address of each named node.
     pub addresses: Vec<String>,
-    /// What is before the host in a node's address.
+    /// The part before the host in a node's address.
     before: String,
 }
 
@@ -105,7 +105,7 @@ fn server_at(before: &str, host: &str, port: u16) -> String {
     format!("{before}{host}:{port}/")
 }
 
-/// The sentinels that an address names, if it names any.
+/// The sentinels of an address, if it names any.
 pub fn sentinels(address: &str) -> Option<Sentinels> {
     let (scheme, plain) = SENTINELS.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
     let (before, list, rest) = parts(address)?;
@@ -114,7 +114,7 @@ pub fn sentinels(address: &str) -> Option<Sentinels> {
     Some(Sentinels { addresses, master: rest.trim_start_matches('/').to_owned(), before })
 }
 
-/// What is wrong with an address of sentinels, if it is one.
+/// The error in an address of sentinels, if there is one.
 pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
     let sentinels = sentinels(address)?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -122,7 +122,7 @@ pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
     (!named).then_some("must end in /NAME, the name under which the sentinels know the master, of A-Z a-z 0-9 . _ -")
 }
 
-/// The nodes of a cluster that an address names, if it names any.
+/// The nodes of a cluster, if the address names any.
 pub fn nodes(address: &str) -> Option<Nodes> {
     let (scheme, plain) = CLUSTER.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
     let (before, list, _) = parts(address)?;
@@ -131,14 +131,14 @@ pub fn nodes(address: &str) -> Option<Nodes> {
     Some(Nodes { addresses, before })
 }
 
-/// What is wrong with an address of nodes of a cluster, if it is one.
+/// The error in an address of cluster nodes, if there is one.
 pub(super) fn nodes_problem(address: &str) -> Option<&'static str> {
     nodes(address)?;
     let (_, _, rest) = parts(address)?;
     (!rest.trim_matches('/').is_empty()).then_some("must end with the last node: a cluster has one database")
 }
 
-/// What is before the list of servers, the list, and what is behind it. In a password, `@` and `/` are percent-encoded.
+/// The part before the list of servers, the list, and the part after it. In a password, `@` and `/` are percent-encoded.
 fn parts(address: &str) -> Option<(&str, &str, &str)> {
     let begin = address.find("://")? + 3;
     let end = address[begin..].find(['/', '?', '#']).map_or(address.len(), |at| begin + at);
@@ -150,7 +150,7 @@ fn parts(address: &str) -> Option<(&str, &str, &str)> {
 mod tests {
     use super::*;
 
-    /// A user with a password that has signs in it which separate the parts of an address.
+    /// A user and a password with characters that separate the parts of an address.
     const USER: &str = "me:a%40b,c";
 
     #[test]

@@ -1,4 +1,4 @@
-//! TLS to Redis, PostgreSQL and RabbitMQ: certificate authorities of one's own, and why a server's certificate is refused.
+//! TLS to Redis, PostgreSQL and RabbitMQ: private certificate authorities, and the reason why a server's certificate is refused.
 
 use std::error::Error;
 use std::io;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer};
 
 use super::variable_of;
 
-/// The certificates of authorities, read from a file in PEM.
+/// Certificates of authorities, read from a PEM file.
 #[derive(Clone)]
 pub struct CaFile(Arc<[CertificateDer<'static>]>, Arc<[u8]>);
 
 impl CaFile {
     /// # Errors
-    /// The file cannot be read, or has something else in it than certificates, or nothing.
+    /// The file cannot be read, has no certificates, or has other content.
     pub fn read(path: &str) -> Result<Self, String> {
         let wrong = |why: &dyn std::fmt::Display| format!("{path}: {why}");
         let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
@@ -41,32 +41,32 @@ impl CaFile {
     }
 }
 
-/// Reads the file that a setting names; none where the setting is empty.
+/// Reads the file that a setting names; none if the setting is empty.
 pub(super) fn ca_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CaFile>, D::Error> {
     let path = String::deserialize(deserializer)?;
     let file = (!path.is_empty()).then(|| CaFile::read(&path)).transpose();
     file.map_err(serde::de::Error::custom)
 }
 
-/// The way to a server, as its address says.
+/// How to reach a server, from its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// `None` for a socket of this machine.
+    /// `None` for a local socket.
     pub host: Option<String>,
     pub protection: Protection,
 }
 
-/// What keeps others from reading and changing what is sent.
+/// The protection of a connection against readers and attackers on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
     Nothing,
-    /// TLS, with any certificate.
+    /// TLS that accepts any certificate.
     AnyCertificate,
-    /// TLS, with a certificate that is checked.
+    /// TLS that checks the certificate.
     CheckedCertificate,
 }
 
-/// A server answers, and no TLS connection to it is possible: a service does not start.
+/// A server answers, but a TLS connection to it is impossible: a service does not start.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no TLS connection to {server}: {problem} ({setting} must be the file of the authority that signed the server's \
@@ -80,13 +80,13 @@ pub struct TlsRefused {
     pub setting: &'static str,
 }
 
-/// Why TLS failed, if this is the error of a handshake: the server's certificate is not trusted or is not for this name, or the
-/// server does not speak TLS.
+/// Why a TLS handshake failed, if this is the cause of the error: the server's certificate is untrusted or has another name, or the
+/// server has no TLS.
 pub fn handshake_problem(error: &io::Error) -> Option<String> {
     error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).map(ToString::to_string)
 }
 
-/// The same for an error that has the handshake's error as its source.
+/// The same for an error whose source is the handshake's error.
 pub fn handshake_problem_below(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {

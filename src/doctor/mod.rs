@@ -1,8 +1,8 @@
-//! `seckill doctor`: looks at the configured servers and settings, and says what is unsafe for production, which guarantee that
-//! endangers, and what to change. It reads only.
+//! `seckill doctor` checks the configured servers and settings. It reports what is unsafe for production, which guarantee is in danger,
+//! and what to change. It only reads.
 //!
-//! The rooms of the servers ask; the checks here are pure functions of the answers, a file for each server. All questions are asked
-//! at once and have the same deadline, so a server that is away delays no check of another one. docs/install.md lists the checks.
+//! The servers' rooms ask the questions. The checks here are pure functions of the answers, one file for each server. All questions run at
+//! the same time with one deadline, so a server that is away delays no other check. docs/install.md lists the checks.
 
 mod postgres_checks;
 mod rabbitmq_checks;
@@ -18,18 +18,18 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::config::Config;
 
-/// How long each check may take, if nothing else is asked for. All run at once, so this is also how long they take together.
+/// The default time limit of a check. All checks run at the same time, so this is also the limit for all.
 pub const LIMIT_MS: u64 = 2_000;
 
-/// How safe something is, the worst last.
+/// The result of a check, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     Pass,
-    /// A risk that depends on what the doctor does not see, or a guarantee that holds only in part.
+    /// A risk that depends on facts that the doctor cannot see, or a guarantee that holds only in part.
     Warn,
-    /// It could not be looked at.
+    /// The check was not possible.
     Unknown,
     /// A guarantee does not hold.
     Fail,
@@ -43,9 +43,9 @@ pub struct Check {
     pub found: String,
     /// The guarantee that depends on it.
     pub endangers: &'static str,
-    /// What to change; `None` where nothing is to be changed.
+    /// The advice; `None` if nothing needs a change.
     pub fix: Option<String>,
-    /// Whether the look failed: a server was away, or did not let us look.
+    /// Whether the check failed to look: a server was away or refused the question.
     #[serde(skip)]
     could_not_look: bool,
 }
@@ -53,15 +53,15 @@ pub struct Check {
 /// The results of all checks.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// `fail` if any check failed, else `unknown` if any could not look, else the worst.
+    /// `fail` if any check failed; otherwise `unknown` if any could not look; otherwise the worst.
     pub verdict: Verdict,
     pub checks: Vec<Check>,
 }
 
-/// Looks at everything that these settings name, within about `limit`.
+/// Checks all servers and settings within about `limit`.
 pub async fn examine(config: &Config, limit: Duration) -> Report {
     let deadline = Instant::now() + limit;
-    // Boxed, because together they would be too large for the stack of a thread.
+    // Boxed: together they are too large for a thread's stack.
     let (redis, postgres, rabbitmq, routes) = tokio::join!(
         Box::pin(redis_checks::ask(config, deadline, limit)),
         Box::pin(postgres_checks::ask(config, deadline, limit)),
@@ -80,13 +80,13 @@ pub async fn examine(config: &Config, limit: Duration) -> Report {
 /// A server's answer, or why there is none.
 type Answer<T> = Result<T, String>;
 
-/// What a check is called, and which guarantee depends on what it looks at.
+/// The name of a check, and the guarantee that depends on it.
 struct Topic {
     name: &'static str,
     endangers: &'static str,
 }
 
-/// What a check has found.
+/// The result of a check, before it has a name.
 struct Finding {
     verdict: Verdict,
     found: String,
@@ -94,7 +94,7 @@ struct Finding {
     could_not_look: bool,
 }
 
-/// INFO of a Redis server lacks this.
+/// INFO of a Redis server does not contain this.
 fn not_shown(name: &str) -> Finding {
     Finding::could_not_look(format!("INFO does not show {name}"), format!("look at {name} by hand"))
 }
@@ -112,12 +112,12 @@ impl Finding {
         Self { verdict: Verdict::Fail, found: found.into(), fix: Some(fix.into()), could_not_look: false }
     }
 
-    /// The server did not let us look.
+    /// The server refused the question.
     fn could_not_look(why: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { verdict: Verdict::Unknown, found: why.into(), fix: Some(fix.into()), could_not_look: true }
     }
 
-    /// There was no way to look, and nobody asked for one. It makes no difference to the verdict of all.
+    /// The check has no means, and the settings ask for none. It does not change the verdict of the report.
     fn not_asked(why: impl Into<String>, by_hand: impl Into<String>) -> Self {
         Self { could_not_look: false, ..Self::could_not_look(why, by_hand) }
     }
@@ -129,7 +129,7 @@ impl Topic {
         Check { name: self.name, verdict, found, endangers: self.endangers, fix, could_not_look }
     }
 
-    /// Decides by an answer. Without one the check is unknown.
+    /// Decides by an answer. Without an answer the result is unknown.
     fn judge<T>(&self, answer: &Answer<T>, decide: impl FnOnce(&T) -> Finding) -> Check {
         let again = "start the server, or correct its address or our rights, and run the doctor again";
         self.check(match answer {
@@ -148,7 +148,7 @@ impl Topic {
     }
 }
 
-/// Asks until the deadline.
+/// Waits for an answer until the deadline.
 async fn in_time<T, E: Display>(deadline: Instant, question: impl Future<Output = Result<T, E>>) -> Answer<T> {
     match timeout_at(deadline, question).await {
         Ok(answer) => answer.map_err(|error| one_line(&error)),
@@ -156,7 +156,7 @@ async fn in_time<T, E: Display>(deadline: Instant, question: impl Future<Output 
     }
 }
 
-/// Asks a server that is connected.
+/// Asks a connected server.
 async fn of<S, T, E: Display>(
     deadline: Instant,
     server: &Answer<S>,
@@ -168,7 +168,7 @@ async fn of<S, T, E: Display>(
     }
 }
 
-/// An error in one line of a bounded length: servers may answer with whole stories.
+/// An error as one line of bounded length: servers may send long texts.
 fn one_line(error: &impl Display) -> String {
     let words: Vec<String> = error.to_string().split_whitespace().map(str::to_owned).collect();
     words.join(" ").chars().take(300).collect()

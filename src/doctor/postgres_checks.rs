@@ -1,4 +1,4 @@
-//! PostgreSQL: what keeps a committed purchase committed.
+//! PostgreSQL: the settings that keep a committed purchase committed.
 
 use std::time::Duration;
 
@@ -55,10 +55,10 @@ const ROLE: Topic = Topic {
 const VERSION: Topic =
     Topic { name: "postgres.version", endangers: "all guarantees: they are shown with PostgreSQL 15" };
 
-/// The oldest PostgreSQL that can run our statements, and the oldest that the tests have run with.
+/// The oldest PostgreSQL that can run our statements, and the oldest tested one.
 const VERSION_NEEDED: i64 = 130_000;
 const VERSION_TESTED: i64 = 150_000;
-/// Processes that compose.yaml runs, two of `serve` and two of `work`; and the fewest that make a system.
+/// The processes of compose.yaml, two of `serve` and two of `work`; and the fewest that form a system.
 const PROCESSES_USUAL: i64 = 4;
 const PROCESSES_LEAST: i64 = 2;
 
@@ -80,7 +80,7 @@ pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> 
         of(deadline, &ledger, Ledger::facts),
         of(deadline, &ledger, Ledger::standbys),
         of(deadline, &ledger, Ledger::has_own_sessions),
-        // A notice that comes at all comes at once: the rest of the time is for connecting.
+        // A notification either arrives at once or never: the rest of the time is for connecting.
         of(deadline, &ledger, async |ledger: &Ledger| ledger.hears_notices(limit / 2).await),
         of(deadline, &ledger, Ledger::schema_state),
         of(deadline, &ledger, Ledger::planned_units),
@@ -148,7 +148,7 @@ fn primary(facts: &DatabaseFacts) -> Finding {
     }
 }
 
-/// Whether a server that could be promoted has every commit that was answered.
+/// Whether each standby that could be promoted has every answered commit.
 fn replicas(facts: &DatabaseFacts, standbys: &[Standby]) -> Finding {
     let attached: Vec<&Standby> = standbys.iter().filter(|one| one.state.as_deref() != Some("backup")).collect();
     let names = |those: &[&Standby]| {

@@ -1,4 +1,4 @@
-//! RabbitMQ: what keeps messages from being lost before the marks find it out.
+//! RabbitMQ: the settings that prevent the loss of messages before the marks detect it.
 
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ const HEARTBEAT: Topic =
 const PERMISSIONS: Topic =
     Topic { name: "rabbitmq.permissions", endangers: "I6: a relay that may not declare or publish sends nothing" };
 
-/// A broker that is silent for two of these is away for a minute before it is noticed.
+/// A silent broker is noticed after two heartbeats: with this interval, after a minute.
 const HEARTBEAT_SLOW_S: u16 = 30;
-/// How long the connections may take to end. One that the broker has blocked does not.
+/// How long to wait until the connections are closed. A connection that the broker has blocked does not close.
 const CLOSE_MAX: Duration = Duration::from_millis(200);
 
-/// What a policy may say of a queue that makes messages leave it before they are processed.
+/// Keys of queue policies that drop messages before they are processed.
 const LOSING: [&str; 2] = ["message-ttl", "expires"];
-/// What sets messages aside that failed often through no fault of their own.
+/// The key that dead-letters messages after several failures, which often are not the messages' fault.
 const SETTING_ASIDE: &str = "delivery-limit";
 
 pub(super) struct BrokerAnswers {
@@ -94,7 +94,7 @@ fn queues(exchange: &Declared, queues: &[(String, Declared)]) -> Finding {
         let found = format!("our exchange exists otherwise: {why}");
         return Finding::fail(found, "delete the exchange, and start a worker");
     }
-    // A queue with another bound does everything else as it should.
+    // A queue with another length bound is right in all other respects.
     let other_bound = |why: &str| why.contains(&format!("'{BOUND}'"));
     let (mut wrong, mut bounded, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for (name, declared) in queues {

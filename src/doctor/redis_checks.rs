@@ -1,4 +1,4 @@
-//! Redis: what keeps tickets, stock, limits and locks from being lost or wrong.
+//! Redis: the settings that prevent the loss or corruption of tickets, stock, limits and locks.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,12 +59,12 @@ const LOCKS: Topic = Topic {
                 without it",
 };
 
-/// Clocks that are no further apart are as good as equal.
+/// Clocks with a difference of at most this count as equal.
 const CLOCK_NEAR_MS: u64 = 1_000;
-/// From here on scripts use PostgreSQL's time (lua/sale_begin.lua).
+/// With a difference of at least this, scripts use PostgreSQL's time (lua/sale_begin.lua).
 const CLOCK_OFF_MS: u64 = 5_000;
 
-/// The answers of the masters, of which only a cluster has more than one, and of the servers of locks.
+/// The answers of the masters and of the lock servers. Only a cluster has several masters.
 pub(super) struct RedisAnswers {
     masters: Vec<MasterAnswers>,
     locks: Vec<Answer<ServerInfo>>,
@@ -85,7 +85,7 @@ pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> 
     let gate = Gate::new(&config.redis, &config.purchase).map_err(|error| one_line(&error));
     let masters = async {
         let masters = of(deadline, &gate, async |gate: &Gate| gate.masters().await).await;
-        // Without an answer, one that says why.
+        // Without an answer, one entry that holds the reason.
         let masters = (0..masters.unwrap_or(1)).map(|index| ask_master(&gate, index, deadline, limit));
         join_all(masters).await
     };
@@ -120,7 +120,7 @@ pub(super) fn checks(redis: &RedisAnswers, postgres: &PostgresAnswers) -> Vec<Ch
     checks
 }
 
-/// The checks of one of so many masters.
+/// The checks of one of `masters` masters.
 fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres: &PostgresAnswers) -> Vec<Check> {
     let MasterAnswers { address, info, appendfsync, full_coverage, seen_by_script, clock: redis_clock } = master;
     let mut checks = vec![
@@ -129,7 +129,7 @@ fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres
         APPEND_ONLY_FILE.judge(info, append_only_file),
         FLUSH.judge_both((info, appendfsync), |info, appendfsync| flush(info, appendfsync)),
         ROLE.judge(info, role),
-        // Who may not call INFO fails here, and not only where INFO is needed.
+        // A user that may not call INFO fails here, and not only in the checks that need INFO.
         SCRIPT.judge(seen_by_script, |seen| script(info.as_ref().ok(), seen)),
         CLUSTER.judge(info, |info| cluster(info, names_cluster, full_coverage)),
         VERSION.judge(info, version),
@@ -141,7 +141,7 @@ fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres
     checks
 }
 
-/// A value that this server, or who stands before it, does not show.
+/// The value is hidden by this server, or by a proxy in front of it.
 fn eviction(info: &ServerInfo) -> Finding {
     match info.text("maxmemory_policy") {
         Some("noeviction") => Finding::pass("maxmemory-policy is noeviction"),

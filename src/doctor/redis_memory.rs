@@ -5,16 +5,15 @@ use crate::domain::memory_level::MemoryLevel;
 use crate::gate::inspect::ServerInfo;
 use crate::ledger::inspect::PlannedUnits;
 
-/// What a sold unit takes of Redis's memory: ticket, buyer, holder, and the entry of the unconfirmed list. docs/install.md has the
-/// parts.
+/// Redis memory of one sold unit: ticket, buyer, holder, and the entry in the unconfirmed list. docs/install.md lists the parts.
 const UNIT_BYTES: u64 = 500;
-/// What a buyer takes who asks: the counts of the limits by buyer and by address, for two windows.
+/// Redis memory of one asking buyer: the counts of the limits by buyer and by address, for two windows.
 const BUYER_BYTES: u64 = 250;
-/// Buyers who ask for one unit within two windows, and the least and the most that are reckoned with.
+/// Buyers who ask for one unit within two windows; and the fewest and the most buyers that are assumed.
 const BUYERS_A_UNIT: u64 = 50;
 const BUYERS: (u64, u64) = (10_000, 1_000_000);
 
-/// Each of so many masters has its part of the sales.
+/// Each of `masters` masters has its part of the sales.
 pub(super) fn judge(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> Finding {
     let (Some(used), Some(maxmemory)) = (info.number("used_memory"), info.number("maxmemory")) else {
         return not_shown("used_memory and maxmemory");
@@ -53,7 +52,7 @@ pub(super) fn judge(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> 
     }
 }
 
-/// What the planned sales will take, as docs/install.md estimates it.
+/// The memory for the planned sales, as docs/install.md estimates it.
 fn needed_bytes(planned: &PlannedUnits) -> u64 {
     if planned.sales == 0 {
         return 0;

@@ -1,4 +1,4 @@
-//! Our own settings: what production refuses, and how the service and its servers are reached.
+//! Our own settings: the ones that production refuses, and the ways to reach the service and its servers.
 
 use std::net::IpAddr;
 
@@ -44,14 +44,14 @@ const PROXIES: Topic = Topic {
     endangers: "A8 and the limit by address: behind a proxy that is not trusted, all buyers count as one address",
 };
 
-/// A server of the settings, and where it is.
+/// A server from the settings, and its place.
 pub(super) struct LocatedRoute {
     setting: &'static str,
     route: Answer<Route>,
     place: Place,
 }
 
-/// How far a server is away.
+/// The distance of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     ThisMachine,
@@ -95,9 +95,9 @@ fn management_route(address: &str) -> Option<Route> {
     Some(Route { host: url.host_str().map(str::to_owned), protection })
 }
 
-/// The farthest of the addresses that a name has.
+/// The farthest of a name's addresses.
 async fn place_of(host: &str, deadline: Instant) -> Place {
-    // The resolver takes an IPv6 address without the brackets that a URL has around it.
+    // The resolver takes an IPv6 address without the brackets of a URL.
     let addresses = in_time(deadline, lookup_host((host.trim_matches(['[', ']']), 0))).await;
     let Ok(addresses) = addresses else { return Place::Unknown };
     let places: Vec<Place> = addresses.map(|address| place_of_ip(address.ip())).collect();
@@ -144,7 +144,7 @@ fn development(config: &Config) -> Finding {
     }
 }
 
-/// The settings that are unfit for production in one way, and whether they are so although `[allow]` says nothing.
+/// The settings that are unfit for production in one way, and whether `[allow]` does not cover them.
 fn unfit(config: &Config, kind: UnfitKind) -> (Vec<String>, bool) {
     let settings = |config: &Config| -> Vec<String> {
         let unfit = config.unfit_for_production().into_iter().filter(|unfit| unfit.kind == kind);
@@ -154,7 +154,7 @@ fn unfit(config: &Config, kind: UnfitKind) -> (Vec<String>, bool) {
     (settings(&strict), !settings(config).is_empty())
 }
 
-/// A failure, or less where development mode, which has a check of its own, or a setting allows it.
+/// A failure; less than that if a setting allows it, or in development mode, which has its own check.
 fn unless_allowed(config: &Config, refused: bool, found: String, fix: &str) -> Finding {
     match (config.dev, refused) {
         (true, _) => Finding::warn(format!("{found}; development mode allows it"), fix),
