@@ -105,7 +105,7 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
 )]
 struct Addresses;
 
-/// Addresses that exist in development mode only.
+/// Addresses of development mode only.
 #[derive(OpenApi)]
 #[openapi(paths(system::dev_token))]
 struct DevAddresses;
@@ -138,8 +138,8 @@ impl Modify for SecuritySchemes {
     }
 }
 
-/// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
-/// `channels` are the payment channels that are offered.
+/// The document of the API's and the pages' addresses. `dev` adds those of development mode. `channels` are the payment channels
+/// on offer.
 ///
 /// # Errors
 /// The document cannot be serialized.

@@ -15,28 +15,28 @@ use crate::buyer_api;
 use crate::flow_api;
 use crate::http::{problem, system, unsupported_methods};
 
-/// The page at addresses that do not exist, for browsers.
+/// The page for browsers at unknown addresses.
 pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 
-/// The table of all addresses but the pages'. `dev` adds those of development mode. `missing` gives browsers a page where there is
-/// none; all others get a problem.
+/// The table of all addresses except the pages'. `dev` adds those of development mode. At an unknown address, `missing` gives browsers
+/// a page; all other clients get a problem.
 pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         let mut table: Vec<(&str, Vec<Route>)> = Vec::new();
-        // One line per method; the methods of one address stand together.
+        // One line per method; the methods of one address are adjacent.
         let mut at = |path, route| match table.last_mut() {
             Some((last, routes)) if *last == path => routes.push(route),
             _ => table.push((path, vec![route])),
         };
-        // The router tries addresses from the top, so the ones that a rush asks for stand first.
+        // The router tries addresses from the top, so the busiest addresses come first.
         at("/api/v1/sales/{id}/purchases", post().to(buyer_api::purchases::create));
         at("/sales/{id}/state.js", get().to(buyer_api::state::script));
         at("/api/v1/sales/{id}/challenges", post().to(buyer_api::challenges::create));
         at("/api/v1/sales/{id}/passes", post().to(buyer_api::challenges::answer));
-        // A forged callback shall cost no more than any other request that is refused.
+        // A forged callback must not cost more than any other refused request.
         at("/api/v1/payments/callbacks/{channel}", post().to(buyer_api::payments::callback));
 
-        // A gateway asks for each request that it passes on; Envoy asks with the method and behind the path of that request.
+        // A gateway asks once for each request that it passes on. Envoy keeps that request's method, and appends its path.
         at("/api/v1/flow/authorize", any().to(flow_api::gateway::authorize));
         at("/api/v1/flow/authorize/{path:.*}", any().to(flow_api::gateway::authorize_path));
 

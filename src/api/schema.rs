@@ -1,5 +1,5 @@
-//! What the API's document says about bodies beyond their types in Rust: which channels there are, what answers a challenge, and which
-//! terms of a policy go together. A program that follows the document sends nothing that is answered 400.
+//! Adds to the API's document what Rust's types cannot express: the payment channels, the answer to each challenge, and which terms of
+//! a policy go together. A request that follows the document never gets a 400.
 
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,7 @@ fn challenge_answer(description: Value) -> Value {
     ] })
 }
 
-/// One schema for each algorithm and each kind of threshold, fixed or moving: what one takes, another refuses.
+/// One schema for each algorithm and each kind of threshold, fixed or adaptive: they take different fields.
 fn policy_terms(all: Value) -> Value {
     let variants: Vec<Value> = AlgorithmKind::ALL
         .iter()
@@ -61,7 +61,7 @@ fn variant(mut schema: Value, algorithm: AlgorithmKind, moving: bool) -> Value {
                 bound(properties, name, 1, most);
                 required.push(name);
                 if !moving && let Some(limit) = properties.get_mut(name) {
-                    // -1 is no limit.
+                    // -1 means no limit.
                     limit["minimum"] = json!(-1);
                     limit["not"] = json!({ "const": 0 });
                 }
@@ -93,7 +93,7 @@ fn variant(mut schema: Value, algorithm: AlgorithmKind, moving: bool) -> Value {
     schema
 }
 
-/// A field with bounds. Null is as good as leaving the field out, so a required one is never null.
+/// A field with bounds. Null means the same as a missing field, so a required field is never null.
 fn bound(properties: &mut Map<String, Value>, name: &str, least: i64, most: i64) {
     if let Some(field) = properties.get_mut(name) {
         field["minimum"] = json!(least);
@@ -101,7 +101,7 @@ fn bound(properties: &mut Map<String, Value>, name: &str, least: i64, most: i64)
     }
 }
 
-/// The field means nothing here: it is left out, or null.
+/// The field has no meaning here: it is missing or null.
 fn only_null(properties: &mut Map<String, Value>, name: &str) {
     properties.insert(name.to_owned(), json!({ "type": "null" }));
 }

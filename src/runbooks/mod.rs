@@ -1,5 +1,4 @@
-//! The runbooks, as they were written when this program was built: an operator who follows an alarm needs no
-//! repository.
+//! The runbooks, built into the program: an operator who follows an alarm needs no repository.
 
 mod notation;
 
@@ -7,7 +6,7 @@ use askama::filters::Safe;
 
 use crate::domain::alarm::AlarmKind;
 
-/// All runbooks, by name. The first is the list of the others. A test compares this table with the folder.
+/// All runbooks by name. The first lists the others. A test compares this table with the folder.
 pub const RUNBOOKS: [(&str, &str); 39] = [
     ("README", include_str!("../../docs/runbooks/README.md")),
     ("api-errors", include_str!("../../docs/runbooks/api-errors.md")),
@@ -64,13 +63,13 @@ pub fn name_of(kind: &str) -> Option<&'static str> {
     path.strip_prefix("docs/runbooks/")?.strip_suffix(".md")
 }
 
-/// What an alarm means, in a few words: the heading of its runbook.
+/// The meaning of an alarm in a few words: the heading of its runbook.
 pub fn meaning_of(kind: &str) -> Option<&'static str> {
     let heading = text_of(name_of(kind)?)?.lines().next()?.strip_prefix("# ")?;
     Some(heading.split_once(": `").map_or(heading, |(words, _)| words))
 }
 
-/// What an alarm's runbook says under "What to do", rendered.
+/// The section "What to do" of an alarm's runbook, rendered.
 pub fn what_to_do(kind: &str) -> Option<Safe<String>> {
     let (_, rest) = text_of(name_of(kind)?)?.split_once("\n## What to do\n")?;
     let section = rest.split_once("\n## ").map_or(rest, |(section, _)| section);
@@ -99,7 +98,7 @@ mod tests {
         assert_eq!(RUNBOOKS.map(|(name, _)| format!("{name}.md")).into_iter().collect::<BTreeSet<_>>(), files);
     }
 
-    /// Every alarm says what to do: the steps of its runbook.
+    /// Every alarm has steps to take, in its runbook.
     #[test]
     fn every_alarm_has_its_steps() {
         for kind in AlarmKind::VARIANTS {
@@ -112,7 +111,7 @@ mod tests {
         assert!(what_to_do("of-a-newer-version").is_none());
     }
 
-    /// Every link leads to another runbook, and nothing of the notation is left over.
+    /// Every link leads to another runbook, and no notation is left unrendered.
     #[test]
     fn every_runbook_is_rendered_whole() {
         for (name, text) in RUNBOOKS {

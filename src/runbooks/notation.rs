@@ -1,9 +1,8 @@
-//! Renders the notation of the runbooks as HTML: headings, paragraphs, lists, indented code, tables, and code, emphasis
-//! and links in a line. It is the part of Markdown that they use. Every character of the text is escaped; no HTML of it
-//! passes.
+//! Renders the notation of the runbooks as HTML: headings, paragraphs, lists, indented code, tables; code, emphasis and links within a
+//! line. It is the part of Markdown that the runbooks use. Every character of the text is escaped: no HTML passes through.
 
-/// `is_runbook` says to which names a link leads inside the console; links to other files of the repository become
-/// plain text.
+/// `is_runbook` tells which names are runbooks: links to them lead inside the console. Links to other files of the repository
+/// become plain text.
 pub fn html(text: &str, is_runbook: impl Fn(&str) -> bool) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let mut out = String::with_capacity(text.len() * 2);
@@ -16,7 +15,7 @@ struct Renderer<'a> {
     out: &'a mut String,
 }
 
-/// How far a line of code stands in.
+/// The indentation of code.
 const CODE: &str = "    ";
 
 /// The width of a list item's mark, and whether the items are numbered.
@@ -31,7 +30,7 @@ fn mark(line: &str) -> Option<(usize, bool)> {
     numbered.then_some((indent + digits + 2, true))
 }
 
-/// A line without so many leading spaces, or without those that it has.
+/// A line without its leading spaces, at most `by` of them.
 fn dedented(line: &str, by: usize) -> &str {
     let spaces = line.bytes().take(by).take_while(|byte| *byte == b' ').count();
     &line[spaces..]
@@ -41,7 +40,7 @@ fn is_blank(line: &str) -> bool {
     line.trim().is_empty()
 }
 
-/// The first line that is not blank and does not stand in by `by`: what belongs to a list item ends there.
+/// The first line that is not blank and not indented by `by`: a list item ends there.
 fn end_of_item(lines: &[&str], by: usize) -> usize {
     let outside = |line: &&str| !is_blank(line) && dedented(line, by).len() + by > line.len();
     lines.iter().position(outside).unwrap_or(lines.len())
@@ -141,7 +140,7 @@ impl Renderer<'_> {
         used
     }
 
-    /// The marks within a line. What has no end is text.
+    /// The marks within a line. A mark without an end is text.
     fn text(&mut self, mut rest: &str) {
         while let Some(at) = rest.find(['`', '*', '[']) {
             escape(&rest[..at], self.out);
@@ -157,7 +156,7 @@ impl Renderer<'_> {
         escape(rest, self.out);
     }
 
-    /// What stands between a mark and its end; returns what follows. None of the marks has to be escaped.
+    /// Renders the text between a mark and its end, and returns the rest. Marks need no escape.
     fn marked<'t>(&mut self, text: &'t str) -> Option<&'t str> {
         if let Some(rest) = text.strip_prefix('`') {
             let (code, rest) = rest.split_once('`')?;
@@ -195,7 +194,7 @@ impl Renderer<'_> {
         Some(rest)
     }
 
-    /// Where a link leads, if it leads to another runbook or out of the repository.
+    /// The address of a link, if it leads to another runbook or out of the repository.
     fn address(&self, target: &str) -> Option<String> {
         if target.starts_with("https://") {
             return Some(target.to_owned());
@@ -210,12 +209,12 @@ fn is_rule(row: &str) -> bool {
     row.bytes().all(|byte| b"|-: ".contains(&byte))
 }
 
-/// Whether a list begins in the middle of a paragraph: a wrapped line may begin with a number that is none.
+/// Whether a list begins in the middle of a paragraph. A wrapped line may begin with a number that belongs to the sentence.
 fn starts_list(line: &str) -> bool {
     line.starts_with("- ") || line.starts_with("1. ")
 }
 
-/// The cells of a table's row. A bar in code is no border.
+/// The cells of a table's row. A bar inside code is not a border.
 fn cells(row: &str) -> Vec<String> {
     let row = row.trim();
     let row = row.strip_prefix('|').unwrap_or(row);
@@ -302,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Whatever stands there is rendered, and ends.
+    /// Any text is rendered, and rendering ends.
     #[test]
     fn odd_texts_are_rendered() {
         for text in [
