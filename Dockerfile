@@ -1,8 +1,8 @@
-# The program `seckill`, small and without root. docs/install.md explains it; tests/docker_by_hand.sh carries out these steps without
-# Docker, so they use only what it knows.
+# The program `seckill`, small and without root. docs/install.md explains it. tests/docker_by_hand.sh carries out these steps without
+# Docker, so use only instructions that it knows.
 
-# What decides which dependencies are built: each crate's manifest, with an empty program in place of its code, and an empty test
-# where a manifest names one.
+# The inputs for building the dependencies: each crate's manifest, with an empty program in place of its code, and an empty test where
+# a manifest names one.
 FROM rust:1.95.0-bookworm AS manifests
 WORKDIR /seckill
 COPY Cargo.toml Cargo.lock build.rs ./
@@ -15,15 +15,15 @@ FROM rust:1.95.0-bookworm AS build
 WORKDIR /seckill
 # The queries are checked against .sqlx, so the build needs no database.
 ENV SQLX_OFFLINE=true
-# The dependencies alone. This layer is built again only if a manifest has changed: the code comes after it.
+# The dependencies alone. This layer is built again only after a change of a manifest: the code comes later.
 COPY --from=manifests /seckill .
 RUN cargo build --release --locked --bin seckill
 COPY . .
-# cargo goes by the times of files, and those of the code may be older than the empty programs.
+# cargo compares the times of files. Those of the code may be older than the empty programs.
 RUN find src crates build.rs -type f -exec touch {} + && cargo build --release --locked --bin seckill
 
 FROM debian:12.11-slim
-# A number, so that an orchestrator sees that it is not root.
+# A number, so that an orchestrator can see that it is not root.
 RUN useradd --system --no-create-home --uid 10001 seckill && install -d -o seckill /data /var/www/seckill
 # The certificate authorities that outgoing TLS connections trust.
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Dumps the database of Seckill into a file: deploy/backup.sh FILE. The service goes on meanwhile.
+# Dumps the database of Seckill into a file: deploy/backup.sh FILE. The service keeps running.
 #
-# DATABASE_URL names the database. The file is complete or not there: it gets its name when it has been written and read again.
-# docs/runbooks/backup-and-restore.md says what a dump is good for, and what it is not.
+# DATABASE_URL names the database. The file appears only when it is complete: it gets its name after it was written and read again.
+# docs/runbooks/backup-and-restore.md explains the uses and the limits of a dump.
 set -euo pipefail
 umask 077                                        # it holds what docs/security.md says of a dump
 
@@ -15,7 +15,7 @@ die() { echo "backup.sh: $1" >&2; exit 1; }
 partial=$1.partial
 trap 'rm -f "$partial"' EXIT
 
-# Waits for no lock longer than this: a migration may hold one, and what waits behind us would wait too.
+# Bounds the wait for a lock: a migration may hold it, and later transactions would wait behind this one.
 pg_dump --format=custom --no-owner --no-privileges --lock-wait-timeout=10s --file="$partial" --dbname="$DATABASE_URL"
 pg_restore --list "$partial" >/dev/null || die "the dump cannot be read again: is the disk full?"
 sync "$partial"

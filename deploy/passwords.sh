@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# To be sourced: takes the passwords out of DATABASE_URL and REDIS_URL, and puts them where pg_dump, pg_restore, psql and redis-cli look
-# for them. Every user of a machine can read the arguments of all programs; a program's environment, only its own user.
+# To be sourced. Takes the passwords out of DATABASE_URL and REDIS_URL, and puts them where pg_dump, pg_restore, psql and redis-cli look
+# for them. Every user of a machine can read the arguments of all programs, but only its own user can read a program's environment.
 #
-# `redis` is redis-cli with the address, the user and the authority of the service.
+# `redis` is redis-cli with the service's address, user and certificate authority.
 
 decoded() { local text=${1//\\/\\\\}; printf '%b' "${text//%/\\x}"; }   # TEXT, a part of an address
 if [[ ${DATABASE_URL:-} =~ ^(postgres(ql)?://[^:@/?]*):([^/?]*)(@.*)$ ]]; then

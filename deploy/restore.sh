@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Puts the database of Seckill back to a dump, and empties Redis: deploy/restore.sh FILE. All `serve`, `work` and `publish` must have
-# ended. docs/runbooks/backup-and-restore.md has the steps before and after.
+# Restores the database of Seckill from a dump, and empties Redis: deploy/restore.sh FILE. Stop all `serve`, `work` and `publish`
+# first. docs/runbooks/backup-and-restore.md has the steps before and after.
 #
-# DATABASE_URL and REDIS_URL are those of the service, and so are SECKILL_REDIS__PREFIX and SECKILL_REDIS__CA_FILE where it has them.
-# The dump is restored beside the present database, which is kept under another name. Until the last step nothing has changed but
-# that Redis is empty, and Redis is filled from any database; so the script can be ended on any line, and repeated.
+# Set DATABASE_URL and REDIS_URL as for the service; also SECKILL_REDIS__PREFIX and SECKILL_REDIS__CA_FILE if it has them. The dump is
+# restored beside the present database, which is kept under another name. Until the last step only Redis has changed: it is empty, and
+# is refilled from any database. So the script can be stopped at any line, and repeated.
 set -euo pipefail
 
 die() { echo "restore.sh: $1" >&2; exit 1; }
@@ -31,16 +31,17 @@ on() { # DATABASE ARGS…: psql there
 made=$(pg_restore --list "$file" | sed -n 's/^; Archive created at //p') || die "$file cannot be read"
 [ -n "$made" ] || die "$file is not a dump of deploy/backup.sh"
 [ "$(redis PING)" = PONG ] || die "Redis does not answer at REDIS_URL"
-# A process that lived on would write into Redis what the dump does not know.
+# A process that still runs would write data into Redis that the dump does not have.
 living=$(on postgres -c "SELECT count(*) FROM pg_stat_activity WHERE datname = '$name' AND application_name = 'seckill'")
 [ "$living" = 0 ] || die "$living connections of seckill are open: end all serve, work and publish first"
 
 echo "restoring the dump of $made beside the present database"
 on postgres -c "DROP DATABASE IF EXISTS ${name}_restoring" -c "CREATE DATABASE ${name}_restoring"
 pg_restore --exit-on-error --no-owner --no-privileges --jobs=2 --dbname="$server/${name}_restoring$terms" "$file"
-# Numbers that were given out after the dump are not given out again, not after an earlier restore of it either: sales, and the ids of
-# messages that others remember. They go on from the time in microseconds, which no system has written rows as fast as. Epochs rise as well: a process or a Redis of the time before then counts for
-# nothing (docs/protocol.md, rules 3 and 11). Sessions may be those of accounts that have been disabled since; no instance is alive.
+# Numbers that were used after the dump must not be used again, not even after an earlier restore: sales, and the ids of messages that
+# others remember. They continue from the time in microseconds: no system has written rows as fast as that. Epochs rise as well, so a
+# process or a Redis from before the restore is ignored (docs/protocol.md, rules 3 and 11). Sessions are deleted, because their accounts
+# may have been disabled since. No instance is alive.
 on "${name}_restoring" -v made="$made" --single-transaction -f - <<'SQL' >/dev/null
 SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, greatest(coalesce(last_value, 0) + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint))
 FROM pg_sequences WHERE schemaname = 'public';
@@ -50,7 +51,7 @@ DELETE FROM instances;
 INSERT INTO audit_log (actor, action, subject, details)
 VALUES ('restore.sh', 'restore', 'database', jsonb_build_object('dump', :'made'));
 SQL
-# A role that does not own the tables of the system is told of each that it may not look at.
+# A role that does not own the system tables gets a message for each one that it may not read.
 on "${name}_restoring" -c "SET client_min_messages = error" -c ANALYZE
 
 echo "emptying Redis: the keys that begin with $prefix"
