@@ -58,7 +58,7 @@ install_packages() { # PACKAGE…, as root: installs them and changes nothing el
   fi
   apt-get update </dev/null
   apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$@" </dev/null
-  # The new servers shall not start with the machine either.
+  # The new servers must not start with the machine either.
   for unit in "$@"; do
     case $unit in
       redis-server | rabbitmq-server | nginx | prometheus) [ ! -e "/etc/init.d/$unit" ] || update-rc.d "$unit" disable ;;

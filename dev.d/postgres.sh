@@ -7,7 +7,7 @@ sql() { # ARGS: psql, without the psqlrc and the PG… settings of the user
   (unset "${!PG@}"; PGPASSWORD=$POSTGRES_PASSWORD "$(pg_bin psql)" -XAtq -v ON_ERROR_STOP=1 -h $HOST -p "$POSTGRES_PORT" -U seckill "$@")
 }
 
-# When a server is killed, a process that is running a query outlives it. Such processes are found by their working folder.
+# When a server is killed, a process with a running query outlives it. Such processes are found by their working folder.
 orphans() {
   # shellcheck disable=SC2016 # the variables belong to the inner bash
   "${AS_POSTGRES[@]}" bash -c 'for p in /proc/[0-9]*; do
@@ -22,8 +22,8 @@ pg_start() {
   if [ "$(id -u)" = 0 ]; then install -d -o postgres -g postgres -m 700 "$POSTGRES_DIR"; else mkdir -p "$POSTGRES_DIR"; fi
   cd "$POSTGRES_DIR"
   if [ ! -s "$data/PG_VERSION" ]; then
-    # Not SCRAM, which guards weak passwords: its 4096 hashes for each connection take the tests, which are not optimized, a tenth of a
-    # second. The inner bash runs as the user who has to read the password.
+    # Not SCRAM, which protects weak passwords: its 4096 hashes per connection take a tenth of a second in unoptimized tests. The inner
+    # bash runs as the user that has to read the password.
     # shellcheck disable=SC2016 # the variables belong to the inner bash
     "${AS_POSTGRES[@]}" bash -c '"$@" --pwfile=<(cat)' dev "$(pg_bin initdb)" -D "$data" -U seckill --auth=md5 -E UTF8 \
       --locale=C.UTF-8 --no-sync <"$DIR/pg-password" >"$TOP/.dev/log/initdb.log" 2>&1 \

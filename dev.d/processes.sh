@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Background processes. Each runs in a session of its own and is known and ended by its pid file.
+# Background processes. Each runs in its own session and is identified by its pid file.
 
-# A pid alone is not enough: a killed daemon stays a zombie until pid 1 reaps it, and `kill -0` succeeds for a zombie; and the
-# system may give the number to another process. So a process is ours while its start time is the one in the pid file's pair.
+# A pid alone is not enough: a killed daemon stays a zombie until pid 1 reaps it, and `kill -0` succeeds for a zombie. The system may
+# also reuse the number. So a process is ours while its start time is the one in the pid file's pair.
 start_time() { # PID: nothing if the process has ended
   local stat
   { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0

@@ -16,7 +16,7 @@ mqctl() ( # ARGS: rabbitmqctl for the set's broker
 )
 mq_start() (
   mq_home
-  # Its configuration has the password, also where it was written before.
+  # Its configuration holds the password, also if the file existed before.
   umask 077; chmod 700 .; rm -f rabbitmq.conf
   printf '%s\n' "default_user = $AMQP_USER" "default_pass = $AMQP_PASSWORD" 'vm_memory_high_watermark.absolute = 1GB' \
     'disk_free_limit.absolute = 200MB' 'log.file.level = warning' >rabbitmq.conf
@@ -29,7 +29,7 @@ mq_start() (
   export RABBITMQ_ENABLED_PLUGINS_FILE=$PWD/enabled_plugins
   export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}'   # else it binds 0.0.0.0
   export RUNNING_UNDER_SYSTEMD=true                      # else the pid is that of a shell, not of the broker
-  # The set has its own epmd: left alone, Erlang starts one that outlives the broker.
+  # The set has its own epmd: by default, Erlang starts one that outlives the broker.
   alive epmd.pid || spawn epmd.pid epmd.log epmd -port "$EPMD_PORT" -address $HOST
   spawn pid log /usr/lib/rabbitmq/bin/rabbitmq-server    # the one in /usr/sbin insists on root
 )

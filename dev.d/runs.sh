@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Runs that have a set of servers to themselves: the tests, the fault suite and the benchmark.
+# Runs that need a set of servers for themselves: the tests, the fault suite and the benchmark.
 
 lock_run() { # SET: takes the set's lock, which is held until this script ends
   exec 9>".dev/$1.lock"

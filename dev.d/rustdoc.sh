@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In place of `rustdoc --test`: writes the documentation of a crate, and warnings are errors. Then tests its examples, if it has any.
+# In place of `rustdoc --test`: writes the documentation of a crate, with warnings as errors. Then tests its examples, if there are any.
 set -euo pipefail
 arguments=()
 source='' skip=''
@@ -14,7 +14,7 @@ for argument in "$@"; do
     *) arguments+=("$argument") ;;
   esac
 done
-# cargo also asks which version this is.
+# cargo also calls this to ask for the version.
 [ -n "$source" ] || exec rustdoc "$@"
 rustdoc --deny warnings --document-private-items --out-dir "$CARGO_TARGET_DIR/doc" "${arguments[@]}"
 ! grep -rqE '^ *//[/!] ```' "$(dirname "$source")" || exec rustdoc "$@"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The service, and beside it the sandbox: a program that plays a payment channel.
+# The service, and the sandbox: a program that acts as a payment channel.
 
 SECKILL=target/release/seckill
 PIDFILE=.dev/run/seckill.pid

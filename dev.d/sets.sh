@@ -17,8 +17,8 @@ use() { # SET: defines the folder, ports and addresses of the set
   [ ! -e .dev ] || [ -O .dev ] || die ".dev belongs to another user. Continue as that user, who can also run ./dev destroy and rm -r .dev"
   mkdir -p "$DIR" .dev/log
   if [ ! -s "$DIR/ports" ]; then
-    # The search starts at a place that depends on the folder, so that two checkouts do not collide. All ports are below
-    # 32768, even with the 10000 that a Redis Cluster adds for its bus: the ports above may be in use by outgoing connections.
+    # The search starts at a place that depends on the folder, so that two checkouts do not collide. All ports are below 32768, even with
+    # the 10000 that a Redis Cluster adds for its bus: outgoing connections may use the ports above.
     local n=$((0x$(sha1sum <<<"$DIR" | cut -c1-6) % 1000))
     until block_free $((12000 + n * 10)); do n=$(((n + 1) % 1000)); done
     echo $((12000 + n * 10)) >"$DIR/ports"
@@ -26,8 +26,8 @@ use() { # SET: defines the folder, ports and addresses of the set
   BASE=$(<"$DIR/ports")
   REDIS_PORT=$BASE POSTGRES_PORT=$((BASE + 1)) AMQP_PORT=$((BASE + 2)) DIST_PORT=$((BASE + 3)) EPMD_PORT=$((BASE + 4)) SANDBOX_PORT=$((BASE + 5))
   PRIVATE_REDIS=redis://$HOST:$REDIS_PORT/
-  # The broker's password is the set's own: outside development mode the service refuses the one that every new broker has. A
-  # broker with data from before there were such passwords keeps it.
+  # The broker's password belongs to the set: outside development mode the service refuses RabbitMQ's default password. A broker with
+  # older data keeps its password.
   AMQP_USER=seckill
   if [ ! -s "$DIR/mq-password" ]; then
     if [ -d "$DIR/mq/mnesia" ]; then AMQP_USER=guest; else new_secret "$DIR/mq-password"; fi
@@ -41,7 +41,7 @@ use() { # SET: defines the folder, ports and addresses of the set
     AS_POSTGRES=(setpriv --reuid=postgres --regid=postgres --init-groups --)
     if [ -d "$outside" ] || ! "${AS_POSTGRES[@]}" test -x "$DIR"; then POSTGRES_DIR=$outside; fi
   fi
-  # Data from before PostgreSQL asked for a password goes on without one (pg_start says so).
+  # Data that was created without a password keeps working without one (pg_start says so).
   [ -s "$DIR/pg-password" ] || [ -s "$POSTGRES_DIR/data/PG_VERSION" ] || new_secret "$DIR/pg-password"
   POSTGRES_PASSWORD=$(cat "$DIR/pg-password" 2>/dev/null) || true
   PRIVATE_POSTGRES=postgres://seckill${POSTGRES_PASSWORD:+:$POSTGRES_PASSWORD}@$HOST:$POSTGRES_PORT/seckill

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Refreshes .sqlx. With SQLX_OFFLINE=false the query macros ask the database about each statement, and they write the answers
-# to SQLX_OFFLINE_DIR. So this takes a scratch database with all migrations, and a compilation of all code.
+# Refreshes .sqlx. With SQLX_OFFLINE=false the query macros ask the database about each statement, and write the answers to
+# SQLX_OFFLINE_DIR. This needs a scratch database with all migrations, and a compilation of all code.
 
 apply_migrations() { # each in a transaction of its own, as `seckill migrate` does
   local file

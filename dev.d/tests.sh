@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# ./dev check and ./dev test. A failure stops none of the other checks, and the summary at the end names every failure.
+# ./dev check and ./dev test. After a failure the other checks still run, and the summary at the end names every failure.
 #
-# One build serves them all. It has the places where tests kill processes, and clippy is the compiler of our crates: so neither the
-# lints nor the kills compile the house again.
+# One build serves all checks. It has the places where tests kill processes, and clippy is the compiler of our crates. So neither the
+# lints nor the kills need a second build.
 
 SUMMARY=()                                       # a line for each check
 CHECKS_FAILED=0
@@ -38,9 +38,9 @@ cargo_tests() { # LOG TARGETS of cargo test, then -- and arguments of the test p
   [ $# = 0 ] || shift
   host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}   # tests often wait
-  # The seconds of each test: an option that this compiler's test programs have only if they take themselves for a nightly one's.
+  # The seconds of each test: test programs of this compiler have the option only if they believe that they are nightly builds.
   export "CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
-  # In a subshell: if this script held the pipe itself, an interrupted run would wait for tee for ever.
+  # In a subshell: if this script held the pipe itself, an interrupted run would wait for tee forever.
   (house_tests --no-fail-fast "${targets[@]}" -- -Z unstable-options --report-time "$@") > >(exec tee -a "$log" 9>&-) 2>&1 9>&- || code=$?
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
   return $code
@@ -79,13 +79,13 @@ failed_tests() { # prints the names of the failed tests that cargo's output list
   ' $TESTS_LOG
 }
 
-# The crates' documentation, without compiling them again: cargo calls this in place of rustdoc for the tests of examples, with all
-# that the one build has compiled.
+# The crates' documentation, without compiling them again. cargo calls this in place of rustdoc for the tests of examples, and passes
+# everything that the one build has compiled.
 documentation() {
   RUSTDOC=$TOP/dev.d/rustdoc.sh house_tests --doc --quiet
 }
 
-# Its own features, and so its own build of what it needs: with them, every client in the house would want a provider of TLS.
+# A separate build with its own features: in the shared build they would require a TLS provider from every client.
 client_over_tls() { (cd crates/client && cargo test --quiet --locked --features tls --lib --test tls); }
 
 CARGO_DENY_VERSION=0.20.2
