@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p seckill-captcha --example measure -- FOLDER [PICTURES]
 //!
-//! The pictures are written to FOLDER, each under the text that it shows or the place of its gap, so that other programs can try.
+//! The pictures are written to FOLDER for use by other programs. The file names contain the text or the place of the gap.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -48,7 +48,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Repeats for a while; returns how often a second, and the mean of what was returned.
+/// Repeats for `TIMED`. Returns the runs per second, and the mean of the results.
 fn timed(mut draw: impl FnMut() -> Result<usize, Failure>) -> Result<(f64, f64), Failure> {
     let (began, mut times, mut sum) = (Instant::now(), 0.0, 0.0);
     while began.elapsed() < TIMED {
@@ -58,7 +58,7 @@ fn timed(mut draw: impl FnMut() -> Result<usize, Failure>) -> Result<(f64, f64),
     Ok((times / began.elapsed().as_secs_f64(), sum / times))
 }
 
-/// Lets tesseract read each picture in several ways, as one that attacks would; one that is right is enough.
+/// Lets tesseract read each picture in several ways, as an attacker would; one right reading is enough.
 fn read_by_tesseract(pictures: &[(std::path::PathBuf, String)]) -> Result<(), Failure> {
     if Command::new("tesseract").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         println!("tesseract: not installed (apt-get install tesseract-ocr)");
@@ -67,7 +67,7 @@ fn read_by_tesseract(pictures: &[(std::path::PathBuf, String)]) -> Result<(), Fa
     let (mut right, mut letters) = (0, 0);
     for (file, text) in pictures {
         let mut best = 0;
-        // A line, a word, a line as it is; letters and digits alone, as all pictures have.
+        // Page modes: a line, a word, a raw line. Only letters and digits, as in all pictures.
         for mode in ["7", "8", "13"] {
             let mut tesseract = Command::new("tesseract");
             tesseract.arg(file).args(["stdout", "--psm", mode, "--dpi", "150"]);
@@ -86,7 +86,7 @@ fn read_by_tesseract(pictures: &[(std::path::PathBuf, String)]) -> Result<(), Fa
     Ok(())
 }
 
-/// Drags that end in the gap, in a straight line: at one speed, and with pauses that vary by a little, as timers do.
+/// Drags in a straight line into the gap: at one speed, and with pauses that vary slightly, as timers do.
 fn drag_straight(rng: &mut impl Rng) {
     const DRAGS: usize = 10_000;
     for (name, late_ms) in [("at one speed", 0.0), ("with late timers", 3.0)] {

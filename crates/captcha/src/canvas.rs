@@ -1,4 +1,4 @@
-//! What pictures are drawn on, and how they become PNG files.
+//! A canvas for pictures, and its conversion to PNG.
 
 use png::{BitDepth, ColorType, DeflateCompression, Encoder, Filter};
 
@@ -9,7 +9,7 @@ pub struct DrawError(#[from] png::EncodingError);
 
 /// The most colours of a picture: a pixel takes four bits.
 pub(crate) const COLOURS_MAX: usize = 16;
-/// Higher levels make files of such noise hardly smaller, and take several times as long.
+/// Higher levels hardly shrink such noise, and take several times longer.
 const DEFLATE_LEVEL: u8 = 3;
 
 /// A place on a picture: x to the right and y down, in pixels.
@@ -23,7 +23,7 @@ pub(crate) const fn at(x: f32, y: f32) -> Point {
     Point { x, y }
 }
 
-/// How much of each pixel is covered with ink.
+/// The ink coverage of each pixel.
 pub(crate) struct Canvas {
     pub width: usize,
     pub height: usize,
@@ -41,12 +41,12 @@ impl Canvas {
         self.cover.get(y * self.width + x).copied().unwrap_or(0.0)
     }
 
-    /// Draws a straight line with round ends. What lies outside is cut off; where lines cross, the ink does not add up.
+    /// Draws a straight line with round ends. Parts outside are cut off. Where lines cross, the ink does not add up.
     pub fn line(&mut self, from: Point, to: Point, radius: f32) {
         let reach = radius + 1.0;
         let (left, right) = (from.x.min(to.x) - reach, from.x.max(to.x) + reach);
         let (top, bottom) = (from.y.min(to.y) - reach, from.y.max(to.y) + reach);
-        // A cast of a negative number is 0.
+        // Casting a negative number gives 0.
         let columns = left as usize..(right.max(0.0) as usize + 1).min(self.width);
         let rows = top as usize..(bottom.max(0.0) as usize + 1).min(self.height);
         let (dx, dy) = (to.x - from.x, to.y - from.y);
@@ -76,7 +76,7 @@ impl Canvas {
     }
 }
 
-/// A picture of few colours: for each pixel the number of its colour, row by row.
+/// A picture of few colours: the colour number of each pixel, row by row.
 pub(crate) struct Indexed {
     pub width: usize,
     pub height: usize,
@@ -97,7 +97,7 @@ impl Indexed {
             encoder.set_trns(vec![0]);
         }
         encoder.set_deflate_compression(DeflateCompression::Level(DEFLATE_LEVEL));
-        // Filters predict a colour from its neighbours', and the numbers of colours say nothing about each other.
+        // Filters predict a colour number from its neighbours. Here the numbers of neighbours are unrelated.
         encoder.set_filter(Filter::NoFilter);
         let mut writer = encoder.write_header()?;
         writer.write_image_data(&self.packed())?;
@@ -105,7 +105,7 @@ impl Indexed {
         Ok(file)
     }
 
-    /// Two pixels a byte, each row from a new byte on.
+    /// Two pixels a byte. Each row starts a new byte.
     fn packed(&self) -> Vec<u8> {
         let rows = self.pixels.chunks(self.width);
         rows.flat_map(|row| row.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or(0))).collect()

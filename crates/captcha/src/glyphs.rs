@@ -1,4 +1,4 @@
-//! The letters of a picture, as strokes of a pen: they can be bent anywhere, and no font has to be shipped.
+//! The letters of a picture as strokes of a pen: they can be bent anywhere, and need no font file.
 
 use Stroke::{Corners, Curve};
 
@@ -15,7 +15,7 @@ pub(crate) enum Stroke {
 /// A letter or digit, and its strokes.
 pub(crate) struct Glyph(pub char, pub &'static [Stroke]);
 
-/// Those that people tell apart, bent and turned as they are: not 0 O D Q, 1 I, 2 Z, 5 S, 6 9 G, 8 B, F, R, U V.
+/// Characters that people can tell apart even when bent and turned: not 0 O D Q, 1 I, 2 Z, 5 S, 6 9 G, 8 B, F, R, U V.
 pub(crate) static GLYPHS: [Glyph; 17] = [
     Glyph('A', &[Corners(&[(0.0, 1.0), (0.5, 0.0), (1.0, 1.0)]), Corners(&[(0.19, 0.63), (0.81, 0.63)])]),
     Glyph(
@@ -84,11 +84,11 @@ pub(crate) static GLYPHS: [Glyph; 17] = [
     Glyph('7', &[Corners(&[(0.03, 0.0), (0.97, 0.0), (0.34, 1.0)])]),
 ];
 
-/// Between two points of a stroke: enough for a picture that is bent.
+/// Steps between two points of a stroke: enough for a bent picture.
 const STEPS: usize = 8;
 
 impl Stroke {
-    /// Points along the stroke, near to each other.
+    /// Closely spaced points along the stroke.
     pub fn trace(&self) -> impl Iterator<Item = Point> + '_ {
         let last = self.points().len().saturating_sub(1);
         (0..last).flat_map(move |span| {
@@ -106,7 +106,7 @@ impl Stroke {
     /// A point of the span that begins with this point. Curves are Catmull-Rom splines.
     fn between(&self, span: usize, along: f32) -> Point {
         let points = self.points();
-        // The ends have no neighbour: they are their own.
+        // An end has only one neighbour: the missing one is the end itself.
         let point = |n: usize| points[n.min(points.len() - 1)];
         let (before, from, to, after) = (point(span.saturating_sub(1)), point(span), point(span + 1), point(span + 2));
         let blend = |before: f32, from: f32, to: f32, after: f32| match self {

@@ -1,11 +1,11 @@
-//! Challenges that tell people from programs, and the judgement of their answers.
+//! Challenges that tell people from programs, and checks of their answers.
 //!
-//! - [`picture`]: distorted letters that are to be read.
-//! - [`slider`]: a piece that is to be dragged into its gap.
+//! - [`picture`]: distorted letters to read.
+//! - [`slider`]: a piece to drag into its gap.
 //! - [`work`]: a proof of work, which a computer does for its owner.
 //!
-//! Pure: random numbers are a parameter, and nothing is stored. Whose challenge it is, until when, and that it is answered once,
-//! is the caller's affair.
+//! Pure: random numbers are a parameter, and nothing is stored. The caller keeps the owner and the expiry of a challenge, and accepts
+//! one answer.
 
 mod canvas;
 mod glyphs;

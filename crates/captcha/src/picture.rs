@@ -1,6 +1,5 @@
-//! A picture of letters that people can read, and programs that read print cannot: the letters are turned, bent and run into each
-//! other; lines of the same ink cross them; and in wavy bands light and dark are exchanged, so that no threshold separates the
-//! letters from the paper.
+//! A picture of letters that people can read, and OCR cannot. The letters are turned, bent and overlapping; lines of the same ink
+//! cross them. Wavy bands exchange light and dark, so no threshold separates the letters from the paper.
 
 use std::array;
 use std::f32::consts::TAU;
@@ -13,10 +12,10 @@ use crate::glyphs::{GLYPHS, Glyph};
 /// The size of each picture, in pixels.
 pub const WIDTH: usize = 200;
 pub const HEIGHT: usize = 80;
-/// Letters in a picture: one of 17⁵ texts, so that a guess is right once in 1.4 million times.
+/// Letters in a picture: one of 17⁵ texts, so a guess is right once in 1.4 million times.
 pub const LENGTH: usize = 5;
 
-/// Shades between paper and ink. Few make small files, and enough smooth edges.
+/// Shades between paper and ink. Few shades give small files, and still smooth edges.
 const SHADES: usize = 8;
 /// Lines that cross all letters.
 const LINES: usize = 2;
@@ -65,13 +64,13 @@ pub fn draw(rng: &mut impl Rng) -> Result<Picture, DrawError> {
     Ok(Picture { text: glyphs.iter().map(|Glyph(letter, _)| *letter).collect(), png })
 }
 
-/// Whether an answer is the text of a picture. Small letters are as good as large ones, and spaces do not count.
+/// Whether an answer is the text of a picture. Case and spaces do not count.
 pub fn judge(text: &str, answer: &str) -> bool {
     let written = answer.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_ascii_uppercase());
     written.eq(text.chars())
 }
 
-/// Where a letter stands, and how it is turned, slanted and stretched.
+/// The place, turn, slant and stretch of a letter.
 struct Place {
     middle: Point,
     half_width: f32,
@@ -82,7 +81,7 @@ struct Place {
 }
 
 impl Place {
-    /// Letters overlap with their neighbours now and then.
+    /// Letters sometimes overlap with their neighbours.
     fn by_chance(rng: &mut impl Rng, n: usize) -> Self {
         let (sin, cos) = rng.random_range(-0.33_f32..0.33).sin_cos();
         Self {
@@ -95,7 +94,7 @@ impl Place {
         }
     }
 
-    /// Where a point of the letter's box lies in the picture.
+    /// Maps a point of the letter's box to the picture.
     fn point(&self, of_box: Point) -> Point {
         let y = (of_box.y * 2.0 - 1.0) * self.half_height;
         let x = (of_box.x * 2.0 - 1.0) * self.half_width + self.slant * y;
@@ -141,7 +140,7 @@ fn write(canvas: &mut Canvas, Glyph(_, strokes): &Glyph, place: &Place, bend: &B
     }
 }
 
-/// Draws a line through the whole picture, thinner than a letter's: people follow the letters, programs follow the ink.
+/// Draws a line through the whole picture, thinner than a letter's: people follow the letters, programs the ink.
 fn cross(canvas: &mut Canvas, rng: &mut impl Rng) {
     let (from, to) = (rng.random_range(12.0..68.0), rng.random_range(12.0..68.0));
     let wave = Wave::by_chance(rng, 3.0..10.0, 60.0..140.0);
@@ -179,7 +178,7 @@ impl Band {
     }
 }
 
-/// Colours from paper to ink, other ones in each picture.
+/// Colours from paper to ink, different in each picture.
 fn shades(rng: &mut impl Rng) -> [[u8; 3]; SHADES] {
     let paper: [f32; 3] = array::from_fn(|_| rng.random_range(222.0..252.0));
     let ink: [f32; 3] = array::from_fn(|_| rng.random_range(15.0..95.0));
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(letters.len(), GLYPHS.len(), "every letter is drawn");
     }
 
-    /// The size counts: thousands of pictures are kept ready, and each travels in an answer.
+    /// The size matters: thousands of pictures are kept ready, and each is sent in an answer.
     #[test]
     fn a_picture_is_a_small_file_of_its_size() {
         let mut rng = StdRng::seed_from_u64(7);

@@ -1,18 +1,18 @@
-//! A proof of work: a number that makes a hash begin with zeros. Finding it takes a computer many tries, and checking it takes
-//! one. People need neither see nor read for it.
+//! A proof of work: a number that makes a hash begin with zeros. Finding it takes many tries, checking it takes one. People need
+//! neither see nor read anything.
 
 use sha2::{Digest, Sha256};
 
-/// More digits than any search takes.
+/// More digits than any search needs.
 const NONCE_DIGITS_MAX: usize = 20;
 
-/// Whether SHA-256 of the prefix and the nonce, a decimal number as text, begins with as many zero bits as `difficulty`.
+/// Whether SHA-256(prefix + nonce) begins with at least `difficulty` zero bits. The nonce is a decimal number as text.
 pub fn judge(prefix: &str, nonce: &str, difficulty: u32) -> bool {
     let is_number = (1..=NONCE_DIGITS_MAX).contains(&nonce.len()) && nonce.bytes().all(|b| b.is_ascii_digit());
     is_number && zero_bits(prefix, nonce) >= difficulty
 }
 
-/// Finds the nonce that a page would find: the lowest. It takes 2 to the power of `difficulty` tries on average.
+/// Finds the lowest nonce, as a page does. It takes 2^`difficulty` tries on average.
 pub fn solve(prefix: &str, difficulty: u32) -> Option<String> {
     (0..u64::MAX).map(|nonce| nonce.to_string()).find(|nonce| zero_bits(prefix, nonce) >= difficulty)
 }
@@ -38,7 +38,7 @@ mod tests {
         assert!(others <= 1, "an answer does for its own prefix: {others} of 20 others");
     }
 
-    /// What another program says of SHA-256 of these texts.
+    /// Another program's SHA-256 of these texts.
     #[test]
     fn zero_bits_are_counted_from_the_first() {
         for (text, nonce, bits) in [("ab", "c", 0), ("hello", "0", 1), ("seckill", "198", 9), ("seckill", "805", 10)] {

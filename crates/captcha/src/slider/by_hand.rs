@@ -1,11 +1,11 @@
-//! Trails as people make them: for tests, and for services in development. A release has no such code.
+//! Trails as people make them, for tests and for development. Releases do not contain this code.
 
 use rand::{Rng, RngExt};
 
 use super::Sample;
 
-/// A drag by pointer to `x`, 600 to 1100 ms long: slow at the beginning and at the end, up and down a little. The speed of a hand
-/// changes as smoothly as it can (T. Flash and N. Hogan, "The coordination of arm movements", 1985).
+/// A drag by pointer to `x`, 600 to 1100 ms long: slow at both ends, with small moves up and down. A hand's speed changes as smoothly
+/// as possible (T. Flash and N. Hogan, "The coordination of arm movements", 1985).
 pub fn by_pointer(x: u16, rng: &mut impl Rng) -> Vec<Sample> {
     const SAMPLES: u32 = 45;
     let (duration_ms, sway) = (rng.random_range(600.0..1100.0), rng.random_range(1.0..4.0));
@@ -19,7 +19,7 @@ pub fn by_pointer(x: u16, rng: &mut impl Rng) -> Vec<Sample> {
         .collect()
 }
 
-/// Presses of a key that moves the piece by four pixels, and of another one for the rest.
+/// Presses of a key that moves the piece by four pixels, and of another key for the rest.
 pub fn by_keyboard(x: u16, rng: &mut impl Rng) -> Vec<Sample> {
     let (mut ms, mut at) = (0.0, 0.0);
     let mut trail = vec![[0.0, 0.0, 0.0]];

@@ -1,5 +1,5 @@
-//! A slider: a picture with a gap, and the piece that was cut out of it. People see which of several dents has the piece's form,
-//! and drag the piece there. The dents have the same size and shade, so that looking for the darkest place does not find the gap.
+//! A slider: a picture with a gap, and the piece cut out of it. People see which of several dents has the piece's form, and drag the
+//! piece there. All dents have the same size and shade, so a search for the darkest place does not find the gap.
 
 #[cfg(any(test, debug_assertions))]
 mod by_hand;
@@ -26,12 +26,12 @@ pub const PIECE: usize = 44;
 /// The gap lies within these columns: far enough from the left edge, where the piece begins.
 const LEFT_MIN: usize = 64;
 const LEFT_MAX: usize = WIDTH - PIECE - 6;
-/// Dents do not touch each other.
+/// The least distance between dents: they do not touch.
 const APART: usize = PIECE + 6;
 const TOP_MIN: usize = 6;
 const TOP_MAX: usize = HEIGHT - PIECE - 6;
 
-/// A slider, and where the gap is: how far the piece is to be moved, and how far below the upper edge it lies.
+/// A slider, and the place of its gap: how far to move the piece, and how far below the upper edge it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slider {
     pub x: u16,
@@ -85,7 +85,7 @@ struct Form([Side; 4]);
 /// The body of a piece lies this far from the edge of its square.
 const BODY: f32 = 9.0;
 const KNOB_RADIUS: f32 = 6.5;
-/// Middles of knobs lie that far outside the body, and those of notches inside.
+/// The centres of knobs lie this far outside the body, and those of notches this far inside.
 const KNOB_OUT: f32 = 2.0;
 
 impl Form {
@@ -105,7 +105,7 @@ impl Form {
         Self(sides)
     }
 
-    /// Whether a pixel of the square belongs to the piece.
+    /// Whether the piece covers a pixel of the square.
     fn covers(self, x: usize, y: usize) -> bool {
         let (x, y, middle, far) = (x as f32 + 0.5, y as f32 + 0.5, PIECE as f32 / 2.0, PIECE as f32 - BODY);
         let mut inside = (BODY..=far).contains(&x) && (BODY..=far).contains(&y);
@@ -123,7 +123,7 @@ impl Form {
         inside
     }
 
-    /// The pixels of the piece, and whether each lies at its edge.
+    /// The pixels of the piece, and whether each is on its edge.
     fn pixels(self) -> impl Iterator<Item = (usize, usize, bool)> {
         let all = (0..PIECE).flat_map(|y| (0..PIECE).map(move |x| (x, y)));
         all.filter(move |(x, y)| self.covers(*x, *y)).map(move |(x, y)| {
@@ -141,14 +141,14 @@ struct Dent {
     form: Form,
 }
 
-/// The gap, and two decoys: one in the same row, and one in another.
+/// The gap and two decoys: one in the same row, and one in another.
 fn dents(rng: &mut impl Rng) -> (Dent, [Dent; 2]) {
     let free = LEFT_MAX - LEFT_MIN - APART;
     let (one, other) = (rng.random_range(0..=free), rng.random_range(0..=free));
     let (near, far) = (LEFT_MIN + one.min(other), LEFT_MIN + APART + one.max(other));
     let (left, beside) = if rng.random() { (near, far) } else { (far, near) };
     let top = rng.random_range(TOP_MIN..=TOP_MAX);
-    // There is room for another row below or above.
+    // One more row fits below or above.
     let elsewhere = if top + APART <= TOP_MAX {
         rng.random_range(top + APART..=TOP_MAX)
     } else {
@@ -166,7 +166,7 @@ const PIECE_EDGE: u8 = TINTS + 1;
 /// In the picture: tints, their dark counterparts, and the edge of dents.
 const DENT_EDGE: u8 = TINTS * 2;
 
-/// The pixels of the piece that fits.
+/// The pixels of the right piece.
 fn cut(picture: &[u8], gap: &Dent) -> Vec<u8> {
     let mut piece = vec![0; PIECE * PIECE];
     for (x, y, is_edge) in gap.form.pixels() {
@@ -176,7 +176,7 @@ fn cut(picture: &[u8], gap: &Dent) -> Vec<u8> {
     piece
 }
 
-/// Darkens the pixels of a dent. Another texture fills it, so that it does not tell what was cut out.
+/// Darkens the pixels of a dent, and fills it with another texture, which does not show the cut-out part.
 fn sink(picture: &mut [u8], dent: &Dent, filling: &Texture) {
     for (x, y, is_edge) in dent.form.pixels() {
         let (x, y) = (dent.left + x, dent.top + y);
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Who takes any dent for the gap is right once in three times.
+    /// Choosing any dent at random is right once in three times.
     #[test]
     fn dents_lie_apart_and_no_decoy_has_the_form_of_the_piece() {
         let mut rng = StdRng::seed_from_u64(7);

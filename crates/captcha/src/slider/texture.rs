@@ -4,10 +4,10 @@ use rand::{Rng, RngExt};
 
 use super::{HEIGHT, WIDTH};
 
-/// Tints of a picture. Twice as many colours and the edges fit into four bits a pixel.
+/// Tints of a picture. Twice this number plus the edges fits into four bits a pixel.
 pub(super) const TINTS: u8 = 7;
 
-/// The sizes of the noise's cells in pixels, and how much each counts.
+/// The cell sizes of the noise in pixels, and their weights.
 const LAYERS: [(usize, f32); 2] = [(30, 0.62), (10, 0.38)];
 
 /// Noise that covers a picture.
@@ -35,7 +35,7 @@ impl Texture {
     /// The tint of a pixel of the picture.
     pub fn tint(&self, x: usize, y: usize) -> u8 {
         let value: f32 = self.layers.iter().map(|layer| layer.part * layer.value(x, y)).sum();
-        // Blends are rarely near the ends: stretched, so that all tints are seen.
+        // Blends rarely come near the ends. They are stretched so that all tints occur.
         let stretched = ((value - 0.5) * 1.7 + 0.5).clamp(0.0, 0.999);
         (stretched * f32::from(TINTS)) as u8
     }

@@ -1,36 +1,36 @@
-//! Judges where the piece was let go, and how it got there. People start slowly, speed up, and slow down before the gap; by
-//! keyboard they press keys in a rhythm that varies. A program that moves the piece in a straight line at one speed does neither.
-//! A program that imitates people is not found out here: it is slowed down by the limits of its account.
+//! Judges where the piece was dropped, and how it moved. People start slowly, speed up, and slow down before the gap; by keyboard they
+//! press keys in an irregular rhythm. A program that moves the piece straight at one speed does neither. This does not detect programs
+//! that imitate people: the limits of their account slow them down.
 
-/// A moment of a drag: milliseconds since it began, and where the piece was then, x and y in pixels of the picture.
+/// A moment of a drag: milliseconds since its start, and the piece's place then, x and y in pixels of the picture.
 pub type Sample = [f64; 3];
 
-/// How far from its gap the piece may be let go, in pixels. People hit within three; a blind guess hits once in twenty times.
+/// The greatest distance from the gap, in pixels. People hit within three; a blind guess hits once in twenty times.
 pub const TOLERANCE: f64 = 4.0;
-/// The most samples of a trail: eight seconds of a pointer.
+/// The most samples of a trail: eight seconds of pointer moves.
 pub const POINTS_MAX: usize = 500;
 
 const POINTS_MIN: usize = 8;
-/// The piece begins at the left edge: where a trail may begin, and how far from its end the piece may be let go.
+/// The piece begins at the left edge. How far from it a trail may begin, and how far from the trail's end the piece may be dropped.
 const BEGIN_MAX: f64 = 12.0;
 const END_OFF_MAX: f64 = 2.0;
 /// The shortest and the longest time that a person takes, in ms.
 const DURATION_MS: std::ops::RangeInclusive<f64> = 250.0..=120_000.0;
-/// The longest step, as a part of the way: who lets a thread of the page rest for a moment still makes more steps than that.
+/// The longest step, as a part of the way. Even if the page's thread pauses for a moment, a person's trail has shorter steps.
 const STEP_PART_MAX: f64 = 0.6;
-/// How much the speed of a pointer varies at least, and the pauses between keys: their standard deviation, by their mean.
-/// A hand's speed varies by 0.6 and more, and that of a program that waits for equal times by 0.1.
+/// The least variation of a pointer's speed, and of the pauses between keys: standard deviation divided by mean. A hand's speed varies
+/// by 0.6 or more, a program's with equal pauses by 0.1.
 const SPEED_VARIES: f64 = 0.35;
 const RHYTHM_VARIES: f64 = 0.2;
 /// Keys move a piece by a few distances: one step, a large one, and back.
 const KEY_STEPS: usize = 3;
 
-/// What is wrong with an answer.
+/// The reason why an answer is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// The piece is not in its gap.
     Missed,
-    /// Too few or too many samples, times that go back, or another beginning or end than the piece's.
+    /// Too few or too many samples, times that decrease, or a start or end that is not the piece's.
     NoTrail,
     TooFast,
     TooSlow,
@@ -40,13 +40,13 @@ pub enum Flaw {
     TooEven,
 }
 
-/// Judges an answer: the piece was let go at `x`, and the gap is at `gap_x`.
+/// Judges an answer: the piece was dropped at `x`, and the gap is at `gap_x`.
 ///
 /// # Errors
-/// What is wrong with it. A caller that is told learns what to imitate: it is for metrics and tests.
+/// The flaw, for metrics and tests. Do not tell the caller: it would help to imitate people.
 pub fn judge(gap_x: u16, x: f64, trail: &[Sample]) -> Result<(), Flaw> {
     let off = (x - f64::from(gap_x)).abs();
-    // Written so that what is no number is wrong.
+    // Written so that NaN is wrong.
     let hit = off <= TOLERANCE;
     if !hit {
         return Err(Flaw::Missed);
@@ -72,7 +72,7 @@ pub fn judge(gap_x: u16, x: f64, trail: &[Sample]) -> Result<(), Flaw> {
     if varies { Ok(()) } else { Err(Flaw::TooEven) }
 }
 
-/// How long the drag took; `None` if this is no trail of a piece that was let go at `x`.
+/// The duration of the drag; `None` if this is not the trail of a piece dropped at `x`.
 fn duration_ms(x: f64, trail: &[Sample]) -> Option<f64> {
     if !(POINTS_MIN..=POINTS_MAX).contains(&trail.len()) || !trail.iter().flatten().all(|number| number.is_finite()) {
         return None;
@@ -83,15 +83,14 @@ fn duration_ms(x: f64, trail: &[Sample]) -> Option<f64> {
     fits.then_some(ended_ms - began_ms)
 }
 
-/// A change of place.
+/// A move.
 struct Step {
     ms: f64,
     /// In pixels, to the right or to the left.
     way: f64,
 }
 
-/// The steps of a trail, of which each took time and led somewhere: a browser may report several places at one time, and a pointer
-/// that rests.
+/// The steps of a trail that take time and change the place: a browser may report several places at one time, and a pointer at rest.
 fn steps(trail: &[Sample]) -> Vec<Step> {
     let mut steps = Vec::with_capacity(trail.len());
     let mut last = trail.first().copied().unwrap_or_default();
@@ -106,7 +105,7 @@ fn steps(trail: &[Sample]) -> Vec<Step> {
     steps
 }
 
-/// Whether the piece moved along one row by few distances, as keys move it.
+/// Whether the piece moved along one row in a few distances, as keys move it.
 fn is_by_keyboard(trail: &[Sample], steps: &[Step]) -> bool {
     let row = trail.first().map_or(0.0, |[.., y]| *y);
     let mut distances: Vec<f64> = steps.iter().map(|step| step.way).collect();
@@ -115,7 +114,7 @@ fn is_by_keyboard(trail: &[Sample], steps: &[Step]) -> bool {
     trail.iter().all(|[.., y]| (y - row).abs() < 0.5) && distances.len() <= KEY_STEPS
 }
 
-/// The standard deviation of some numbers as a part of their mean; 0 where there are too few to tell.
+/// Standard deviation divided by mean; 0 if there are too few numbers.
 fn variation(numbers: &[f64]) -> f64 {
     let count = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / count;
@@ -134,7 +133,7 @@ mod tests {
     use super::super::by_hand::{by_keyboard, by_pointer};
     use super::*;
 
-    /// A straight line at one speed, as a program draws it that waits for equal times, more or less.
+    /// A straight line at one speed, as drawn by a program with almost equal pauses.
     fn straight(rng: &mut StdRng, to: f64, y: f64) -> Vec<Sample> {
         let step = |n: u32| {
             let part = f64::from(n) / 40.0;
@@ -169,7 +168,7 @@ mod tests {
     fn keys_in_a_steady_rhythm_do_not_pass() {
         let trail: Vec<Sample> = (0..=30_u32).map(|n| [f64::from(n) * 50.0, f64::from(n) * 4.0, 0.0]).collect();
         assert_eq!(judge(120, 120.0, &trail), Err(Flaw::TooEven));
-        // A key that is held down repeats evenly, but its first pause is long, and the last steps are single ones.
+        // A key that is held down repeats evenly. But its first pause is long, and the last steps are single ones.
         let mut held = trail;
         held[1..].iter_mut().for_each(|sample| sample[0] += 450.0);
         held[29][0] += 200.0;
