@@ -1,4 +1,4 @@
-//! Limits the calls to something of your own by a policy: asks for a permit, works, and returns it.
+//! Limits your own work by a policy: asks for a permit, works, and returns it.
 //!
 //!     SECKILL_APP_TOKEN=… cargo run -p seckill-client --example acquire -- http://127.0.0.1:8080 shop login alice
 
@@ -14,7 +14,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let token =
         std::env::var("SECKILL_APP_TOKEN").map_err(|_| "set SECKILL_APP_TOKEN: seckill app create prints it")?;
 
-    // One client for the whole program. A login page that cannot ask lets people in rather than locking all of them out.
+    // One client for the whole program. If the service is away, a login page lets everybody in instead of nobody.
     let flow = FlowClient::new(&Service::new(&address)?, &app, &token)?
         .with_timeout(Duration::from_millis(300))
         .with_when_away(WhenAway::Open);
@@ -31,12 +31,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Decision::Refused(refusal) => println!("{refusal}"),
         Decision::Prepared { answer, refusal } => println!("{refusal}: {answer}"),
     }
-    // Permits that were dropped are given back in the background.
+    // Dropped permits are returned in the background.
     flow.drain(Duration::from_secs(5)).await;
     Ok(())
 }
 
-/// What the policy protects.
+/// The protected work.
 async fn work() -> Result<(), std::io::Error> {
     println!("working");
     Ok(())

@@ -1,5 +1,5 @@
 //! Buys one unit of a sale, pays for it, and follows the order to its payment. The service must run in development mode, as
-//! `./dev run` starts it: the example signs its buyer in there.
+//! `./dev run` starts it: only there can the example sign its buyer in.
 //!
 //!     cargo run -p seckill-client --example buy -- http://127.0.0.1:8080 1 alice
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use seckill_client::{BuyerClient, Code, OrderStatus, Purchase, Service};
 use tokio::time::sleep;
 
-/// A sale that starts later than this is not waited for.
+/// The example does not wait for a sale that starts later than this.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 #[tokio::main]
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sale = buyer.sale(sale_id).await?;
     println!("{} for {} cents, {:?}", sale.product.name, sale.price_cents, sale.status);
 
-    // The key is given out when the sale opens. The wait is by the service's clock.
+    // The key exists once the sale opens. Wait by the service's clock.
     let mut state = buyer.state(sale_id).await?;
     let before_start = u64::try_from(state.starts_at_ms - state.now_ms).map(Duration::from_millis);
     if let Ok(wait) = before_start
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         state = buyer.state(sale_id).await?;
     }
 
-    // Stored before it is sent, the Idempotency-Key would survive even a crash of this program.
+    // If you store the Idempotency-Key before you send it, the purchase survives even a crash of this program.
     let purchase = Purchase::new(sale_id, state.key);
     let order_id = match buyer.purchase(&purchase).await {
         Ok(ticket) => ticket.order_id,

@@ -1,5 +1,5 @@
-//! Receives the service's webhooks with actix-web. Any other server does it alike: take the body as bytes, before anything reads
-//! it as JSON, and give it to `WebhookVerifier::verify` with the headers.
+//! Receives the service's webhooks with actix-web. Other servers work in the same way: take the body as raw bytes, before any JSON
+//! parser, and give it to `WebhookVerifier::verify` with the headers.
 //!
 //!     SECRETS=whsec_… cargo run -p seckill-client --example webhook -- 127.0.0.1:9000
 
@@ -14,7 +14,7 @@ use seckill_client::WebhookVerifier;
 
 struct Receiver {
     verifier: WebhookVerifier,
-    /// The messages that were processed. A shop keeps them in its database, in the transaction that processes the message.
+    /// The processed messages. A shop keeps them in its database, in the transaction that processes the message.
     processed: Mutex<HashSet<String>>,
 }
 
@@ -28,7 +28,7 @@ async fn receive(request: HttpRequest, body: Bytes, receiver: Data<Receiver>) ->
                 .finish();
         }
     };
-    // A message comes again if the answer to it was lost.
+    // A message is sent again if the answer to it was lost.
     if receiver.processed.lock().unwrap_or_else(PoisonError::into_inner).insert(message.id.clone()) {
         match message.order {
             Some(order) => println!("order {} of {} is {}", order.order_id, order.user_id, order.status),

@@ -1,28 +1,28 @@
-//! Keeps the callers of a service that is away from asking it all at once: after a few failures in a row nobody asks for a
-//! while, and then one call tries. Pure: time and chance are parameters.
+//! A circuit breaker: keeps the callers of an unreachable service from asking it all at once. After a few failures in a row, nobody
+//! asks for a pause; then one call probes. Pure: time and randomness are parameters.
 
 use std::time::{Duration, Instant};
 
 use seckill_webhook::backoff_ms;
 
-/// Failures in a row after which nobody asks. One or two may be a connection that broke.
+/// Failures in a row that open the breaker. One or two may be broken connections.
 const OPENS_AFTER: u32 = 3;
-/// The pauses between the calls that try. They double up to the second value; each lasts half of it at least.
+/// The pauses between probes. They double up to the second value; each is randomly shortened to at least half.
 const PAUSE_MS: u64 = 400;
 const PAUSE_MAX_MS: u64 = 5_000;
 
-/// Whether the service is asked.
+/// Whether calls go to the service.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
     failures: u32,
-    /// Pauses so far, and the end of the one that runs. `None` while everybody asks.
+    /// The number of pauses so far, and the end of the present one. `None` while the breaker is closed.
     open: Option<(u32, Instant)>,
 }
 
 impl Breaker {
-    /// Whether a call may ask now; if not, how long the pause lasts. `unit` is a random number in 0..1.
+    /// Whether a call may ask now; otherwise the rest of the pause. `unit` is a random number in 0..1.
     ///
-    /// A caller that may ask after a pause begins the next one: however it ends, and even if it is dropped, the others wait.
+    /// A call that may ask after a pause begins the next pause: the others wait, however that call ends, even if it is dropped.
     pub(crate) fn ask(&mut self, now: Instant, unit: f64) -> Result<(), Duration> {
         match self.open {
             None => Ok(()),

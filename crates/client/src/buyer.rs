@@ -1,4 +1,4 @@
-//! The client of a buyer. What it can do stands in the files of sales, challenges, purchases and orders.
+//! The client of a buyer. Its methods are in the files on sales, challenges, purchases and orders.
 
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -8,8 +8,7 @@ use crate::error::Error;
 use crate::retry::RetryTerms;
 use crate::service::{Bearer, Service, call};
 
-/// Calls in the name of one buyer. Cheap to make and to clone, also one for each buyer of a server: connections belong to the
-/// [`Service`].
+/// Makes calls for one buyer. Cheap to make and to clone, even one for each buyer of a server: the [`Service`] owns the connections.
 #[derive(Debug, Clone)]
 pub struct BuyerClient {
     pub(crate) service: Service,
@@ -47,7 +46,7 @@ impl BuyerClient {
         Ok(Self { bearer: Some(Bearer::new(token)?), ..Self::without_token(service) })
     }
 
-    /// A client for nobody, which may read sales. All other calls are answered 401.
+    /// A client without a token, which may read sales. All other calls are answered 401.
     pub fn without_token(service: &Service) -> Self {
         Self { service: service.clone(), bearer: None, retry: RetryTerms::default() }
     }

@@ -12,17 +12,17 @@ pub struct Challenge {
     pub challenge_id: String,
     /// Until when it can be answered, in milliseconds since the epoch.
     pub expires_at_ms: i64,
-    /// What is asked.
+    /// The question.
     #[serde(flatten)]
     pub question: Question,
 }
 
-/// What a challenge asks.
+/// The question of a challenge.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Question {
-    /// Which text is in the picture? Upper and lower case count alike.
+    /// Which text is in the picture? Case does not count.
     Image {
         /// The picture, as a `data:` address.
         image: String,
@@ -44,7 +44,7 @@ pub enum Question {
         /// How far below the picture's upper edge the piece is moved, in pixels.
         piece_y: u32,
     },
-    /// Which number, written behind the prefix, gives a SHA-256 that begins with so many zero bits?
+    /// Which number, appended to the prefix, gives a SHA-256 that begins with this many zero bits?
     Work {
         /// The text before the number.
         prefix: String,
@@ -62,7 +62,7 @@ pub enum ChallengeKind {
     Image,
     /// A piece that is dragged into its gap.
     Slider,
-    /// A proof of work: always allowed, for those who cannot see pictures.
+    /// A proof of work: always allowed, for users who cannot see pictures.
     Work,
 }
 
@@ -73,7 +73,7 @@ pub enum ChallengeKind {
 pub enum ChallengeAnswer {
     /// The text in the picture.
     Image(String),
-    /// Where the piece was let go, and how it came there.
+    /// Where the piece was dropped, and how it moved.
     Slider {
         /// The left edge of the piece, in pixels of the picture.
         x: i32,
@@ -87,7 +87,7 @@ pub enum ChallengeAnswer {
     },
 }
 
-/// What a solved challenge earns: [`crate::Purchase::pass`] takes it. It is spent when the purchase takes stock.
+/// The result of a solved challenge, for [`crate::Purchase::pass`]. It is spent when the purchase takes stock.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Pass {
     /// The pass.

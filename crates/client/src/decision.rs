@@ -9,40 +9,39 @@ use crate::error::Error;
 use crate::permit::Permit;
 use crate::reason::Reason;
 
-/// What a request is answered with while the service is away: it cannot be reached, does not answer in time, or answers that it
-/// cannot decide (408, 429 of a proxy, 5xx).
+/// How requests are answered while the service is away: it cannot be reached, does not answer in time, or cannot decide (408, 5xx, or
+/// 429 from a proxy).
 ///
-/// This is about the way from the caller to the service. What the service answers while *its* limiter is away is a term of the
-/// policy (`--when-down`).
+/// This is about the way from the caller to the service. If the service's own limiter is away, the policy decides (`--when-down`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenAway {
-    /// [`Decision::Refused`] with [`Reason::ServiceAway`]: what the policy protects must not be overrun. The default.
+    /// [`Decision::Refused`] with [`Reason::ServiceAway`]: the limit matters more than the work. The default.
     #[default]
     Closed,
-    /// [`Decision::Granted`] with [`Reason::ServiceAway`], and nothing is counted: the work matters more than its limit.
+    /// [`Decision::Granted`] with [`Reason::ServiceAway`], and nothing is counted: the work matters more than the limit.
     Open,
 }
 
 /// The answer to a request for permits.
 #[derive(Debug)]
 pub enum Decision {
-    /// The work may go on. Keep the permit until it is done.
+    /// The work may begin. Keep the permit until it is done.
     Granted(Permit),
-    /// The application has no such policy: nothing limits the work. A name that is spelled wrong looks like this, too.
+    /// The application has no such policy: nothing limits the work. A misspelt name looks the same.
     NotConfigured,
-    /// The work must not go on.
+    /// The work must not begin.
     Refused(Refusal),
-    /// The work must not go on, and the policy has an answer for the caller (`--excess degrade:JSON`).
+    /// The work must not begin, and the policy has an answer for the caller (`--excess degrade:JSON`).
     Prepared {
-        /// The policy's answer, as it was set.
+        /// The answer from the policy.
         answer: Value,
-        /// Why, and until when.
+        /// The reason, and when to retry.
         refusal: Refusal,
     },
 }
 
 impl Decision {
-    /// The permit if the work may go on, as it may without a policy; else why not.
+    /// The permit if the work may begin, also without a policy.
     ///
     /// # Errors
     /// The refusal.
@@ -59,9 +58,9 @@ impl Decision {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("refused ({reason:?}); again in {} ms", .retry_after.as_millis())]
 pub struct Refusal {
-    /// When the same call would be granted if no other caller came.
+    /// When the same call would be granted if there were no other callers.
     pub retry_after: Duration,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// The policy that refused; `None` while the service is away.
     pub policy: Option<String>,

@@ -1,4 +1,4 @@
-//! What can go wrong with a call.
+//! Errors of calls.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The service refused the call, and says why.
+    /// The service refused the call and gave a reason.
     #[error("{0}")]
     Problem(Box<Problem>),
     /// There is no connection; nothing was sent.
@@ -24,24 +24,23 @@ pub enum Error {
     /// The connection broke before the whole answer had come. Whether the call took effect is unknown.
     #[error("the connection was lost: {0}")]
     Lost(String),
-    /// The answer is not one of this API: the address belongs to another server, or to another version. The call may have
-    /// taken effect.
+    /// The answer is not from this API: the address belongs to another server or version. The call may have taken effect.
     #[error("the answer is not one of this API: {0}")]
     Unreadable(String),
-    /// Whether the purchase was made is unknown after all attempts. Repeat it later with the same [`crate::Purchase`].
+    /// After all attempts it is unknown whether the purchase was made. Repeat it later with the same [`crate::Purchase`].
     #[error("after {attempts} attempts the result is still unknown: {last}")]
     Undecided {
         /// Requests that were sent.
         attempts: u32,
-        /// How the last of them failed.
+        /// The failure of the last one.
         last: Box<Error>,
     },
-    /// The caller's own value cannot be used; nothing was sent.
+    /// The caller's own value is not valid; nothing was sent.
     #[error("{what} {why}")]
     Invalid {
         /// The value, such as `the address`.
         what: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
 }
@@ -70,8 +69,8 @@ impl Error {
         self.problem().and_then(|problem| problem.retry_after)
     }
 
-    /// Whether the same call may succeed later. Calls that may have taken effect are among them: repeat a purchase with the
-    /// same [`crate::Purchase`], and read an order before you repeat a step of it.
+    /// Whether the same call may succeed later. This includes calls that may have taken effect: repeat a purchase with the same
+    /// [`crate::Purchase`], and read an order before you repeat a step of it.
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Problem(problem) => problem.may_pass() || problem.code == Code::OrderNotReady,
@@ -80,7 +79,7 @@ impl Error {
         }
     }
 
-    /// Whether the service could not be asked, or did not decide: the opposite of an answer.
+    /// Whether the service could not be asked, or did not decide.
     pub(crate) fn is_away(&self) -> bool {
         match self {
             Self::Problem(problem) => problem.may_pass(),
@@ -95,9 +94,9 @@ impl Error {
 pub struct Problem {
     /// The HTTP status, 300 to 599.
     pub status: u16,
-    /// What went wrong, for programs.
+    /// The error, for programs.
     pub code: Code,
-    /// What went wrong, for people.
+    /// The error, for people.
     pub title: String,
     /// More about this request, for people.
     pub detail: Option<String>,
@@ -107,7 +106,7 @@ pub struct Problem {
     pub order_id: Option<Uuid>,
     /// With [`Code::NotStarted`]: when the sale starts, in milliseconds since the epoch.
     pub starts_at_ms: Option<i64>,
-    /// With [`Code::NotStarted`] of a challenge: when challenges are given out, in milliseconds since the epoch.
+    /// With [`Code::NotStarted`] of a challenge: when challenges become available, in milliseconds since the epoch.
     pub opens_at_ms: Option<i64>,
     /// With [`Code::LevelTooLow`]: the lowest level that may buy.
     pub min_level: Option<i64>,
@@ -135,7 +134,7 @@ struct Document {
 }
 
 impl Problem {
-    /// Reads an answer whose status is no success. A proxy's answer, which is no problem document, has the code `no-code`.
+    /// Reads an answer with an error status. A proxy's answer, which is not a problem document, has the code `no-code`.
     pub(crate) fn read(status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> Self {
         let document: Document = serde_json::from_slice(body).unwrap_or_default();
         let code = document.code.unwrap_or_else(|| "no-code".to_owned());
@@ -153,13 +152,13 @@ impl Problem {
         }
     }
 
-    /// Whether the cause passes by itself: too slow, too many requests, or the service cannot answer now.
+    /// Whether the cause is temporary: too slow, too many requests, or the service cannot answer now.
     fn may_pass(&self) -> bool {
         matches!(self.status, 408 | 429 | 500..)
     }
 }
 
-/// What went wrong. docs/errors.md says what a caller should do about each code.
+/// The error. docs/errors.md says what a caller should do about each code.
 #[derive(Debug, Clone, PartialEq, Eq, Display, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
@@ -170,15 +169,15 @@ pub enum Code {
     Unauthenticated,
     /// The token belongs to another application.
     Forbidden,
-    /// The sale has not started, or gives out no challenges yet.
+    /// The sale has not started, or its challenges are not available yet.
     NotStarted,
     /// The sale has ended.
     Ended,
-    /// The purchase key is not the open sale's: read its state again.
+    /// The purchase key is not that of the open sale: read its state again.
     WrongKey,
     /// The sale requires a higher level.
     LevelTooLow,
-    /// The sale requires a pass, and this one is missing, spent, expired or another's.
+    /// The sale requires a pass, and this one is missing, spent, expired or of another buyer.
     PassInvalid,
     /// The challenge was not solved. It is used up: ask for another one.
     ChallengeFailed,
@@ -198,7 +197,7 @@ pub enum Code {
     TooSlow,
     /// No units are left at the moment. Unpaid units come back.
     SoldOut,
-    /// The buyer has bought all that one buyer may.
+    /// The buyer has reached the sale's limit.
     AlreadyPurchased,
     /// The order is still `accepted`: repeat the request shortly.
     OrderNotReady,
@@ -212,7 +211,7 @@ pub enum Code {
     QuotaExceeded,
     /// The service cannot answer now.
     TemporarilyUnavailable,
-    /// A code that this version does not know; `no-code` where the answer had none, as a proxy's.
+    /// A code that this version does not know; `no-code` for an answer without one, such as a proxy's.
     #[strum(default)]
     Other(String),
 }
@@ -237,7 +236,7 @@ mod tests {
         assert!(!Error::Problem(problem.into()).may_retry());
     }
 
-    /// A proxy that has lost the service answers in HTML, and that is still worth a retry.
+    /// A proxy that cannot reach the service answers in HTML: that is still worth a retry.
     #[test]
     fn an_answer_that_is_no_problem_document_has_its_status() {
         let problem = read(502, "<html>");
@@ -245,7 +244,7 @@ mod tests {
         assert!(Error::Problem(problem.into()).is_away());
     }
 
-    /// Every code that a buyer or an application can meet is in the enum, and is written as the service writes it.
+    /// Every code for buyers and applications is in the enum, spelt as the service spells it.
     #[test]
     fn the_codes_of_the_service_are_known() {
         let table = include_str!("../../../docs/errors.md");

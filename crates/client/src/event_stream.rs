@@ -1,8 +1,8 @@
-//! Server-sent events, taken apart as they arrive (WHATWG HTML, section 9.2). Pure.
+//! A parser for server-sent events as they arrive (WHATWG HTML, section 9.2). Pure.
 
 use std::time::Duration;
 
-/// The longest unfinished event that is kept. One of the service's has 300 bytes.
+/// The longest unfinished event that is kept. The service's events have 300 bytes.
 const UNREAD_MAX_BYTES: usize = 64 * 1024;
 /// The longest pause before a reconnection that a server may ask for.
 const RETRY_MAX_MS: u64 = 60_000;
@@ -25,16 +25,16 @@ pub(crate) struct Parser {
     unread: Vec<u8>,
     event: Event,
     has_data: bool,
-    /// The `id` of the last event that had one: what to reconnect with.
+    /// The `id` of the last event that had one, for reconnecting.
     pub last_event_id: Option<String>,
-    /// The `id` of the event that is being read.
+    /// The `id` of the unfinished event.
     id: Option<String>,
     /// How long to wait before reconnecting.
     pub retry: Option<Duration>,
 }
 
 impl Parser {
-    /// Takes bytes in. Fails when an event does not end.
+    /// Takes bytes in. Fails if an event is too long.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         if self.unread.len() + self.event.data.len() + bytes.len() > UNREAD_MAX_BYTES {
             return Err(TooLong);
@@ -43,7 +43,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The next event whose end has arrived.
+    /// The next complete event.
     pub(crate) fn take_event(&mut self) -> Option<Event> {
         while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.unread.drain(..=end).collect();
@@ -75,12 +75,12 @@ impl Parser {
                     self.retry = Some(Duration::from_millis(ms.min(RETRY_MAX_MS)));
                 }
             }
-            // Comments have an empty name; other fields are to be ignored.
+            // A comment has an empty name. Unknown fields are ignored.
             _ => {}
         }
     }
 
-    /// Ends the event at an empty line. An event without data is none.
+    /// Ends the event at an empty line. An event without data is dropped.
     fn finish(&mut self) -> Option<Event> {
         let event = std::mem::take(&mut self.event);
         if let Some(id) = self.id.take() {
@@ -108,7 +108,7 @@ mod tests {
         (events, parser)
     }
 
-    /// The network cuts a stream into pieces wherever it likes.
+    /// The network splits a stream at any byte.
     #[test]
     fn events_are_the_same_however_the_bytes_arrive() {
         let event = |data: &str| Event { kind: "status".into(), data: data.into() };

@@ -1,4 +1,4 @@
-//! The client of an application: asks for permits, and answers in the place of a service that is away.
+//! The client of an application: asks for permits, and decides itself while the service is away.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::release_lines::ReleaseLines;
 use crate::service::{Bearer, Service};
 use crate::shared::Shared;
 
-/// How long a request for a permit may take unless [`FlowClient::with_timeout`] says otherwise.
+/// The default time limit of a request for a permit; [`FlowClient::with_timeout`] changes it.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// When to ask again after a refusal that names no time.
+/// When to ask again after a refusal without a time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Asks for permits in the name of one application. Clones share everything but the settings of `with_…`.
+/// Asks for permits for one application. Clones share everything but the settings of `with_…`.
 #[derive(Debug, Clone)]
 pub struct FlowClient {
     pub(crate) shared: Arc<Shared>,
@@ -27,13 +27,12 @@ pub struct FlowClient {
     when_away: WhenAway,
 }
 
-/// A policy, the key that it counts, and how many permits are asked for.
+/// A policy, the counted key, and the number of permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Ask<'a> {
     /// The policy's name.
     pub policy: &'a str,
-    /// What is counted: a user, an address, an interface. With an empty key all callers are counted together. At most 128
-    /// characters.
+    /// The counted key: a user, an address, an interface. With an empty key all callers are counted together. At most 128 characters.
     pub key: &'a str,
     /// At least 1; at most the policy's limit or capacity.
     pub permits: u32,
@@ -65,15 +64,14 @@ impl FlowClient {
 
     /// How long a request for a permit may take, the connection included. 1 s by default.
     ///
-    /// Where a policy queues its excess (`queue:MS`), this must be longer than `MS` by a second, or the caller gives up its
-    /// place in the line.
+    /// If a policy queues its excess (`queue:MS`), this must be at least `MS` + 1 s. Otherwise the caller gives up its place in the queue.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What is answered while the service is away. [`WhenAway::Closed`] by default.
+    /// The answer while the service is away. [`WhenAway::Closed`] by default.
     #[must_use]
     pub fn with_when_away(mut self, when_away: WhenAway) -> Self {
         self.when_away = when_away;
@@ -82,22 +80,21 @@ impl FlowClient {
 
     /// Asks for permits of one policy.
     ///
-    /// The request is sent once. After three failures in a row no request is sent for 0.2 s to 5 s, and [`WhenAway`] answers at
-    /// once; then one call tries. A future that is dropped gives up the caller's place in a line, and the service takes the
-    /// permit of a concurrency policy back.
+    /// The request is sent once. After three failures in a row no request is sent for 0.2 s to 5 s: [`WhenAway`] answers at once. Then one
+    /// call probes. Dropping the future gives up the caller's place in a queue, and the service takes back the permit of a concurrency
+    /// policy.
     ///
     /// # Errors
-    /// Mistakes of the caller: [`Error::Problem`] with 400 (no such number of permits, a name that cannot be one), 401 or 403
-    /// (not this application's token), and [`Error::Unreadable`] (another server's address). A service that is away is no error,
-    /// but [`WhenAway`].
+    /// Mistakes of the caller: [`Error::Problem`] with 400 (an invalid number of permits or name), 401 or 403 (not this application's
+    /// token), and [`Error::Unreadable`] (another server's address). A service that is away is not an error: see [`WhenAway`].
     pub async fn acquire(&self, policy: &str, key: &str, permits: u32) -> Result<Decision, Error> {
         self.acquire_all(&[Ask { policy, key, permits }]).await
     }
 
-    /// Asks for permits of several policies at once, at most nine: either all of them grant, or no permit is used.
+    /// Asks for permits of up to nine policies at once: either all of them grant, or no permit is used.
     ///
     /// # Errors
-    /// As [`FlowClient::acquire`]; and [`Error::Invalid`] if nothing is asked for.
+    /// As [`FlowClient::acquire`]; and [`Error::Invalid`] for an empty list.
     pub async fn acquire_all(&self, asks: &[Ask<'_>]) -> Result<Decision, Error> {
         let (first, also) = asks.split_first().ok_or_else(|| Error::invalid("the request", "names no policy"))?;
         if let Err(rest) = self.shared.breaker.lock().ask(Instant::now(), rand::random()) {
@@ -125,8 +122,8 @@ impl FlowClient {
         }
     }
 
-    /// Waits until the leases that were dropped or could not be released have been given back, at most this long. Call it before
-    /// the program ends. Returns whether all of them are settled: given back, or given up.
+    /// Waits, at most this long, until leases that were dropped or could not be released are settled: returned, or given up. Call it
+    /// before the program ends. Returns whether all are settled.
     pub async fn drain(&self, within: Duration) -> bool {
         self.shared.lines.drain(within).await
     }

@@ -1,4 +1,4 @@
-//! Follows an order: by server-sent events, with polling as the net under them.
+//! Follows an order: by server-sent events, with polling as the fallback.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::event_stream::Parser;
 use crate::orders::{Order, OrderStatus};
 use crate::service::{failed, retry_after};
 
-/// The service sends something every 15 s. A stream that is silent for longer than two of these is lost.
+/// The service sends something every 15 s. A stream that is silent for more than twice that time is lost.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
-/// How long to wait before a stream is opened again, if the service has not said.
+/// How long to wait before a stream is opened again, if the service gives no time.
 const RECONNECT: Duration = Duration::from_secs(3);
-/// The pauses before a stream is tried again that could not be opened.
+/// The pauses before the next try to open a stream.
 const REOPEN_MS: u64 = 2_000;
 const REOPEN_MAX_MS: u64 = 60_000;
-/// The pauses between two polls: short after news, because news often come together.
+/// The pauses between two polls: short after a change, because changes often follow each other.
 const POLL_MS: u64 = 500;
 const POLL_MAX_MS: u64 = 5_000;
-/// So many failures in a row, and the error is returned.
+/// After this many failures in a row the error is returned.
 const FAILURES_MAX: u32 = 20;
 
 /// The changes of one order, as they happen.
 ///
-/// They come by server-sent events. Where a stream cannot be opened, is buffered by a proxy on the way, or breaks, the order is
-/// read every few seconds until a stream stands again; changes that follow each other quickly may then be seen as one.
+/// They arrive by server-sent events. If a stream cannot be opened, is buffered by a proxy, or breaks, the order is read every few
+/// seconds until a stream works again. Several quick changes may then appear as one.
 #[derive(Debug)]
 pub struct OrderChanges {
     buyer: BuyerClient,
@@ -50,12 +50,12 @@ pub struct OrderChanges {
 struct Stream {
     response: Response,
     parser: Parser,
-    /// Whether anything has come yet: a proxy that buffers holds back the beginning, too.
+    /// Whether anything has arrived yet: a buffering proxy delays even the beginning.
     has_spoken: bool,
 }
 
 impl BuyerClient {
-    /// Follows an order from its present status to its final one. Nothing is sent before the first [`OrderChanges::next`].
+    /// Follows an order from its present status to its final one. The first request is sent by the first [`OrderChanges::next`].
     pub fn follow(&self, order_id: Uuid) -> OrderChanges {
         let now = Instant::now();
         OrderChanges {
@@ -73,10 +73,10 @@ impl BuyerClient {
         }
     }
 
-    /// Follows an order until `wanted` holds, and returns it then; or as it ended, if it ends without that.
+    /// Follows an order until `wanted` holds or the order ends, and returns it.
     ///
     /// # Errors
-    /// [`Error::TimeOut`] after `within`; and those of [`OrderChanges::next`].
+    /// [`Error::TimeOut`] after `within`; and the errors of [`OrderChanges::next`].
     pub async fn wait_for(
         &self,
         order_id: Uuid,
@@ -90,7 +90,7 @@ impl BuyerClient {
                     return Ok(order);
                 }
             }
-            // Not reached: the final status has been returned.
+            // Unreachable: the final status has been returned.
             self.order(order_id).await
         };
         timeout(within, waiting).await.unwrap_or(Err(Error::TimeOut(within)))
@@ -98,7 +98,7 @@ impl BuyerClient {
 }
 
 impl OrderChanges {
-    /// Only polls, where streams are not wanted.
+    /// Only polls, for networks without streams.
     #[must_use]
     pub fn by_polling(mut self) -> Self {
         self.by_events = false;
@@ -107,11 +107,12 @@ impl OrderChanges {
 
     /// Waits for the next change; the first call returns the present status. `None` after the final one.
     ///
-    /// The future may be dropped, and the next call goes on.
+    /// The future may be dropped: the next call continues.
     ///
     /// # Errors
-    /// [`Error::Problem`]: the order is not this buyer's, or the token has expired. Any error that passes is returned after 20
-    /// failures in a row, which take about a minute; the next call then tries again.
+    /// [`Error::Problem`]: the order is not this buyer's, or the token has expired. A temporary error is returned after 20 failures in a
+    /// row,
+    /// about a minute; the next call tries again.
     pub async fn next(&mut self) -> Result<Option<Order>, Error> {
         loop {
             if self.last_status.is_some_and(OrderStatus::is_final) {
@@ -137,7 +138,7 @@ impl OrderChanges {
         }
     }
 
-    /// One step: an event, a stream that is opened or lost, a poll, or a pause.
+    /// One step: an event, a stream that opens or is lost, a poll, or a pause.
     async fn step(&mut self) -> Result<Option<Order>, Error> {
         if let Some(stream) = &mut self.stream {
             let next = stream.next(self.buyer.service.timeout()).await;
@@ -158,8 +159,8 @@ impl OrderChanges {
         Ok(None)
     }
 
-    /// A stream has ended or fallen silent. It is opened again after the time that the service has asked for; only if that
-    /// fails, the order is polled.
+    /// A stream has ended or is silent. It is opened again after the time that the service has asked for. Only if that fails, the order is
+    /// polled.
     fn lose_stream(&mut self) {
         let Some(stream) = self.stream.take() else { return };
         let now = Instant::now();
@@ -173,7 +174,7 @@ impl OrderChanges {
     }
 
     async fn open(&mut self) -> Result<(), Error> {
-        // Before the request, so that one that is dropped is not repeated at once.
+        // Before the request: if the request is dropped, it must not be repeated at once.
         self.postpone_stream(None);
         match Stream::open(&self.buyer, self.order_id, self.last_event_id.as_deref()).await {
             Ok(stream) => {
@@ -183,7 +184,7 @@ impl OrderChanges {
             }
             Err(error) => {
                 self.postpone_stream(error.retry_after());
-                // A proxy that knows no streams answers as it likes: the poll decides whether the order can be followed.
+                // A proxy without support for streams may answer anything: the poll decides whether the order can be followed.
                 if error.is_away() || matches!(error, Error::Unreadable(_)) { Ok(()) } else { Err(error) }
             }
         }
@@ -232,13 +233,13 @@ impl Stream {
         Ok(Self { response, parser: Parser::default(), has_spoken: false })
     }
 
-    /// The next order; `None` once the stream is lost, in whichever way. `patience` is how long the first bytes may take.
+    /// The next order; `None` once the stream is lost, for any reason. `patience` is the time limit for the first bytes.
     async fn next(&mut self, patience: Duration) -> Option<Order> {
         loop {
             while let Some(event) = self.parser.take_event() {
                 if event.kind == "status" {
                     let order = serde_json::from_str(&event.data).ok();
-                    // A stream that cannot be read is as good as none: the poll says why.
+                    // A stream that cannot be read counts as lost: the poll finds the reason.
                     self.has_spoken = order.is_some();
                     return order;
                 }
@@ -251,11 +252,11 @@ impl Stream {
     }
 }
 
-/// The body of a refusal, as far as it comes. A problem document has less than a kilobyte.
+/// The part of a refusal's body that arrives. A problem document has less than a kilobyte.
 async fn body(mut response: Response, within: Duration) -> Vec<u8> {
     const MAX_BYTES: usize = 16 * 1024;
     let mut body = Vec::new();
-    // On a time-out, what has come so far is read.
+    // On a time-out, the part that has arrived is read.
     let _ = timeout(within, async {
         while let Ok(Some(chunk)) = response.chunk().await {
             if body.len() + chunk.len() > MAX_BYTES {
@@ -268,7 +269,7 @@ async fn body(mut response: Response, within: Duration) -> Vec<u8> {
     body
 }
 
-/// Whether an order has changed. A stream that is opened again may repeat what a poll has shown already.
+/// Whether an order has changed. A reopened stream may repeat a change that a poll has shown already.
 fn is_news(last: Option<OrderStatus>, status: OrderStatus) -> bool {
     let Some(last) = last else { return true };
     match (last.progress(), status.progress()) {

@@ -1,4 +1,4 @@
-//! A client for Seckill: permits of flow control, purchases with their orders, and the webhooks that tell of them.
+//! A client for Seckill: permits of flow control, purchases and their orders, and webhooks.
 //!
 //! One [`Service`] holds the address and the connections. It is cheap to clone, and both clients share it:
 //!
@@ -56,13 +56,13 @@
 //! # }
 //! ```
 //!
-//! # What can be relied on
+//! # Guarantees
 //!
 //! - **Time-outs.** Every call has one: [`ServiceBuilder::timeout`], and [`FlowClient::with_timeout`] for permits.
-//! - **Retries.** Only [`BuyerClient::purchase`], [`BuyerClient::follow`] and the release of leases try again by themselves, a
-//!   bounded number of times, with pauses that grow and are spread at random, and never before a `Retry-After` is over. Any
-//!   other call is sent once; [`Error::may_retry`] and [`Error::retry_after`] say whether and when to repeat it.
-//! - **Connections** are kept and used again. A redirect is not followed, because it would carry the token elsewhere.
+//! - **Retries.** Only [`BuyerClient::purchase`], [`BuyerClient::follow`] and the release of leases retry by themselves: a bounded
+//!   number of times, with growing random pauses, and never before the end of a `Retry-After`. Any other call is sent once;
+//!   [`Error::may_retry`] and [`Error::retry_after`] say whether and when to repeat it.
+//! - **Connections** are kept and reused. Redirects are not followed, because they would send the token elsewhere.
 //! - **Cancellation.** Every future may be dropped. A dropped purchase may have bought: repeat it with the same [`Purchase`].
 //! - **Errors** are typed: [`Error::Problem`] has the service's [`Code`], which docs/errors.md explains.
 //! - **Runtime.** Calls need a running tokio runtime.

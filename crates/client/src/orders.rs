@@ -21,9 +21,9 @@ pub struct Order {
     pub sale_id: i64,
     /// How many units.
     pub quantity: u32,
-    /// What it costs in all.
+    /// The total price.
     pub amount_cents: i64,
-    /// How it stands.
+    /// The status.
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     pub reason: Option<String>,
@@ -33,7 +33,7 @@ pub struct Order {
     pub created_at_ms: i64,
 }
 
-/// How an order stands. docs/protocol.md draws the steps.
+/// The status of an order. docs/protocol.md draws the transitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -45,7 +45,7 @@ pub enum OrderStatus {
     PendingPayment,
     /// It is paid.
     Paid,
-    /// The money is on its way back.
+    /// The money is being returned.
     Refunding,
     /// The money is back. Final.
     Refunded,
@@ -59,12 +59,12 @@ pub enum OrderStatus {
 }
 
 impl OrderStatus {
-    /// Whether nothing comes after this status.
+    /// Whether the status is final.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Cancelled | Self::Rejected | Self::Refunded)
     }
 
-    /// How far along an order is: it only ever goes to a higher number. `None` if that is unknown.
+    /// The position in the order's life: it never decreases. `None` if unknown.
     pub(crate) fn progress(self) -> Option<u8> {
         match self {
             Self::Accepted => Some(0),
@@ -82,11 +82,11 @@ impl OrderStatus {
 pub struct OrderPage {
     /// At most 100.
     pub orders: Vec<Order>,
-    /// What to give to [`BuyerClient::orders`] for the next page; `None` on the last one.
+    /// The `after` for [`BuyerClient::orders`] to get the next page; `None` on the last one.
     pub next: Option<Uuid>,
 }
 
-/// A payment that is under way. The order's status shows its outcome.
+/// A payment in flight. The order's status shows its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct PaymentBegun {
     /// Its number.
@@ -95,7 +95,7 @@ pub struct PaymentBegun {
     pub status: String,
 }
 
-/// A refund that is under way. The order's status shows when the money is back.
+/// A refund in flight. The order's status shows when the money is back.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RefundBegun {
     /// Its number.
@@ -124,7 +124,7 @@ impl BuyerClient {
         self.get(&format!("/api/v1/orders/{order_id}")).await
     }
 
-    /// A page of the buyer's orders, of one sale or of all, behind `after`: the first page without it.
+    /// A page of the buyer's orders, of one sale or of all, after `after`; without it the first page.
     ///
     /// # Errors
     /// As [`BuyerClient::order`].
@@ -142,7 +142,7 @@ impl BuyerClient {
         Ok(OrderPage { orders, next })
     }
 
-    /// The buyer's newest orders, at most so many, read page by page.
+    /// The buyer's newest orders, at most this many, read page by page.
     ///
     /// # Errors
     /// As [`BuyerClient::order`].
@@ -153,7 +153,7 @@ impl BuyerClient {
             let page = self.orders(sale_id, after).await?;
             orders.extend(page.orders);
             after = page.next;
-            // A page that leads back to an earlier one would be read for ever.
+            // A page that leads back to an earlier one would make this loop endless.
             if orders.len() >= at_most || !after.is_some_and(|next| seen.insert(next)) {
                 orders.truncate(at_most);
                 return Ok(orders);
@@ -172,8 +172,8 @@ impl BuyerClient {
         call(request, self.service.timeout()).await
     }
 
-    /// Begins a payment over a channel, one of [`BuyerClient::payment_channels`]. While it is under way, asking again returns the
-    /// same payment. [`BuyerClient::follow`] shows when the order is paid.
+    /// Begins a payment over a channel, one of [`BuyerClient::payment_channels`]. While it is in flight, another call returns the same
+    /// payment. [`BuyerClient::follow`] shows when the order is paid.
     ///
     /// # Errors
     /// [`Error::Problem`] with [`crate::Code::OrderNotReady`] while the order is `accepted`, [`crate::Code::IllegalState`] if
@@ -182,8 +182,7 @@ impl BuyerClient {
         self.post(&format!("/api/v1/orders/{order_id}/payments"), &Pay { channel }).await
     }
 
-    /// Asks for the money of a paid order back. `reason` is one line of at most 500 characters. Asking again returns the same
-    /// refund.
+    /// Requests a refund of a paid order. `reason` is one line of at most 500 characters. Another call returns the same refund.
     ///
     /// # Errors
     /// [`Error::Problem`] with [`crate::Code::IllegalState`] if the order is not paid, and others; or no answer: ask again.

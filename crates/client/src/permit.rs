@@ -1,4 +1,4 @@
-//! A granted permit, and how its lease finds its way back.
+//! A granted permit, and the return of its lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::reason::Reason;
 use crate::release_lines::ReleaseLines;
 use crate::shared::Shared;
 
-/// How often a lease is tried to be given back, and the pauses in between.
+/// How many times the return of a lease is tried, and the pauses between tries.
 const ATTEMPTS: u32 = 5;
 const PAUSE_MS: u64 = 200;
 const PAUSE_MAX_MS: u64 = 3_000;
-/// A longer `Retry-After` is cut to this: leases often last no longer.
+/// A longer `Retry-After` is cut to this: few leases last longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
-/// The longest time that the service takes: the greatest whole number that every program can count to.
+/// The longest duration that the service accepts: the greatest integer that every JSON reader represents exactly.
 const TOOK_MAX_MS: u64 = (1 << 53) - 1;
 
-/// How the work ended that a permit was for. The policy's breaker counts it.
+/// The outcome of the work. The policy's breaker counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
@@ -34,9 +34,9 @@ pub enum Outcome {
 
 /// Permission for one piece of work.
 ///
-/// Where the policy limits how many work at once, or has a breaker, the permit holds a lease. [`Permit::release`] returns the
-/// lease and reports the outcome. A permit that is dropped, also by a task that is cancelled, returns the lease in the background
-/// without an outcome, or with [`Outcome::Error`] if its thread panics.
+/// If the policy limits concurrency or has a breaker, the permit holds a lease. [`Permit::release`] returns the lease and reports the
+/// outcome. Dropping the permit, also in a cancelled task, returns the lease in the background without an outcome. If the thread panics,
+/// the outcome is [`Outcome::Error`].
 #[must_use = "a permit that is dropped is given back at once"]
 #[derive(Debug)]
 pub struct Permit {
@@ -46,26 +46,26 @@ pub struct Permit {
     delay: Duration,
     /// When the work began, or may begin.
     began: Instant,
-    /// What was reported, once the work has ended.
+    /// The report, once the work has ended.
     report: Option<Report>,
 }
 
-/// How the work ended, and how long it took.
+/// The outcome and the duration of the work.
 #[derive(Debug, Clone, Copy)]
 struct Report {
     outcome: Option<Outcome>,
     took: Duration,
 }
 
-/// A lease, and all that is needed to return it.
+/// A lease, and everything needed to return it.
 #[derive(Debug)]
 struct Held {
     shared: Arc<Shared>,
-    /// Where the background work runs: a permit may be dropped on a thread of no runtime.
+    /// The runtime for the background work: a permit may be dropped on a thread without a runtime.
     runtime: Handle,
     timeout: Duration,
     lease: String,
-    /// The policies and keys that the lease is for.
+    /// The policies and keys of the lease.
     dimensions: Vec<(String, String)>,
 }
 
@@ -97,7 +97,7 @@ impl Permit {
         Self::granted(-1, reason, Duration::ZERO)
     }
 
-    /// Holds the lease that came with the answer, for these policies and keys.
+    /// Adds the lease from the answer, for these policies and keys.
     pub(crate) fn holding(
         mut self,
         shared: &Arc<Shared>,
@@ -107,7 +107,7 @@ impl Permit {
     ) -> Self {
         self.held = Some(Held {
             shared: Arc::clone(shared),
-            // The answer came over this runtime.
+            // The answer arrived over this runtime.
             runtime: Handle::current(),
             timeout,
             lease,
@@ -116,35 +116,36 @@ impl Permit {
         self
     }
 
-    /// Permits that are left; `None` without a limit, and where nothing was counted.
+    /// The permits left; `None` without a limit, and if nothing was counted.
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// Why the permit was granted although the limit did not grant it; usually `None`.
+    /// Why the permit was granted beyond the limit; usually `None`.
     pub fn reason(&self) -> Option<Reason> {
         self.reason
     }
 
-    /// How long to wait before the work, counted from the grant, so that a leaky bucket flows evenly; usually zero.
+    /// The pause between the grant and the work, which makes a leaky bucket flow evenly; usually zero.
     pub fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// Waits for what is left of [`Permit::delay`].
+    /// Waits for the rest of [`Permit::delay`].
     pub async fn wait_turn(&self) {
         sleep(self.began.saturating_duration_since(Instant::now())).await;
     }
 
-    /// Whether the permit holds a lease, which is to be returned.
+    /// Whether the permit holds a lease, which must be returned.
     pub fn has_lease(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Returns the lease, and reports how the work ended and how long it took: the time since the grant, without the delay.
+    /// Returns the lease, and reports the outcome and the duration of the work: the time since the grant, without the delay.
     ///
-    /// Returns whether the lease was still held; `false` without a lease, and after the lease had expired. The request is sent
-    /// once. If it fails, or this future is dropped, the same report goes on in the background, at most five times.
+    /// Returns whether the lease was still held; `false` without a lease, or after its expiry. The request is sent once. If it fails, or
+    /// this
+    /// future is dropped, the same report is repeated in the background, at most five times.
     ///
     /// # Errors
     /// The service did not confirm it.
@@ -182,7 +183,7 @@ impl Drop for Permit {
 }
 
 impl Held {
-    /// Returns the lease once, for each of its policies. A repeat reports once more.
+    /// Returns the lease once for each of its policies. A repeated call only reports again.
     async fn give_back(&self, report: Report) -> Result<bool, Error> {
         let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX).min(TOOK_MAX_MS);
         let (app, lease) = (self.shared.app.as_str(), self.lease.as_str());
@@ -202,10 +203,10 @@ impl Held {
             return;
         };
         let runtime = self.runtime.clone();
-        // A runtime that has ended drops the task: the lease ends by itself.
+        // A runtime that has ended drops the task: the lease expires by itself.
         runtime.spawn(async move {
             let _place = place;
-            // The line is never closed.
+            // The semaphore is never closed.
             let _turn = at_once.acquire().await;
             for attempt in 1..=ATTEMPTS {
                 match self.give_back(report).await {

@@ -1,4 +1,4 @@
-//! Purchases: sent again under one Idempotency-Key until there is a definite answer.
+//! Purchases: repeated under one Idempotency-Key until there is a definite answer.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::service::call;
 /// The longest Idempotency-Key.
 const IDEMPOTENCY_KEY_MAX: usize = 200;
 
-/// What is to be bought, under an Idempotency-Key of its own.
+/// A purchase to make, under its own Idempotency-Key.
 ///
 /// Sent twice, it is still one purchase. Keep it, or its key, until its result is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,24 +36,24 @@ impl Purchase {
         Self { sale_id, key: key.into(), quantity: None, pass: None, idempotency_key }
     }
 
-    /// Buys so many units.
+    /// Buys this many units.
     #[must_use]
     pub fn quantity(mut self, units: u32) -> Self {
         self.quantity = Some(units);
         self
     }
 
-    /// Shows a pass, where the sale asks for one: [`crate::Pass::pass`].
+    /// Adds a pass, if the sale requires one: [`crate::Pass::pass`].
     #[must_use]
     pub fn pass(mut self, pass: impl Into<String>) -> Self {
         self.pass = Some(pass.into());
         self
     }
 
-    /// Uses this Idempotency-Key, such as one that was stored before the program ended: 1 to 200 visible ASCII characters.
+    /// Uses this Idempotency-Key, for example a key that was stored before a restart: 1 to 200 visible ASCII characters.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the key cannot be one.
+    /// [`Error::Invalid`]: the key is not valid.
     pub fn under(mut self, idempotency_key: impl Into<String>) -> Result<Self, Error> {
         let key = idempotency_key.into();
         if !(1..=IDEMPOTENCY_KEY_MAX).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -69,12 +69,12 @@ impl Purchase {
     }
 }
 
-/// A purchase that is durable: it ends in exactly one final status.
+/// A durable purchase: it ends in exactly one final status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Ticket {
     /// The order. [`BuyerClient::follow`] follows it.
     pub order_id: Uuid,
-    /// How it stands: `accepted` until the order is written, and the present status if the purchase was made before.
+    /// The status: `accepted` until the order is written. For an earlier purchase, the present status.
     pub status: OrderStatus,
     /// Until when it has to be paid, in milliseconds since the epoch; a lower bound while it is `accepted`.
     pub expires_at_ms: i64,
@@ -90,13 +90,13 @@ struct PurchaseRequest<'a> {
 }
 
 impl BuyerClient {
-    /// Buys. Tries again, within [`crate::RetryTerms`], until there is a definite answer; waits as long as `Retry-After` says.
+    /// Buys. Retries within [`crate::RetryTerms`] until there is a definite answer, and respects `Retry-After`.
     ///
-    /// A future that is dropped leaves the result open: call this again with the same [`Purchase`].
+    /// If the future is dropped, the result is unknown: call this again with the same [`Purchase`].
     ///
     /// # Errors
     /// [`Error::Problem`], [`Error::Connect`], [`Error::Invalid`]: nothing was bought under this Idempotency-Key.
-    /// [`Error::Undecided`]: it is unknown, and the same [`Purchase`] will find out later.
+    /// [`Error::Undecided`]: the result is unknown; call again later with the same [`Purchase`].
     pub async fn purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
         let mut attempts = Attempts::new(self.retry, Instant::now());
         loop {
@@ -115,11 +115,12 @@ impl BuyerClient {
         }
     }
 
-    /// Buys with a single request, for callers with retries of their own.
+    /// Buys with a single request, for callers with their own retries.
     ///
     /// # Errors
-    /// [`Error::TimeOut`], [`Error::Lost`], [`Error::Unreadable`] and problems from 500 on leave open whether it was bought;
-    /// repeat it with the same [`Purchase`].
+    /// After [`Error::TimeOut`], [`Error::Lost`], [`Error::Unreadable`] and problems from 500 on the result is unknown: repeat the call
+    /// with the
+    /// same [`Purchase`].
     pub async fn try_purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
         let Purchase { sale_id, key, quantity, pass, idempotency_key } = purchase;
         let body = PurchaseRequest { key, quantity: *quantity, pass: pass.as_deref() };

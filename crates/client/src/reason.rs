@@ -1,8 +1,8 @@
-//! Why a permit was refused, or granted although it should not have been.
+//! Why a permit was refused, or granted beyond the limit.
 
 use serde::Deserialize;
 
-/// Why a permit was refused, or granted although it should not have been.
+/// Why a permit was refused, or granted beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -11,13 +11,13 @@ pub enum Reason {
     Limit,
     /// The policy's breaker is open: calls under it failed or were slow.
     Breaker,
-    /// Too many callers wait in the policy's line already.
+    /// The policy's queue is full.
     QueueFull,
-    /// The application's keys take all the memory in Redis that they may take.
+    /// The application's keys have reached their memory limit in Redis.
     TooManyKeys,
-    /// The service's limiter is away, and the policy says what is answered then.
+    /// The service's limiter is away, and the policy decided what to answer.
     LimiterDown,
-    /// The policy only counts: it would have refused.
+    /// The policy only counts: otherwise it would have refused.
     Shadow,
     /// The service could not be asked: [`WhenAway`](crate::WhenAway).
     #[serde(skip_deserializing)]

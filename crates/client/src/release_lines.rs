@@ -1,4 +1,4 @@
-//! The lines of leases that are given back in the background.
+//! The queue of leases that are returned in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Leases that wait to be given back, and how many of them are under way at once. A lease beyond the first number ends by itself
-/// after its policy's time, as one does whose holder died.
+/// Leases that may be queued for their return, and how many are in flight at once. Further leases are left to expire, like those of
+/// a dead holder.
 const WAITING_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 16;
-/// How often a drain looks whether it is done.
+/// The interval at which a drain checks whether it is done.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
 
-/// The leases on their way back: bounded in number, and few at once, so that a crowd whose permits end together is no storm.
+/// The leases to return. Their number and those in flight are bounded, so permits that end together cause no burst.
 #[derive(Debug, Clone)]
 pub(crate) struct ReleaseLines {
     pub waiting: Arc<Semaphore>,
@@ -27,7 +27,7 @@ impl Default for ReleaseLines {
 }
 
 impl ReleaseLines {
-    /// Waits until no lease is on its way.
+    /// Waits until all leases are settled.
     pub(crate) async fn drain(&self, within: Duration) -> bool {
         let empty = async {
             while self.waiting.available_permits() < WAITING_MAX {

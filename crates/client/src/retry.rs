@@ -1,4 +1,4 @@
-//! How long a purchase is tried, and what each answer says about the attempts before it. Pure: time and chance are parameters.
+//! How long a purchase is retried, and what each answer says about earlier attempts. Pure: time and randomness are parameters.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use crate::error::{Code, Error, Problem};
 /// The pauses between attempts without a `Retry-After`: they double from the first to the second value.
 const PAUSE_MS: u64 = 300;
 const PAUSE_MAX_MS: u64 = 3_000;
-/// A pause of `Retry-After` becomes longer by up to this share, so that callers who were refused together come back apart.
+/// A `Retry-After` pause is lengthened by up to this share, so that callers that were refused together return at different times.
 const SPREAD: f64 = 0.25;
 
-/// How long and how often a purchase is tried before its result is left open.
+/// How long and how often a purchase is tried before its result is left unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryTerms {
     /// Requests, the first one included. 10 by default; 0 counts as 1.
     pub attempts: u32,
     /// No attempt begins later than this after the first. 30 s by default.
     pub within: Duration,
-    /// With a longer `Retry-After` the purchase gives up at once instead of waiting. 10 s by default.
+    /// With a longer `Retry-After` the purchase ends at once instead of waiting. 10 s by default.
     pub retry_after_max: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Default for RetryTerms {
 /// What an answer says about the purchase, by the order in which the service checks (docs/protocol.md, "The order of answers").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
-    /// The service has looked for the ticket of this Idempotency-Key: no attempt has bought.
+    /// The service looked for this Idempotency-Key's ticket: no attempt has bought.
     NotBought,
     /// The service refused this request before it looked for a ticket. Earlier attempts may have bought.
     Refused { may_pass: bool },
@@ -40,14 +40,14 @@ enum Meaning {
     Unknown,
 }
 
-/// What follows from a failed attempt.
+/// What to do after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Try again after this pause.
     Pause(Duration),
     /// The error is the purchase's definite result.
     Definite,
-    /// Give up: whether it was bought is unknown.
+    /// Give up: it is unknown whether it was bought.
     Undecided,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Attempts {
     terms: RetryTerms,
     began: Instant,
     pub made: u32,
-    /// Whether an attempt may have bought.
+    /// Whether any attempt may have bought.
     may_have_bought: bool,
 }
 
@@ -83,7 +83,7 @@ impl Attempts {
         }
     }
 
-    /// The pause before the next attempt; `None` if the service names one that is too long.
+    /// The pause before the next attempt; `None` if the service asks for a longer one than allowed.
     fn pause(&self, retry_after: Option<Duration>, unit: f64) -> Option<Duration> {
         match retry_after {
             None => Some(Duration::from_millis(backoff_ms(self.made, PAUSE_MS, PAUSE_MAX_MS, unit))),
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    /// A token that expires between two attempts hides what the first one did.
+    /// A token that expires between two attempts hides the result of the first one.
     #[test]
     fn a_refusal_before_the_ticket_leaves_an_earlier_attempt_open() {
         let expired = problem(401, "unauthenticated", None);

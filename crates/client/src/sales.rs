@@ -1,4 +1,4 @@
-//! Sales: what is sold, on which terms, and whether it is open.
+//! Sales: products, terms, and whether they are open.
 
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 pub struct Sale {
     /// Its number.
     pub id: i64,
-    /// What is sold.
+    /// The product.
     pub product: Product,
     /// The price of a unit.
     pub price_cents: i64,
@@ -18,7 +18,7 @@ pub struct Sale {
     pub starts_at_ms: i64,
     /// When it ends.
     pub ends_at_ms: i64,
-    /// How it stands.
+    /// Its phase.
     pub status: SalePhase,
     /// The most units that one buyer may have.
     pub per_user: u32,
@@ -28,12 +28,12 @@ pub struct Sale {
     pub captcha: Captcha,
     /// Whether no unit is left at the moment. Units that come back are sold again.
     pub sold_out: bool,
-    /// Parts of the stock that are put up for sale later; empty for most sales, and from services that do not say.
+    /// Parts of the stock that go on sale later; empty for most sales, and from services that do not send them.
     #[serde(default)]
     pub waves: Vec<Wave>,
 }
 
-/// What a sale sells.
+/// A product.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Product {
     /// Its number.
@@ -51,7 +51,7 @@ pub struct Wave {
     pub units: i64,
 }
 
-/// How a sale stands.
+/// The phase of a sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -69,7 +69,7 @@ pub enum SalePhase {
     Unknown,
 }
 
-/// What a buyer must solve before buying. [`BuyerClient::challenge`] asks for it.
+/// The challenge before a purchase. [`BuyerClient::challenge`] asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]

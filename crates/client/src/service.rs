@@ -11,10 +11,10 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Problem};
 
-/// The time-outs of a [`Service`] that sets none. A person waits about so long before the page is reloaded.
+/// The default time-outs of a [`Service`]: about the time that a person waits before a reload.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The service keeps an idle connection for 75 s. Leaving it earlier than the service does means never writing to a closed one.
+/// The service keeps an idle connection for 75 s. A shorter time here avoids writing to a closed connection.
 const IDLE_FOR: Duration = Duration::from_secs(60);
 /// Idle connections that are kept; more are closed after their answer.
 const IDLE_MAX: usize = 256;
@@ -43,9 +43,9 @@ pub struct ServiceBuilder {
 }
 
 impl ServiceBuilder {
-    /// How long a call may take, from the beginning of the connection to the end of the answer. 5 s by default.
+    /// How long a call may take, from the connection to the end of the answer. 5 s by default.
     ///
-    /// A purchase is sent again after this time, and a stream of events is opened within it.
+    /// A purchase is repeated after this time. A stream of events must open within it.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -59,7 +59,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// Trusts these authorities (PEM, one or more certificates) in place of the machine's.
+    /// Trusts only these authorities (PEM, one or more certificates), and not the machine's.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn root_certificates_pem(mut self, certificates: impl Into<Vec<u8>>) -> Self {
@@ -101,7 +101,7 @@ impl Service {
         Self::builder(address).build()
     }
 
-    /// The service at this address, with settings to choose.
+    /// The service at this address, with further settings.
     pub fn builder(address: &str) -> ServiceBuilder {
         ServiceBuilder {
             address: address.to_owned(),
@@ -126,7 +126,7 @@ impl Service {
     }
 }
 
-/// Sends a request, and reads an answer of the type that is expected.
+/// Sends a request, and reads an answer of type `T`.
 pub(crate) async fn call<T: DeserializeOwned>(request: RequestBuilder, within: Duration) -> Result<T, Error> {
     exchange(request, within).await?.read()
 }
@@ -139,14 +139,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The document of a success.
+    /// The document of a successful answer.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.check()?;
         serde_json::from_slice(&self.body)
             .map_err(|error| Error::Unreadable(format!("{} with {error}", self.status.as_u16())))
     }
 
-    /// Turns everything but a success into a problem.
+    /// Turns an answer without success into a problem.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.status.is_success() {
             return Ok(());
@@ -173,7 +173,7 @@ pub(crate) async fn exchange(request: RequestBuilder, within: Duration) -> Resul
     timeout(within, exchanging).await.unwrap_or(Err(Error::TimeOut(within)))
 }
 
-/// What an error of a request means: whether it was sent is what a caller has to know.
+/// Classifies a request's error: a caller must know whether the request was sent.
 pub(crate) fn failed(error: &reqwest::Error, within: Duration) -> Error {
     if error.is_builder() {
         Error::invalid("the request", chain(error))
@@ -186,7 +186,7 @@ pub(crate) fn failed(error: &reqwest::Error, within: Duration) -> Error {
     }
 }
 
-/// An error with its causes: reqwest's own text names only the address.
+/// An error with its causes: reqwest's own text has only the address.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -218,7 +218,7 @@ fn check_address(address: &str) -> Result<String, Error> {
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// A token, as the header that carries it. It is never shown.
+/// A token as its header value. It is never shown.
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(HeaderValue);
 
@@ -229,7 +229,7 @@ impl Bearer {
             return Err(wrong());
         }
         let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| wrong())?;
-        // Debug then shows no token.
+        // Debug output hides the token.
         value.set_sensitive(true);
         Ok(Self(value))
     }

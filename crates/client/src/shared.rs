@@ -1,4 +1,4 @@
-//! What the clones of a client share, and its permits with them.
+//! The state that the clones of a client share, also with their permits.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::release_lines::ReleaseLines;
 use crate::service::{Bearer, Service, call};
 
-/// What the clones of a client share.
+/// The state that the clones of a client share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub service: Service,

@@ -1,4 +1,4 @@
-//! What https:// connections trust.
+//! The trusted authorities for https:// connections.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::Error;
 
-/// TLS 1.2 and 1.3, trusting the given authorities (PEM), or else the machine's.
+/// TLS 1.2 and 1.3, with the given authorities (PEM), or else the machine's.
 pub(crate) fn config(root_certificates_pem: Option<&[u8]>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
     match root_certificates_pem {

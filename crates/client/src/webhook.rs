@@ -1,4 +1,4 @@
-//! Webhooks: the messages that the service posts about orders and alarms, and whether they are the service's.
+//! Webhooks: the messages that the service posts about orders and alarms, and the check that they are genuine.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,18 +17,18 @@ pub struct WebhookVerifier {
     secrets: Vec<Secret>,
 }
 
-/// A message that is the service's.
+/// A genuine message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WebhookMessage {
-    /// The same each time that the message is sent: one that you have processed before is to be answered 2xx, and skipped.
+    /// The same each time the message is sent. Answer a message that you have processed before with 2xx, and skip it.
     pub id: String,
-    /// What happened: `order.paid`, `order.cancelled`… Answer a kind that you do not know with 2xx.
+    /// The kind of event: `order.paid`, `order.cancelled`… Answer an unknown kind with 2xx.
     pub kind: String,
-    /// When it happened (RFC 3339), which may be long before it was sent.
+    /// The time of the event (RFC 3339), which may be long before the message was sent.
     pub timestamp: Option<String>,
     /// The changed order, if the kind begins with `order.`.
     pub order: Option<OrderChange>,
-    /// The message's `data`, whatever its kind.
+    /// The message's `data`, of any kind.
     pub data: Value,
 }
 
@@ -43,7 +43,7 @@ pub struct OrderChange {
     pub user_id: String,
     /// How many units.
     pub quantity: u32,
-    /// What it costs in all, in cents.
+    /// The total price, in cents.
     pub amount_cents: i64,
     /// The new status.
     pub status: OrderStatus,
@@ -54,10 +54,10 @@ pub struct OrderChange {
 /// Why a message is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WebhookError {
-    /// The signature is wrong, or the message is older than the tolerance allows: it may be a replay.
+    /// The signature is wrong, or the message's time is outside the tolerance: it may be a replay.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// The message is the service's, but not a message of this API.
+    /// The message is genuine, but not a message of this API.
     #[error("the message cannot be read: {0}")]
     Unreadable(String),
 }
@@ -82,8 +82,8 @@ struct Document {
 }
 
 impl WebhookVerifier {
-    /// A verifier with these secrets, separated by commas: as in `SECKILL_SHOP__WEBHOOK_SECRETS`. While a secret is being
-    /// changed, give both, the new one and the old one.
+    /// A verifier with these secrets, separated by commas: as in `SECKILL_SHOP__WEBHOOK_SECRETS`. During a change of the secret, give both,
+    /// the new one and the old one.
     ///
     /// # Errors
     /// A secret is not `whsec_` and the base64 of 24 to 64 bytes; or there is none.
@@ -143,7 +143,7 @@ mod tests {
         "0198c0de-0000-7000-8000-00000000002a","sale_id":1,"user_id":"alice","quantity":1,"amount_cents":100,
         "status":"paid","new":true}}"#;
 
-    /// What comes of a message that is signed by `secret` and checked `late_s` seconds later.
+    /// The result for a message that is signed by `secret` and checked `late_s` seconds later.
     fn check(secrets: &str, secret: &str, body: &[u8], late_s: u64) -> Result<WebhookMessage, WebhookError> {
         let signed = signed_headers(&[Secret::parse(secret).unwrap()], "msg_1", AT_S.cast_signed(), body);
         let header = |name: &str| signed.iter().find(|(other, _)| *other == name).map(|(_, value)| value.as_str());

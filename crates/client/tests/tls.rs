@@ -22,7 +22,7 @@ fn authority() -> (String, Authority) {
     (terms.self_signed(&key).unwrap().pem(), Issuer::new(terms, key))
 }
 
-/// A server that tells the time over TLS, with a certificate for 127.0.0.1 by this authority. Returns its address.
+/// A server that serves the time over TLS, with a certificate for 127.0.0.1 by this authority. Returns its address.
 async fn clock(authority: &Authority) -> String {
     let key = KeyPair::generate().unwrap();
     let terms = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
