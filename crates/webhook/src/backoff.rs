@@ -1,4 +1,4 @@
-//! How long to wait between attempts.
+//! Pauses between attempts.
 
 /// Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"): after `attempts` failures, a
 /// point between half of and the whole of `base_ms` doubled that often, capped. `unit` is a random number in 0..1.

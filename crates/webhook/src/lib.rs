@@ -1,8 +1,7 @@
-//! Signed HTTP requests, from both ends: signatures as Standard Webhooks defines them, a sender whose connection is made
-//! before its request is due, and the backoff between attempts.
+//! Signed HTTP requests, for both ends: signatures as Standard Webhooks defines them, a sender that connects before its request is due,
+//! and the backoff between attempts.
 //!
-//! The service and the sandbox bank share this crate, because both ends of a wire must agree on signatures; they share
-//! nothing else.
+//! The service and the sandbox bank share only this crate, because both ends of a connection must agree on signatures.
 
 mod backoff;
 mod sender;

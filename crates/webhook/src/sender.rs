@@ -1,8 +1,7 @@
-//! The outgoing HTTP client. A request's connection is made beforehand, and the request itself is written to the socket by the
-//! first poll of `send`, so that it leaves at the moment its slot begins. A pooled client would connect
-//! inside `send`, after the last look at the clock.
+//! The outgoing HTTP client. It connects in advance. The first poll of `send` writes the request to the socket, so the request leaves
+//! when its slot begins. A pooled client would connect inside `send`, after the last check of the clock.
 //!
-//! HTTP/1.1, one request at a time on a connection. Redirects are not followed.
+//! HTTP/1.1, one request at a time per connection. Redirects are not followed.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -24,11 +23,11 @@ use crate::transport::{self, Transport};
 
 /// How long a connection may take.
 pub const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Connections that are kept for the next request, for each receiver; a sender rarely has more under way.
+/// Idle connections kept per receiver; a sender rarely has more in flight.
 const IDLE_MAX: usize = 16;
 /// The rest of a longer answer is not read.
 const ANSWER_MAX_BYTES: usize = 512 * 1024;
-/// How much of an answer is shown in logs and tables.
+/// The part of an answer that logs and tables show.
 const SHOWN_CHARS: usize = 200;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -47,22 +46,22 @@ pub enum SendError {
     /// Nothing was sent.
     #[error("no connection: {0}")]
     Connect(String),
-    /// Whether the request took effect is unknown.
+    /// It is unknown whether the request took effect.
     #[error("no answer in time")]
     TimeOut,
-    /// Whether the request took effect is unknown.
+    /// It is unknown whether the request took effect.
     #[error("connection lost: {0}")]
     Lost(String),
 }
 
 impl SendError {
-    /// Whether it is certain that the receiver has seen nothing.
+    /// Whether the receiver certainly got nothing.
     pub fn nothing_sent(&self) -> bool {
         matches!(self, Self::Target | Self::Connect(_))
     }
 }
 
-/// A JSON body to be posted under an Idempotency-Key, signed as Standard Webhooks defines it.
+/// A JSON body to post under an Idempotency-Key, signed as Standard Webhooks defines it.
 #[derive(Debug, Clone)]
 pub struct SignedRequest {
     target: String,
@@ -72,7 +71,7 @@ pub struct SignedRequest {
 }
 
 impl SignedRequest {
-    /// A request whose key is also its message id. Each secret signs; without one the request is not signed.
+    /// A request with its key as its message id. Each secret signs; without secrets the request is not signed.
     pub fn new(target: &str, key: Uuid, secrets: &[Secret], now_s: i64, body: Vec<u8>) -> Self {
         let headers = signed_headers(secrets, &key.to_string(), now_s, &body);
         Self { target: target.to_owned(), key, headers, body }
@@ -84,7 +83,7 @@ impl SignedRequest {
         Self { target: target.to_owned(), key, headers: signed_headers(secrets, id, now_s, &body), body }
     }
 
-    /// Adds headers, which are not signed.
+    /// Adds unsigned headers.
     #[must_use]
     pub fn with_headers(mut self, headers: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         self.headers.extend(headers);
@@ -97,7 +96,7 @@ impl SignedRequest {
 pub struct HttpAnswer {
     pub status: u16,
     pub retry_after: Option<Duration>,
-    /// Empty where it was too long, or broke off.
+    /// Empty if it was too long or incomplete.
     pub body: Bytes,
 }
 
@@ -115,24 +114,24 @@ pub struct HttpSender {
     idle: Mutex<HashMap<String, Vec<Link>>>,
 }
 
-/// An open connection, and the request that is to be sent over it.
+/// An open connection, and the request to send over it.
 pub struct PreparedRequest {
     origin: String,
     link: Link,
     request: Request<Full<Bytes>>,
 }
 
-/// Connection and sender in one place: polled by one task, the request reaches the socket without a change of threads.
+/// Connection and sender together: one task polls both, so the request reaches the socket without a change of threads.
 struct Link {
     sender: SendRequest<Full<Bytes>>,
     connection: Pin<Box<Connection<TokioIo<Transport>, Full<Bytes>>>>,
 }
 
 impl HttpSender {
-    /// Makes a connection for a request, or takes a kept one. Nothing is sent yet.
+    /// Opens a connection for a request, or takes a kept one. Sends nothing yet.
     ///
     /// # Errors
-    /// No connection within `CONNECT_MAX`, or a target that is no address: nothing was sent.
+    /// No connection within `CONNECT_MAX`, or an invalid address: nothing was sent.
     pub async fn prepare(&self, request: SignedRequest) -> Result<PreparedRequest, SendError> {
         let SignedRequest { target, key, headers, body } = request;
         let key = HeaderValue::from_str(&key.to_string()).map_err(|_| SendError::Target)?;
@@ -188,7 +187,7 @@ impl HttpSender {
         timeout(patience, asking).await.unwrap_or(Err(SendError::TimeOut))
     }
 
-    /// Addresses a request, and makes or takes a connection for it.
+    /// Addresses a request, and opens or takes a connection for it.
     async fn connect(&self, target: &str, mut request: Request<Full<Bytes>>) -> Result<PreparedRequest, SendError> {
         let uri: Uri = target.parse().map_err(|_| SendError::Target)?;
         let authority = uri.authority().ok_or(SendError::Target)?;
@@ -205,7 +204,7 @@ impl HttpSender {
         let link = match self.kept(&origin).await {
             Some(link) => link,
             None => {
-                // The resolver takes an IPv6 address without the brackets that a URL has around it.
+                // The resolver takes an IPv6 address without the brackets of a URL.
                 let host = authority.host().trim_matches(['[', ']']);
                 let address = (host, authority.port_u16().unwrap_or(port));
                 connect(address, tls).await.map_err(|error| SendError::Connect(error.to_string()))?
@@ -214,7 +213,7 @@ impl HttpSender {
         Ok(PreparedRequest { origin, link, request })
     }
 
-    /// A kept connection that the other end has not closed meanwhile.
+    /// A kept connection that is still open.
     async fn kept(&self, origin: &str) -> Option<Link> {
         loop {
             let mut link = self.idle.lock().get_mut(origin)?.pop()?;
@@ -224,7 +223,7 @@ impl HttpSender {
         }
     }
 
-    /// Keeps the connection of a request that is not sent after all.
+    /// Keeps the connection of a request that will not be sent.
     pub fn keep(&self, ready: PreparedRequest) {
         self.put_back(ready.origin, ready.link);
     }
@@ -237,15 +236,15 @@ impl HttpSender {
         }
     }
 
-    /// Sends, and reads the answer. The first poll of this future writes the whole request to the socket, as long as it fits in
-    /// the socket's buffer.
+    /// Sends, and reads the answer. The first poll of this future writes the whole request to the socket, if it fits into the
+    /// socket's buffer.
     ///
     /// # Errors
-    /// No answer within `patience`, or a lost connection: whether the request took effect is unknown.
+    /// No answer within `patience`, or a lost connection: it is unknown whether the request took effect.
     pub async fn send(&self, ready: PreparedRequest, patience: Duration) -> Result<HttpAnswer, SendError> {
         let PreparedRequest { origin, mut link, request } = ready;
         let ended = timeout(patience, link.exchange(request)).await.unwrap_or(Err(SendError::TimeOut))?;
-        // A connection on which anything failed, or that was closed behind the answer, is not used again.
+        // A connection is not reused after a failure, or after it was closed with the answer.
         if let (answer, true) = ended {
             self.put_back(origin, link);
             return Ok(answer);
@@ -255,7 +254,7 @@ impl HttpSender {
 }
 
 impl Link {
-    /// The answer, and whether the connection can be used again.
+    /// The answer, and whether the connection can be reused.
     async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<(HttpAnswer, bool), SendError> {
         let lost = |error: hyper::Error| SendError::Lost(error.to_string());
         let sender = &mut self.sender;
@@ -263,7 +262,7 @@ impl Link {
             let response = sender.send_request(request).await.map_err(lost)?;
             let status = response.status().as_u16();
             let retry_after = response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.trim().parse().ok());
-            // An answer that is too long, or breaks off, counts: its status has been read.
+            // A truncated answer counts: its status has been read.
             let body = Limited::new(response.into_body(), ANSWER_MAX_BYTES).collect().await;
             let whole = body.is_ok();
             let body = body.map(|b| b.to_bytes()).unwrap_or_default();
@@ -274,7 +273,7 @@ impl Link {
         tokio::select! {
             biased;
             answer = &mut answer => answer,
-            // Closed: the answer may have come with it.
+            // Closed: the answer may have arrived with the close.
             _ = &mut self.connection => answer.await.map(|(answer, _)| (answer, false)),
         }
     }

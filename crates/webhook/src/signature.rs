@@ -1,4 +1,4 @@
-//! Signed messages, as Standard Webhooks has them: HMAC-SHA256 over id, timestamp and raw body. Pure: time is a parameter.
+//! Signed messages as Standard Webhooks defines them: HMAC-SHA256 over id, timestamp and raw body. Pure: time is a parameter.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,10 +6,10 @@ use hmac::digest::CtOutput;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// How far a message's time may be from now, in both directions.
+/// The greatest difference between a message's time and now, in both directions.
 pub const TOLERANCE_S: i64 = 300;
-/// So many signatures of a message are looked at, the first ones. A sender signs with one secret, or with two while they are
-/// changed; the others leave room for signatures of other versions.
+/// Only the first signatures of a message are checked, up to this number. A sender signs with one secret, or with two during a change.
+/// The others leave room for signatures of other versions.
 pub const SIGNATURES_MAX: usize = 4;
 /// The longest header `webhook-signature`, and the longest id of a message.
 const HEADER_MAX_BYTES: usize = 1024;
@@ -17,8 +17,8 @@ const ID_MAX_BYTES: usize = 256;
 
 type HmacSha256 = Hmac<Sha256>;
 
-/// A secret that both ends share: `whsec_` and base64 of 24 to 64 bytes. It is kept as the state of an HMAC that has read the
-/// key, which each message continues from.
+/// A shared secret: `whsec_` and base64 of 24 to 64 bytes. It is kept as the state of an HMAC after the key; each message continues from
+/// there.
 #[derive(Clone)]
 pub struct Secret(HmacSha256);
 
@@ -69,7 +69,7 @@ impl Secret {
     }
 }
 
-/// The headers that a signed message carries, with a signature by each secret; none without a secret.
+/// The headers of a signed message, with a signature by each secret; none without a secret.
 pub fn signed_headers(secrets: &[Secret], id: &str, now_s: i64, body: &[u8]) -> Vec<(&'static str, String)> {
     if secrets.is_empty() {
         return Vec::new();
@@ -82,12 +82,11 @@ pub fn signed_headers(secrets: &[Secret], id: &str, now_s: i64, body: &[u8]) -> 
     ]
 }
 
-/// Checks that one of a message's first four signatures is by one of `keys`: the current one, or during a change the former
-/// one. The body is read once for each key, however many signatures there are, and not at all without a signature that could
-/// be right.
+/// Checks that one of a message's first four signatures is by one of `keys`: the current key, or during a change the former one. The
+/// body is read once for each key, however many signatures there are. Without any well-formed signature it is not read at all.
 ///
 /// # Errors
-/// Headers that are missing or malformed, a time more than 300 s from `now_s`, or no signature by a known key.
+/// Missing or malformed headers, a time more than 300 s from `now_s`, or no signature by a known key.
 pub fn verify(
     keys: &[Secret],
     id: &str,
@@ -115,9 +114,9 @@ pub fn verify(
     if is_ours { Ok(()) } else { Err(SignatureError::NotOurs) }
 }
 
-/// A signature of version 1: `v1,` and the base64 of 32 bytes. `None` for what is none, and for other versions.
+/// A signature of version 1: `v1,` and the base64 of 32 bytes. `None` for malformed ones, and for other versions.
 fn parse_signature(text: &str) -> Option<CtOutput<HmacSha256>> {
-    // No longer text is decoded.
+    // Longer text is not decoded.
     let base64 = text.strip_prefix("v1,").filter(|base64| base64.len() == 44)?;
     let bytes: [u8; 32] = STANDARD.decode(base64).ok()?.try_into().ok()?;
     Some(CtOutput::new(bytes.into()))
@@ -134,7 +133,7 @@ mod tests {
         pub(super) static COMPUTED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// What the work returns, and how many HMACs it has computed.
+    /// The result of the work, and the number of HMACs that it computed.
     fn counted<T>(work: impl FnOnce() -> T) -> (T, usize) {
         let before = COMPUTED.get();
         let result = work();
@@ -154,7 +153,7 @@ mod tests {
         verify(&[key()], ID, &AT.to_string(), signatures, body, now_s)
     }
 
-    /// The vector that the Standard Webhooks libraries are tested with.
+    /// The test vector of the Standard Webhooks libraries.
     #[test]
     fn the_published_vector_holds() {
         assert_eq!(key().sign(ID, AT, BODY), SIGNATURE);
@@ -187,7 +186,7 @@ mod tests {
         assert_eq!(verify(&[key()], "", "1614265330", SIGNATURE, BODY, AT), Err(SignatureError::Malformed));
     }
 
-    /// An unsigned message is refused before its body is read, so that a large body costs no more than a small one.
+    /// An unsigned message is refused before its body is read: a large body costs no more than a small one.
     #[test]
     fn without_a_signature_that_could_be_right_no_hmac_is_computed() {
         let short = format!("v1,{}", STANDARD.encode([7; 31]));
@@ -196,7 +195,7 @@ mod tests {
             let refused = counted(|| check(signatures, BODY, AT));
             assert_eq!(refused, (Err(SignatureError::Malformed), 0), "{signatures}");
         }
-        // Four empty ones hide what comes after them.
+        // Four empty ones hide the following ones.
         assert_eq!(counted(|| check(&format!("v1, v1, v1, v1, {SIGNATURE}"), BODY, AT)).1, 0);
         let old = counted(|| check(SIGNATURE, BODY, AT + 301));
         assert_eq!(old, (Err(SignatureError::NotNow), 0));
@@ -215,7 +214,7 @@ mod tests {
         }
         let too_long = format!("{many} {}", wrong(21));
         assert_eq!(counted(|| check(&too_long, BODY, AT)), (Err(SignatureError::Malformed), 0));
-        // The fourth is looked at, and the fifth is not.
+        // The fourth is checked, and the fifth is not.
         let three = [wrong(1), wrong(2), wrong(3)].join(" ");
         assert_eq!(check(&format!("{three} {SIGNATURE}"), BODY, AT), Ok(()));
         assert_eq!(check(&format!("{four} {SIGNATURE}"), BODY, AT), Err(SignatureError::NotOurs));

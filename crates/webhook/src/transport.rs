@@ -1,7 +1,7 @@
-//! What a request travels on: TCP, or TLS over it.
+//! The transport of a request: TCP, or TLS over TCP.
 //!
-//! A receiver's certificate must be signed by an authority that this machine trusts. SSL_CERT_FILE and SSL_CERT_DIR name other
-//! authorities in their place, such as a bank's own.
+//! A receiver's certificate must be signed by an authority that this machine trusts. SSL_CERT_FILE and SSL_CERT_DIR replace these, for
+//! example by a bank's own authority.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
