@@ -16,7 +16,7 @@ use super::book::Send;
 use super::event::Outcome;
 use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
-/// The most callbacks under way at once, so that a receiver that hangs does not use up the machine's sockets.
+/// The most callbacks in flight at once, so that a receiver that hangs does not use up the machine's sockets.
 const UNDER_WAY_MAX: usize = 64;
 /// How long the receiver may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -36,7 +36,7 @@ pub struct Journal {
     writer: Mutex<Option<JoinHandle<io::Result<()>>>>,
 }
 
-/// Lines that wait for the writer. The server bounds the requests under way, and so the lines.
+/// Lines that wait for the writer. The server bounds the requests in flight, and so the lines.
 #[derive(Default)]
 struct WriteQueue {
     waiting: Mutex<Waiting>,
