@@ -1,4 +1,4 @@
-//! The actions of the model, and when each can happen. Each names its rule and the code that it stands for.
+//! The actions of the model, and their conditions. Each names its rule and the code that it models.
 
 use super::orders::{ORDERS, Order, Orders};
 use super::state::{
@@ -6,42 +6,41 @@ use super::state::{
 };
 use super::variants::World;
 
-/// The number of an action is the instance, the order or the group that it concerns; with two, the instance comes first.
+/// The number of an action is its instance, order or group. With two numbers, the instance comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     // ---- a purchase
-    /// Rules 1, 2 and 13: sale::purchase, gate::reserve, lua/reserve.lua. A call with requests, or their repeats.
+    /// Rules 1, 2 and 13: sale::purchase, gate::reserve, lua/reserve.lua. A call with requests, or with repeats of them.
     Reserve(usize, Orders),
     /// Rule 13: gate::reserve. A request that is answered "sold out" from memory.
     AnswerSoldOut(usize, Order),
-    /// Rules 3 and 4: ledger::orders::commit, ledger::orders::insert. The records of a call are inserted, or the epoch
-    /// refuses them.
+    /// Rules 3 and 4: ledger::orders::commit, ledger::orders::insert. The records of a call are inserted, or refused because of the epoch.
     Commit(usize),
     /// Rule 4: the row of a group is refused, and its orders become groups of one, one by one.
     BeginOneByOne(usize),
-    /// Rule 4: the next of these rows is inserted, or the epoch refuses it.
+    /// Rule 4: the next of these rows is inserted, or refused because of the epoch.
     CommitNext(usize),
-    /// Rule 4: ledger::orders::committer, `Committed::Unknown`. The insert is under way, and its sender waits no longer.
+    /// Rule 4: ledger::orders::committer, `Committed::Unknown`. The insert is in flight, and its sender has given up.
     LoseCommit(usize),
     /// Rule 3: an insert arrives after its sender gave up.
     CommitLateInsert(Order),
-    /// Rule 4: such an insert never arrives.
+    /// Rule 4: such a late insert never arrives.
     DropLateInsert(Order),
-    /// Rule 3: the same of a group's insert.
+    /// Rule 3: a late insert of a group arrives.
     CommitLateGroup,
-    /// Rule 4: the same of a group's insert.
+    /// Rule 4: a late insert of a group never arrives.
     DropLateGroup,
-    /// Rule 3: sale::purchase. The 202s leave.
+    /// Rule 3: sale::purchase. The 202s are sent.
     Answer(usize),
     /// Rule 5: sale::confirmer, lua/confirm.lua.
     Confirm(usize),
 
     // ---- from a group of one to its order, and the end of the order
-    /// Rule 6: sale_work::relay. The message is published and confirmed, and the row marked `sent`.
+    /// Rule 6: sale_work::relay. The message is published and confirmed, and the row is marked `sent`.
     Relay(Order),
     /// Rule 6: the message is published, and the relay dies before it marks the row.
     RelayAndDie(Order),
-    /// Rule 6: ledger::outbox. A row that was sent and not processed is pending again.
+    /// Rule 6: ledger::outbox. A row that was sent but not processed becomes pending again.
     Resend(Order),
     /// Rule 7: sale_work::fulfil, ledger::orders::one.
     Fulfil(Order),
@@ -53,7 +52,7 @@ pub enum Action {
     Cancel(Order),
     /// Rule 9: sale_work::release, lua/release.lua, at one of the servers.
     Release(usize, Order),
-    /// Rule 9: ledger::outbox. The release row is done, if the epoch still stands.
+    /// Rule 9: ledger::outbox. The release row is done, if the epoch is still current.
     SettleRelease,
 
     // ---- from the group to its orders
@@ -63,25 +62,25 @@ pub enum Action {
     RelayGroupAndDie(usize),
     /// Rule 6: ledger::outbox.
     ResendGroup(usize),
-    /// Rule 7: sale_work::fulfil, ledger::orders::groups. All orders are made in one transaction; or that cannot be, and a
-    /// worker is about to split the group.
+    /// Rule 7: sale_work::fulfil, ledger::orders::groups. All orders are made in one transaction. If that is impossible, a worker will
+    /// split
+    /// the group.
     SettleGroup(usize),
     /// Rule 7: the same, but the acknowledgement is lost.
     SettleGroupUnacked(usize),
     /// Rule 7: the transaction fails for a reason of its own, such as a member that cannot be written.
     FailGroup(usize),
-    /// Rule 7: ledger::orders::groups. The group is closed, and its orders become groups of one.
+    /// Rule 7: ledger::orders::groups. The group is closed, and its orders get groups of one.
     SplitGroup(usize),
     /// Rule 7: the second half of a split. Only a broken variant has two.
     InsertSplitRows(usize),
 
-    // ---- what a dead process left half done
+    // ---- the work of a dead process
     /// Rule 12: the reconciler reads the epoch in a call of its own. Only a broken variant does so.
     ReconcileReadEpoch(usize),
     /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
     ReconcileList(usize, Order),
-    /// Rule 12: sale_work::reconcile, ledger::orders::commit. There was no record when the reconciler looked; there may be one
-    /// now.
+    /// Rule 12: sale_work::reconcile, ledger::orders::commit. When the reconciler looked, there was no record; by now there may be one.
     ReconcileInsert,
     /// Rule 12: there is a record, and the reconciler writes none.
     ReconcileKnown,
@@ -103,42 +102,42 @@ pub enum Action {
     Open(usize),
     /// Rule 11: ledger::sales::epochs. The run id is recorded with the epoch.
     Record(usize),
-    /// Rule 10: the server of this refill's connection is gone.
+    /// Rule 10: the server of this refill's connection is lost.
     LoseConnection(usize),
 
     // ---- time
-    /// Rule 13: an instance's cached "sold out" ends.
+    /// Rule 13: an instance's cached "sold out" expires.
     ForgetSoldOut(usize),
-    /// Rule 13: `returning_at_ms` has come. It never comes before every cached "sold out" has ended.
+    /// Rule 13: `returning_at_ms` has passed. It is never earlier than the end of every cached "sold out".
     ReturnUnits(usize),
 
     // ---- faults
     /// An instance dies between any two of its steps.
     KillInstance(usize),
-    /// The reconciler, the releaser and a worker that is about to split a group die.
+    /// The reconciler, the releaser, and a worker that is about to split a group die.
     KillWorkers,
     /// Redis writes its memory to disk. Between two of these, every write may be lost.
     Fsync,
-    /// Rule 10: Redis crashes and starts again with the data on its disk.
+    /// Rule 10: Redis crashes and restarts with the data on its disk.
     Crash,
-    /// Rule 10: Redis is demoted, reads the memory of a replica that lags behind, and is promoted again.
+    /// Rule 10: Redis is demoted, reads the memory of a lagging replica, and is promoted again.
     TakeOver,
     /// Rule 10: Redis changes its replication id and loses nothing: its first replica attaches, or its backlog expires.
     NewId,
-    /// Rule 10: a replica that lags behind is promoted while its master goes on.
+    /// Rule 10: a lagging replica is promoted while its master keeps running.
     Split,
-    /// Rule 10: the keys are deleted, and the server goes on.
+    /// Rule 10: the keys are deleted, and the server keeps running.
     Flush,
 }
 
 impl World {
-    /// Whether this Redis server serves the epoch that the ledger names, on the run that the ledger names.
+    /// Whether this Redis server serves the ledger's epoch, on the ledger's run.
     pub fn is_complete(&self, s: &State, master: usize) -> bool {
         let redis = &s.redis[master];
         s.ledger.run == redis.run && redis.serves(self) && redis.now.epoch == s.ledger.epoch
     }
 
-    /// Adds what the system does by itself, sooner or later.
+    /// Adds the actions of the system itself. They happen sooner or later.
     pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
         let serving: Vec<usize> = s.masters().filter(|master| s.redis[*master].serves(self)).collect();
         for i in 0..INSTANCES {
@@ -201,7 +200,7 @@ impl World {
         }
     }
 
-    /// Adds what buyers ask for, and which faults happen, within the budget.
+    /// Adds requests of buyers, and faults, within the budget.
     pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
         for i in 0..self.selling {
             let from_memory =

@@ -1,5 +1,5 @@
-//! Rule 13 under clocks that are set: a unit that comes back is not sold while an instance may remember "sold out", and not
-//! much later. Time is in ticks; PostgreSQL's clock is the real time, and Redis's is off by what it was set to.
+//! Rule 13 when clocks are set: a returned unit is not sold while an instance may remember "sold out", and not much later. Time is in
+//! ticks. PostgreSQL's clock is the real time; Redis's clock is wrong by its setting.
 
 use stateright::{Model, Property};
 
@@ -17,23 +17,23 @@ const NOT_TOO_LATE: &str = "a unit is sold soon after";
 
 #[derive(Clone, Copy, Default)]
 struct Clocks {
-    /// Redis's clock alone decides when a unit comes back.
+    /// Redis's clock alone decides when a unit returns.
     redis_alone: bool,
-    /// The memory is granted by the clock that the sale goes by, and not by the later one of the two.
+    /// The memory is granted by the sale's clock, and not by the later one of both clocks.
     granted_by_one: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct State {
     now: i8,
-    /// How far Redis's clock is off.
+    /// The error of Redis's clock.
     off: i8,
     /// The sale's fields clock_ms and sold_out_until_ms.
     clock: i8,
     sold_out_until: i8,
-    /// returning_at_ms, while a unit is kept back.
+    /// returning_at_ms, while a unit is held back.
     returning_at: Option<i8>,
-    /// Until when an instance remembers "sold out", by its own clock, which cannot be set.
+    /// Until when an instance remembers "sold out", by its own clock, which is never set.
     remembered_until: i8,
     granted: bool,
     returned: bool,
@@ -44,16 +44,16 @@ struct State {
 enum Action {
     Tick,
     SetRedisClock(i8),
-    /// reserve.lua finds no unit, and lets an instance remember that.
+    /// reserve.lua finds no unit, and allows an instance to remember that.
     Grant,
-    /// release.lua keeps a unit back.
+    /// release.lua holds a unit back.
     Release,
     /// reserve.lua puts the unit on sale.
     Return,
 }
 
 impl Clocks {
-    /// sale_begin.lua, `sale_clock`: the sale's clock, and the earliest that it can be.
+    /// sale_begin.lua, `sale_clock`: the sale's clock, and its earliest possible value.
     fn sale_clock(&self, state: &State) -> (i8, i8) {
         let redis = state.now + state.off;
         let now = if (redis - state.now).abs() > CLOCK_OFF && !self.redis_alone { state.now } else { redis };
@@ -114,7 +114,7 @@ impl Model for Clocks {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(NOT_TOO_EARLY, |_, state: &State| !state.too_early),
-            // However Redis's clock is set: both it and the sale's clock may be off by CLOCK_OFF.
+            // For any setting of Redis's clock: both it and the sale's clock may be wrong by CLOCK_OFF.
             Property::always(NOT_TOO_LATE, |model: &Self, state: &State| {
                 let due = state.remembered_until + 2 * CLOCK_OFF;
                 state.returning_at.is_none() || state.now < due || model.may_return(state)

@@ -1,4 +1,4 @@
-//! The configurations. Each is small enough to be explored completely; together they cover the protocol.
+//! The configurations. Each is small enough for a complete search; together they cover the protocol.
 
 use super::properties::*;
 use super::state::Budget;
@@ -19,7 +19,7 @@ pub const DELIVERY: World = World {
     ..World::NO_FAULTS
 };
 
-/// Redis loses writes, and two instances refill it at once while others sell.
+/// Redis loses writes. Two instances refill it at the same time while others sell.
 pub const TWO_REFILLS: World = World {
     total: 1,
     budget: Budget { requests: [1, 1, 0], crashes: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
@@ -29,7 +29,7 @@ pub const TWO_REFILLS: World = World {
     ..World::NO_FAULTS
 };
 
-/// Redis loses writes twice, the second time at any moment, also during a refill. Inserts arrive late.
+/// Redis loses writes twice, the second time at any moment, even during a refill. Inserts arrive late.
 pub const LOST_TWICE: World = World {
     budget: Budget { requests: [2, 1, 0], crashes: 2, fsyncs: 2, lost_commits: 1, ..World::NO_FAULTS.budget },
     total: 1,
@@ -39,8 +39,7 @@ pub const LOST_TWICE: World = World {
     ..World::NO_FAULTS
 };
 
-/// Redis is demoted and promoted again with an older memory, and changes its replication id without any loss before or after
-/// that.
+/// Redis is demoted, and promoted again with an older memory. Before or after that it changes its replication id without any loss.
 pub const TAKEN_OVER: World = World {
     budget: Budget { requests: [1, 1, 0], takeovers: 1, fsyncs: 1, new_ids: 2, ..World::NO_FAULTS.budget },
     total: 1,
@@ -60,7 +59,7 @@ pub const TAKEN_OVER_IN_A_REFILL: World = World {
     ..World::NO_FAULTS
 };
 
-/// Redis changes its replication id again and again and loses nothing: nothing is refilled.
+/// Redis changes its replication id several times and loses nothing: nothing is refilled.
 pub const NEW_IDS: World = World {
     budget: Budget { requests: [2, 1, 1], new_ids: 3, cancels: 1, ..World::NO_FAULTS.budget },
     max_epoch: 1,
@@ -69,8 +68,8 @@ pub const NEW_IDS: World = World {
     ..World::NO_FAULTS
 };
 
-/// A replica that lags behind is promoted while its master goes on: two instances sell and refill at one server each, and the
-/// workers meet both.
+/// A lagging replica is promoted while its master keeps running. Two instances sell and refill, each at one server; the workers meet
+/// both servers.
 pub const TWO_MASTERS: World = World {
     total: 1,
     budget: Budget { requests: [2, 1, 0], splits: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
@@ -80,7 +79,7 @@ pub const TWO_MASTERS: World = World {
     ..World::NO_FAULTS
 };
 
-/// The same with an order that ends.
+/// The same, with an order that ends.
 pub const TWO_MASTERS_RETURNS: World =
     World { budget: Budget { requests: [1, 0, 0], cancels: 1, ..TWO_MASTERS.budget }, ..TWO_MASTERS };
 
@@ -95,7 +94,7 @@ pub const FLUSHED: World = World {
     ..World::NO_FAULTS
 };
 
-/// Orders are cancelled, their units are sold again, and requests are repeated after the end of their order.
+/// Orders are cancelled, their units are sold again, and requests are repeated after their order has ended.
 pub const RETURNS: World = World {
     total: 1,
     per_user: 1,
@@ -113,7 +112,7 @@ pub const RETURNS_LOST: World = World {
     ..World::NO_FAULTS
 };
 
-/// An order ends while Redis is open at an epoch that is no longer the ledger's.
+/// An order ends while Redis is open at an outdated epoch.
 pub const RETURNS_LOST_TWICE: World = World {
     budget: Budget { requests: [1, 1, 0], cancels: 1, crashes: 2, fsyncs: 1, ..World::NO_FAULTS.budget },
     total: 1,
@@ -123,7 +122,7 @@ pub const RETURNS_LOST_TWICE: World = World {
     ..World::NO_FAULTS
 };
 
-/// Instances cache "sold out" while units come back and buyers ask for more than the stock has.
+/// Instances cache "sold out" while units return and buyers ask for more than the stock.
 pub const SOLD_OUT_CACHED: World = World {
     budget: Budget { requests: [1, 1, 1], cancels: 1, ..World::NO_FAULTS.budget },
     caches_sold_out: true,

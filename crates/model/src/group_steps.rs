@@ -1,12 +1,12 @@
-//! What becomes of groups (rules 6 and 7): a group is relayed, and settled as a whole or split. Workers may die between any two
-//! steps, and two may have the same group.
+//! The life of groups (rules 6 and 7): a group is relayed, then settled as a whole or split. Workers may die between any two steps, and
+//! two workers may have the same group.
 
 use super::actions::Action;
 use super::state::{GROUPS, GroupStatus, OutboxRow, Splitter, State};
 use super::variants::World;
 
 impl World {
-    /// Adds what the system does with groups by itself.
+    /// Adds the actions of the system itself on groups.
     pub fn group_actions(&self, s: &State, out: &mut Vec<Action>) {
         if !s.late_group.0.is_empty() {
             out.extend([Action::CommitLateGroup, Action::DropLateGroup]);
@@ -29,7 +29,7 @@ impl World {
         }
     }
 
-    /// Adds what may go wrong with groups, within the budget.
+    /// Adds faults of groups, within the budget.
     pub fn group_faults(&self, s: &State, out: &mut Vec<Action>) {
         for group in 0..GROUPS {
             let (row, queued) = (s.ledger.groups[group].outbox_row, s.group_queue[group]);
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// A group is settled, or a worker finds that it cannot be settled as a whole. That worker keeps the message.
+    /// Settles a group. If a worker finds that impossible, it keeps the message.
     pub fn settle_group(&self, s: &mut State, group: usize) {
         if s.ledger.settle_group(self, group) || self.variant.group_never_split {
             s.group_queue[group] = false;
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// The message is not acknowledged here: it comes again, and is acknowledged because the group is closed.
+    /// The message is not acknowledged here: it is delivered again, and then acknowledged because the group is closed.
     pub fn split_group(&self, s: &mut State, group: usize) {
         s.splitter = Splitter::Idle;
         let is_closed = s.ledger.groups[group].outbox_row == OutboxRow::Processed;

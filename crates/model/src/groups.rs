@@ -1,10 +1,10 @@
-//! Purchase groups (rules 3 to 7, 11 and 12): the winners of a call share a row, and are settled together. Repeats, the reconciler and
-//! a group that is refused or split write groups of one, whose id is the order's. So an order may have two records, and everything counts
-//! it once. In the model, `ones` are the groups of one.
+//! Purchase groups (rules 3 to 7, 11 and 12): the winners of a call share a row, and are settled together. Repeats, the reconciler, and
+//! groups that are refused or split write groups of one, with the order's id. So an order may have two records, and counts only once. In
+//! the model, `ones` are the groups of one.
 //!
-//! The model leaves out what is no step of its own here: several groups in one message or transaction, which are settled one by
-//! one when they cannot be settled together; parking; and groups that expire together. Two transactions about one order are two
-//! steps, because the key of `orders` makes the later one fail and begin anew.
+//! The model leaves out things that add no step: several groups in one message or transaction (if they cannot be settled together, they are
+//! settled one by one), parking, and groups that expire together. Two transactions on one order are two steps: the key of `orders`
+//! makes the later one fail and start again.
 
 use super::properties::*;
 use super::state::Budget;
@@ -13,14 +13,14 @@ use super::{explore, refute};
 
 const CALLS_OF_TWO: World = World { batch_max: 2, ..World::NO_FAULTS };
 
-/// Instances die between any two steps, while another serves the repeats. PostgreSQL refuses the row of a group.
+/// Instances die between any two steps, while another instance serves the repeats. PostgreSQL refuses the row of a group.
 const CRASHES: World = World {
     budget: Budget { requests: [2, 1, 0], deaths: 1, refused_groups: 1, ..World::NO_FAULTS.budget },
     shows: &[ALL_SOLD, WHOLE, SPLIT, TWO_RECORDS],
     ..CALLS_OF_TWO
 };
 
-/// The same where the outcome of a commit is unknown, or the insert of a group arrives late.
+/// The same, with a commit of unknown outcome, or a late insert of a group.
 const UNKNOWN_OUTCOME: World =
     World { budget: Budget { requests: [2, 1, 0], deaths: 1, lost_commits: 1, ..World::NO_FAULTS.budget }, ..CRASHES };
 
@@ -40,7 +40,7 @@ const DELIVERY: World = World {
     ..CALLS_OF_TWO
 };
 
-/// Any of three orders has a row of its own, or ends, before the group is settled.
+/// Before the group is settled, any of three orders gets its own row, or ends.
 const THREE: World = World {
     total: 3,
     orders: [(0, 1), (0, 1), (1, 1)],
@@ -51,7 +51,7 @@ const THREE: World = World {
     ..World::NO_FAULTS
 };
 
-/// Orders are cancelled and their units sold again, before the insert of their group arrives or their other record is settled.
+/// Orders are cancelled and their units sold again, before their group's insert arrives or their other record is settled.
 const RETURNS: World = World {
     orders: [(0, 1), (1, 1), (2, 1)],
     budget: Budget { requests: [2, 1, 1], cancels: 1, lost_commits: 1, ..World::NO_FAULTS.budget },
@@ -60,7 +60,7 @@ const RETURNS: World = World {
     ..CALLS_OF_TWO
 };
 
-/// The sale is refilled while groups wait, and while orders have two records.
+/// The sale is refilled while groups are pending, and while orders have two records.
 const REFILL: World = World {
     total: 3,
     budget: Budget { requests: [1, 1, 0], flushes: 1, cancels: 1, ..World::NO_FAULTS.budget },
@@ -69,14 +69,14 @@ const REFILL: World = World {
     ..CALLS_OF_TWO
 };
 
-/// The same while a group is being committed, and another buyer asks.
+/// The same during the commit of a group, while another buyer asks.
 const OVERTAKEN_BY_REFILL: World = World {
     budget: Budget { requests: [1, 1, 1], flushes: 1, lost_commits: 1, ..World::NO_FAULTS.budget },
     shows: &[OVERTAKEN, REFILLED, TWO_RECORDS],
     ..REFILL
 };
 
-/// The same with buyers who ask again after the refill.
+/// The same, with buyers who ask again after the refill.
 const WON_AGAIN: World =
     World { budget: Budget { requests: [2, 2, 0], ..OVERTAKEN_BY_REFILL.budget }, ..OVERTAKEN_BY_REFILL };
 
@@ -120,7 +120,7 @@ fn groups_won_again_after_a_refill() {
     explore("groups won again after a refill", WON_AGAIN);
 }
 
-/// Each test breaks one rule in a configuration that holds, and must find a violation.
+/// Each test breaks one rule in a sound configuration, and must find a violation.
 macro_rules! refuted {
     ($($test:ident: $rule:ident, $property:expr, $world:expr;)*) => {$(
         #[test]

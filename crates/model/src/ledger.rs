@@ -5,33 +5,33 @@ use super::state::{Epoch, GroupRow, GroupStatus, Ledger, OutboxRow, Release, Run
 use super::variants::World;
 
 impl Ledger {
-    /// Whether units are held for this order, or promised to it.
+    /// Whether units are held or promised for this order.
     pub fn is_live(&self, order: Order) -> bool {
         self.is_promised(order) || self.orders[order] == Status::PendingPayment
     }
 
-    /// Whether a record of this order has still to become the order.
+    /// Whether a record of this order has not yet become the order.
     pub fn is_promised(&self, order: Order) -> bool {
         !self.is_made(order) && self.unsettled_records(order) > 0
     }
 
-    /// Whether there is the order, of whatever status.
+    /// Whether the order exists, with any status.
     pub fn is_made(&self, order: Order) -> bool {
         self.orders[order] != Status::None
     }
 
-    /// The records that are not settled: the group of one, and the place in a larger group. They may be two although the order is made.
+    /// The number of unsettled records: the group of one, and the place in a larger group. It can be two even if the order is made.
     pub fn unsettled_records(&self, order: Order) -> u8 {
         let has = |group: &GroupRow| group.status == GroupStatus::Open && group.members.has(order);
         self.unsettled_rows(order) + self.groups.iter().map(|group| u8::from(has(group))).sum::<u8>()
     }
 
-    /// The same of groups of one.
+    /// The same, for groups of one.
     fn unsettled_rows(&self, order: Order) -> u8 {
         u8::from(matches!(self.ones[order], OutboxRow::Pending | OutboxRow::Sent))
     }
 
-    /// Whether the order has a purchase record, settled or not. The places in a group that was split are no records any more.
+    /// Whether the order has a purchase record, settled or not. Places in a split group are no longer records.
     pub fn has_record(&self, order: Order) -> bool {
         let counts = |group: &GroupRow| matches!(group.status, GroupStatus::Open | GroupStatus::Settled);
         self.ones[order] != OutboxRow::None || self.groups.iter().any(|group| counts(group) && group.members.has(order))
@@ -41,7 +41,7 @@ impl Ledger {
         matches!(self.orders[order], Status::Cancelled | Status::Rejected)
     }
 
-    /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Says whether it is there.
+    /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Returns whether it exists.
     pub fn insert(&mut self, order: Order, epoch: Epoch) -> bool {
         if self.epoch == epoch && self.ones[order] == OutboxRow::None {
             self.ones[order] = OutboxRow::Pending;
@@ -49,8 +49,7 @@ impl Ledger {
         self.ones[order] != OutboxRow::None
     }
 
-    /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Says
-    /// whether they stand.
+    /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns whether they exist.
     pub fn insert_group(&mut self, world: &World, members: Orders, epoch: Epoch) -> bool {
         let agreed = self.epoch == epoch || world.variant.group_without_epoch;
         let free = |group: &&mut GroupRow| agreed && group.status == GroupStatus::None;
@@ -65,7 +64,7 @@ impl Ledger {
             return; // processed before: its dedup row exists
         }
         if self.is_made(order) && !world.variant.second_record_makes_again {
-            // The order was made from its larger group: the group of one ends without an effect.
+            // The order was made from its larger group: the group of one ends without effect.
             if !world.variant.second_record_left_open {
                 self.ones[order] = OutboxRow::Processed;
             }
@@ -86,14 +85,13 @@ impl Ledger {
         }
     }
 
-    /// Takes an order's units from the stock, and counts them for its buyer.
+    /// Takes an order's units from the stock, and counts them for the buyer.
     fn take(&mut self, world: &World, order: Order) {
         self.stock -= world.units(order);
         self.counted[world.buyer_number(order)] += world.units(order);
     }
 
-    /// Whether all orders of a group can be made together: there is none of them yet, the stock suffices, and no buyer gets
-    /// more than the limit.
+    /// Whether all orders of a group can be made together: none exists yet, the stock suffices, and no buyer exceeds the limit.
     pub fn can_settle(&self, world: &World, group: usize) -> bool {
         let members = self.groups[group].members;
         let within = |order: Order| {
@@ -105,7 +103,7 @@ impl Ledger {
         enough && members.iter().all(|order| within(order) && is_new(order))
     }
 
-    /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` when that cannot be, and nothing has changed.
+    /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` if that is impossible; nothing has changed then.
     pub fn settle_group(&mut self, world: &World, group: usize) -> bool {
         if self.groups[group].outbox_row == OutboxRow::Processed {
             return true; // settled or split before
@@ -128,7 +126,7 @@ impl Ledger {
         self.groups[group].outbox_row = OutboxRow::Processed;
     }
 
-    /// Rule 7, ledger::orders::groups: ends a group, and gives a group of one to each of its orders that is not made.
+    /// Rule 7, ledger::orders::groups: closes a group, and gives a group of one to each of its orders that is not made.
     pub fn split_group(&mut self, world: &World, group: usize) {
         if self.groups[group].outbox_row == OutboxRow::Processed && !world.variant.split_unclaimed {
             return; // settled or split meanwhile
@@ -146,7 +144,7 @@ impl Ledger {
         }
     }
 
-    /// No transaction of ours: makes the orders of a group but for the first, which has failed, and closes it.
+    /// Not a transaction of ours: closes a group, and makes all its orders except the first, which has failed.
     pub fn settle_part(&mut self, world: &World, group: usize) {
         for order in self.groups[group].members.iter().skip(1) {
             if !self.is_made(order) && self.stock >= world.units(order) {
@@ -188,7 +186,7 @@ impl Ledger {
             true => self.unsettled_rows(order),
             false => self.unsettled_records(order),
         };
-        // Each order counts once, and not if it is made: then the stock is without its units.
+        // Each order counts once. A made order does not count: its units have left the stock.
         let times = |order: Order| match records(order) {
             _ if self.is_made(order) && !variant.refill_counts_the_made => 0,
             records if variant.refill_counts_twice => records,
@@ -207,7 +205,7 @@ impl Ledger {
         from
     }
 
-    /// Rule 11, ledger::sales::epochs: records the run that the epoch is filled on, unless another refill has raised it.
+    /// Rule 11, ledger::sales::epochs: records the run on which the epoch was filled, unless another refill has raised the epoch.
     pub fn record(&mut self, epoch: Epoch, run: Run) -> bool {
         let is_current = self.epoch == epoch;
         if is_current {

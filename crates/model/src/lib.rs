@@ -1,10 +1,10 @@
-//! A model of the purchase protocol (docs/protocol.md): explores every interleaving within bounds, and finds no broken promise.
+//! A model of the purchase protocol (docs/protocol.md): a search of every interleaving within bounds, for broken promises.
 //!
-//! The model leaves out money, windows, limits of requests, unlimited stock, and a PostgreSQL that forgets. Shards, waves, pauses,
-//! clocks, and several sales on one server have models of their own. A call to Redis serves one buyer, but in `groups`
-//! several, whose purchases are committed as a group. `lua_histories` holds what is transcribed of the scripts against their files.
-//! A script or a transaction is one step, because Redis and PostgreSQL make it atomic. The refill lock is left out on purpose: the
-//! protocol must hold without it. Time exists only as the order of steps.
+//! The model leaves out money, windows, limits of requests, unlimited stock, and a PostgreSQL that loses data. Shards, waves, pauses,
+//! clocks, and several sales on one server have their own models. A call to Redis serves one buyer. Only in `groups` it serves several,
+//! whose purchases are committed as a group. `lua_histories` compares the model's scripts with the real ones. A script or a transaction is
+//! one step, because Redis and PostgreSQL make it atomic. The refill lock is left out on purpose: the protocol must hold without it.
+//! Time exists only as the order of steps.
 //!
 //! `cargo test -p seckill-model -- --nocapture` prints the number of states of each configuration, and the steps by which each
 //! broken variant fails.
@@ -58,7 +58,7 @@ fn explore(name: &str, world: World) {
     println!("{name}: unique states: {states}, no violation, {took:.1?}");
 }
 
-/// Finds the shortest way in which this variant breaks the property.
+/// Finds the shortest path on which this variant breaks the property.
 fn refute(name: &str, property: &'static str, world: World) {
     let world = World { shows: &[], ..world };
     let mut shortest: Option<(Vec<Action>, usize)> = None;
@@ -158,7 +158,7 @@ fn sold_out_remembered_across_a_refill() {
     explore("sold out remembered across a refill", SOLD_OUT_CACHED_REFILL);
 }
 
-/// Each test breaks one rule in a configuration that holds, and must find a violation.
+/// Each test breaks one rule in a sound configuration, and must find a violation.
 macro_rules! refuted {
     ($($rule:ident: $property:expr, $world:expr;)*) => {$(
         #[test]
@@ -186,8 +186,8 @@ refuted! {
     open_before_memories_lapse: HOLDER, SOLD_OUT_CACHED_REFILL;
 }
 
-/// A refill that another one has overtaken, and that then meets a server which was flushed once more, opens nothing: it cannot record what
-/// it has filled.
+/// A refill is overtaken by another one, and then meets a server that was flushed again. It opens nothing, because it cannot record its
+/// run.
 #[test]
 fn no_older_epoch_opens_after_a_second_flush() {
     let world = World { budget: Budget { requests: [2, 1, 0], ..FLUSHED.budget }, shows: &[], ..FLUSHED };
@@ -195,8 +195,8 @@ fn no_older_epoch_opens_after_a_second_flush() {
     assert_eq!(checker.discoveries().into_keys().collect::<Vec<_>>(), [""; 0]);
 }
 
-/// Shows what two masters cost: none sells a unit twice or loses a winner, but a buyer who has bought at one of them may hear
-/// "sold out" at the other, until the refill supervisor there looks again.
+/// Shows the cost of two masters: they never sell a unit twice or lose a winner. But a buyer of one master may get "sold out" from the
+/// other, until the refill supervisor there looks again.
 #[test]
 fn known_two_masters_until_the_supervisor_looks() {
     refute("two masters", HOLDER, TWO_MASTERS);

@@ -1,6 +1,6 @@
-//! The scripts of the model against those of lua/: both run the same random histories, and give the same answers and the same
-//! state after each step. What the model calls an event of the server, a new replication id or a restart, is played by writing
-//! to the sale what begin_refill would have written before the event.
+//! Compares the model's scripts with those in lua/: both run the same random histories, and must give the same answers and states after
+//! each step. A restart or a new replication id cannot be caused on the real server. The test writes to the sale instead, as begin_refill
+//! would have done before the event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,26 +13,26 @@ use super::redis::Admission;
 use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Ticket};
 use super::variants::World;
 
-/// A memory of "sold out" lasts longer than the test: it ends only by `Step::ReturnUnits`.
+/// A memory of "sold out" outlives the test: it ends only by `Step::ReturnUnits`.
 const SOLD_OUT_MS: i64 = 1_000_000_000;
-/// More requests than a history has, in a window that has room for all of its time.
+/// More requests than a history has, in a window longer than a history.
 const LIMIT: i64 = 1000;
 const LIMIT_WINDOW_MS: i64 = 100_000_000_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch: each buyer sees what those before him took.
+    /// A batch: each buyer sees the changes of the earlier ones.
     Reserve(Vec<Order>),
     Confirm(Order),
-    /// Whether its units return, and whether nobody had paid for it in time.
+    /// Whether its units return, and whether its buyer failed to pay in time.
     Release(Order, bool, bool),
     Close(Epoch),
     Begin(Epoch),
-    /// And which of its ended orders lapsed.
+    /// The last: which ended orders lapsed.
     Put(Epoch, Snapshot, [bool; ORDERS]),
     Open(Epoch, Snapshot),
     ReturnUnits,
-    /// One of the keys, by its place.
+    /// The index of a key.
     Lose(usize),
     NewId,
     Restart,
@@ -71,9 +71,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Real {
     redis: Connection,
     sale: String,
-    /// Whether the sale asks for passes. Each buyer shows the right one.
+    /// Whether the sale requires passes. Each buyer shows the right one.
     asks_pass: bool,
-    /// Whether there are limits of requests, which nobody reaches.
+    /// Whether there are limits of requests, which are never reached.
     limited: bool,
     /// The requests that the script has judged.
     asked: Vec<Order>,
@@ -127,7 +127,7 @@ impl Real {
         redis::cmd("UNLINK").arg(&keys).exec(&mut self.redis).unwrap();
     }
 
-    /// What the server has, in the terms of the model.
+    /// The server's state, in the terms of the model.
     fn keys(&mut self, world: &World) -> SaleKeys {
         let fields = self.fields(&["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms"]);
         let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
@@ -136,7 +136,7 @@ impl Real {
             Some("filling") => Phase::Filling,
             Some(_) => Phase::Open,
         };
-        // Units whose time has come are for sale, although the next call moves them.
+        // Due units count as for sale, although only the next call moves them.
         let due = number(4) == 0;
         let (stock, returning) = if due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
         let mut found = SaleKeys {
@@ -170,7 +170,7 @@ impl Real {
         found
     }
 
-    /// The model reckons a buyer's units and lapses from the orders, and the server keeps them.
+    /// The model derives a buyer's units and lapses from the orders. The server stores them.
     fn check_buyers(&mut self, world: &World, found: &SaleKeys, lapsed: &[bool; ORDERS]) {
         for order in (0..ORDERS).filter(|order| found.tickets[*order] != Ticket::None) {
             let kept: String =
@@ -181,7 +181,7 @@ impl Real {
             let kept: Vec<&str> = kept.split('|').collect();
             let kept = (kept[0], kept.get(2).copied().unwrap_or("0"));
             assert_eq!(kept, (&*live.to_string(), &*lapses.to_string()), "units and lapses of {}", user(world, order));
-            // Rule 18: each ticket has spent a pass, whatever the order in which a refill puts the tickets back.
+            // Rule 18: each ticket has spent a pass, whatever the order in which a refill restores the tickets.
             let spent: Option<usize> =
                 redis::cmd("HGET").arg(self.key("passes")).arg(user(world, order)).query(&mut self.redis).unwrap();
             let tickets = tickets_of(world, found, order);
@@ -194,7 +194,7 @@ impl Real {
         }
     }
 
-    /// With each order comes how many passes its buyer has spent before it.
+    /// The number beside each order: the passes that its buyer has spent before it.
     fn reserve(&mut self, world: &World, orders: &[(Order, usize)]) -> Option<(Vec<Admission>, bool)> {
         let sold_out_ms = if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string();
         let (n, lapses_max) = (orders.len().to_string(), world.lapses_max.to_string());
@@ -241,7 +241,7 @@ impl Real {
         Some((admissions.collect(), *memory == Value::Int(2)))
     }
 
-    /// What the limits have counted: every request that the script has judged, by its buyer, its address and its sale.
+    /// The counts of the limits: every request that the script has judged, by buyer, address and sale.
     fn check_limits(&mut self, world: &World) {
         let fields: [(&str, &dyn Fn(Order) -> String); 3] = [
             ("limit:b", &|order| user(world, order)),
@@ -278,12 +278,12 @@ fn tickets_of(world: &World, sale: &SaleKeys, order: Order) -> usize {
     (0..ORDERS).filter(of_buyer).filter(|other| sale.tickets[*other] != Ticket::None).count()
 }
 
-/// So late that its buyer waits to the end of the test.
+/// So late that the buyer has to wait until the end of the test.
 fn lapsed_at(lapsed: bool) -> String {
     if lapsed { "9000000000000" } else { "0" }.to_owned()
 }
 
-/// Runs one step on both, and compares what they answer.
+/// Runs one step on both, and compares the answers.
 fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
     let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match step {
@@ -380,14 +380,14 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
     }
 }
 
-/// Those of sale_begin.lua.
+/// The keys of sale_begin.lua.
 const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
 
 #[test]
 fn scripts_and_model_agree_on_random_histories() {
     let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
     let client = redis::Client::open(url).unwrap();
-    // Two buyers, the first of whom has two orders; and whether "sold out" may be remembered.
+    // Two buyers; the first has two orders. And whether "sold out" may be remembered.
     let world = |caches_sold_out| World {
         orders: [(0, 1), (1, 2), (0, 1)],
         lapses_max: 1,
@@ -402,11 +402,11 @@ fn scripts_and_model_agree_on_random_histories() {
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);
             if real.lacks_a_key() {
-                // What was lost stays so, and the rest counts for nothing, until a refill begins.
+                // A lost key stays lost, and the other keys do not count, until a refill begins.
                 prop_assert!(model.now.is_key_lost || model.now.phase == Phase::Missing, "after step {}: {:?}", at, step);
                 continue;
             }
-            // The server keeps no lapses of orders, but of buyers.
+            // The server stores lapses per buyer, not per order.
             let mut expected = SaleKeys { stamp: Default::default(), lapsed: Default::default(), ..model.now.clone() };
             // The list of holders names buyers, and the model's names orders.
             let holders = expected.holders;

@@ -4,10 +4,10 @@ use std::fmt;
 
 pub const ORDERS: usize = 3;
 
-/// An order id stands for a buyer and an idempotency key (rule 1). Repeats of a request have the same id.
+/// An order id represents a buyer and an idempotency key (rule 1). Repeats of a request have the same id.
 pub type Order = usize;
 
-/// A set of orders, a bit each. Its orders come by their numbers.
+/// A set of orders as bits, iterated in the order of their numbers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Orders(u8);
 

@@ -1,5 +1,5 @@
-//! A pause by itself (rule 11): it is set in PostgreSQL first, then in Redis, while supervisors that have read earlier set what
-//! they have read, and a refill opens the sale with the status that it has read.
+//! A pause alone (rule 11): it is set in PostgreSQL first, then in Redis. Meanwhile supervisors set an older status that they have read,
+//! and a refill opens the sale with the status that it has read.
 
 use stateright::{Model, Property};
 
@@ -22,7 +22,7 @@ struct Pauses {
     unsupervised: bool,
 }
 
-/// The status, and the version of the catalogue that it was read at. Even versions are open, odd ones paused.
+/// The catalogue's version when the status was read. Even versions are open, odd ones paused.
 type Version = u8;
 
 fn is_paused(version: Version) -> bool {
@@ -33,9 +33,9 @@ fn is_paused(version: Version) -> bool {
 struct State {
     version: Version,
     epoch: u8,
-    /// Redis: the epoch, and the version of its status; `None` while it is being filled.
+    /// Redis: the epoch, and the version of its status; `None` during a refill.
     redis: (u8, Option<Version>),
-    /// What the manager has committed, and Redis has not confirmed; with the epoch that was read after the commit.
+    /// A manager's change that is committed but not confirmed by Redis; with the epoch that was read after the commit.
     manager: Option<(u8, Version)>,
     /// The newest version that Redis has confirmed to a manager.
     confirmed: Version,
@@ -47,7 +47,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Refill {
     Idle,
-    /// Only where the status is read first.
+    /// Only in the variant that reads the status first.
     Known(Version),
     Raised(u8, Option<Version>),
     Begun(u8, Option<Version>),
@@ -180,7 +180,7 @@ impl Model for Pauses {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(HOLDS, |_, state: &State| {
-                // Confirmed, and nobody has resumed the sale since.
+                // Confirmed, and the sale was not resumed since.
                 let paused = is_paused(state.confirmed) && state.confirmed == state.version;
                 !paused || state.redis.1.is_none_or(is_paused)
             }),

@@ -1,4 +1,4 @@
-//! The properties: what must hold in every state, and what must happen in some state.
+//! The properties: some must hold in every state, others in at least one.
 
 use stateright::{Model, Property};
 
@@ -72,7 +72,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
         }),
         Property::always(STAYS_ENDED, |_, s: &State| !s.violations.came_back),
     ];
-    // Calls that serve one buyer make no groups, and what comes to an end there is shown by AT_REST.
+    // Calls for one buyer make no groups. For them AT_REST covers this.
     if world.batch_max > 1 {
         all.push(Property::always(ONE_GROUP, |_, s: &State| {
             (0..ORDERS).all(|o| s.ledger.groups.iter().filter(|group| group.members.has(o)).count() < 2)
@@ -133,8 +133,8 @@ pub fn of(world: &World) -> Vec<Property<World>> {
     all
 }
 
-/// I1 at every moment, as sale_work::audit compares: each unit is for sale or held; each live order has its hold; and each hold
-/// has an order, a group, an unconfirmed entry, or a release that is still to come.
+/// I1 at every moment, as sale_work::audit compares. Each unit is for sale or held. Each live order has its hold. Each hold has an order,
+/// a group, an unconfirmed entry, or a pending release.
 fn redis_matches_ledger(world: &World, s: &State, master: usize) -> bool {
     let (now, ledger) = (&s.redis[master].now, &s.ledger);
     let held = |o: usize| now.tickets[o] == Ticket::Held;
@@ -145,11 +145,11 @@ fn redis_matches_ledger(world: &World, s: &State, master: usize) -> bool {
     now.stock + now.returning + world.units_of(held) == world.total && (0..ORDERS).all(accounted)
 }
 
-/// Nothing is under way: the system has nothing left to do by itself.
+/// The system has no action left.
 fn is_at_rest(world: &World, s: &State) -> bool {
     let mut own = Vec::new();
     world.system_actions(s, &mut own);
-    // A sale that is incomplete when no epoch remains for a refill is the bound of the model, not rest.
+    // If a sale is incomplete and no epoch is left for a refill, the model has reached its bound; the system is not at rest.
     own.is_empty() && (s.masters().any(|master| world.is_complete(s, master)) || s.ledger.epoch < world.max_epoch)
 }
 
@@ -168,8 +168,8 @@ fn is_settled(world: &World, s: &State) -> bool {
 /// More steps than rows, messages and releases can need.
 const STEPS_MAX: usize = 100;
 
-/// Whether the system comes to rest by itself. It is looked at where only rows, messages and releases are left: there the first
-/// possible step leads on, and a row that is sent again for ever shows.
+/// Whether the system comes to rest by itself. This is checked in states where only rows, messages and releases are left. From there it
+/// suffices to follow the first possible step: an endless resend then shows.
 fn comes_to_an_end(world: &World, s: &State) -> bool {
     let under_way = s.requests.iter().any(|step| *step != PurchaseStep::Idle)
         || s.refills.iter().any(|step| *step != RefillStep::Idle)

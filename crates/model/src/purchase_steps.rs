@@ -1,17 +1,17 @@
-//! The steps of a purchase (rules 1 to 5 and 13): a call to Redis, the commit of those who have won, and their answers.
+//! The steps of a purchase (rules 1 to 5 and 13): a call to Redis, the commit of the winners, and their answers.
 
 use super::orders::Orders;
 use super::redis::Admission;
 use super::state::{PurchaseStep, SoldOutCache, State};
 use super::variants::World;
 
-/// How a call goes on whose commit is done.
+/// The next step of a call after its commit.
 fn after_commit(durable: Orders) -> PurchaseStep {
     if durable.is_empty() { PurchaseStep::Idle } else { PurchaseStep::Committed(durable) }
 }
 
 impl World {
-    /// A call of reserve.lua. Each buyer sees what those before have taken.
+    /// A call of reserve.lua. Each buyer sees the changes of the earlier ones.
     pub fn reserve(&self, s: &mut State, i: usize, asked: Orders) {
         let master = s.master_of(i);
         s.redis[master].begin_script(self);
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Those who have won in this call become one group; a winner alone, and a repeated request, a group of one.
+    /// Several winners of this call become one group. A single winner, and each repeated request, becomes a group of one.
     pub fn commit(&self, s: &mut State, i: usize) {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
         let (mut durable, mut alone) = (Orders::default(), repeated);

@@ -65,7 +65,7 @@ impl SaleKeys {
         self.unconfirmed[order] = false;
     }
 
-    /// release.lua of an open sale (rule 9). Returns the epoch under which it was done.
+    /// release.lua of an open sale (rule 9). Returns the epoch of the release.
     pub fn release(&mut self, world: &World, order: Order, returns: bool) -> Epoch {
         if self.tickets[order] == Ticket::Held {
             self.tickets[order] = if world.variant.release_without_tombstone { Ticket::None } else { Ticket::Ended };
@@ -79,13 +79,13 @@ impl SaleKeys {
         self.epoch
     }
 
-    /// What release.lua and reserve.lua do once `returning_at_ms` has come: units kept aside are for sale again.
+    /// The effect of release.lua and reserve.lua after `returning_at_ms`: units that were held back are for sale again.
     pub fn return_units(&mut self) {
         self.sold_out_granted = false;
         self.stock += std::mem::take(&mut self.returning);
     }
 
-    /// A blind revert, which no script of ours does: takes the hold back as if it had never existed.
+    /// A blind revert, which none of our scripts does: removes the hold as if it had never existed.
     pub fn revert(&mut self, world: &World, order: Order) {
         if self.tickets[order] == Ticket::Held {
             self.tickets[order] = Ticket::None;
@@ -94,14 +94,14 @@ impl SaleKeys {
         }
     }
 
-    /// begin_refill.lua with "close": stops selling at this epoch and keeps everything.
+    /// begin_refill.lua with "close": stops sales at this epoch and keeps everything.
     pub fn close(&mut self, epoch: Epoch) {
         if self.phase != Phase::Missing && self.epoch == epoch {
             self.phase = Phase::Filling;
         }
     }
 
-    /// begin_refill.lua: `false` when the server has this epoch already, or a newer one.
+    /// begin_refill.lua: `false` if the server has this epoch already, or a newer one.
     pub fn begin(&mut self, world: &World, epoch: Epoch, stamp: Stamp) -> bool {
         let refused = self.phase != Phase::Missing && self.epoch >= epoch && !world.variant.refill_without_epoch;
         if !refused {
@@ -110,7 +110,7 @@ impl SaleKeys {
         !refused
     }
 
-    /// put_tickets.lua: `false` when another refill has taken over. The same ticket twice counts once.
+    /// put_tickets.lua: `false` if another refill has taken over. A repeated ticket counts once.
     pub fn put(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
         let agreed = self.epoch == epoch && self.phase == Phase::Filling && !self.is_key_lost;
         for order in (0..ORDERS).filter(|_| agreed) {
@@ -128,7 +128,7 @@ impl Server {
         Stamp { replid: self.replid, run: self.run, read: self.read }
     }
 
-    /// sale_begin.lua: whether this server has all that was written since the sale's refill began here (rule 10).
+    /// sale_begin.lua: whether this server has everything written since the sale's refill began here (rule 10).
     fn has_same_memory(&self, world: &World) -> bool {
         let (begun, now, variant) = (self.now.stamp, self.stamp(), world.variant);
         let same = variant.id_unchecked
@@ -142,7 +142,7 @@ impl Server {
         self.now.phase == Phase::Open && self.has_same_memory(world)
     }
 
-    /// open_sale.lua: `false` when another refill has taken over, or the server has lost what was put.
+    /// open_sale.lua: `false` if another refill has taken over, or the server has lost the tickets.
     pub fn open(&mut self, world: &World, epoch: Epoch, from: &Snapshot) -> bool {
         let whole = world.variant.opens_what_was_lost || self.has_same_memory(world);
         let agreed = self.now.epoch == epoch && self.now.phase == Phase::Filling && whole;
@@ -154,7 +154,7 @@ impl Server {
         agreed
     }
 
-    /// The same, with what the script writes when it finds that only the id has changed.
+    /// The same, and the update that the script makes when only the id has changed.
     pub fn begin_script(&mut self, world: &World) -> bool {
         let serves = self.serves(world);
         if serves {

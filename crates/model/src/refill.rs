@@ -1,4 +1,4 @@
-//! The steps of a refill (rules 10 and 11), and the losses of a Redis server after which it is needed.
+//! The steps of a refill (rules 10 and 11), and the losses of a Redis server that make it necessary.
 
 use super::actions::Action;
 use super::state::{RefillStep, SaleKeys, Server, State};
@@ -25,8 +25,7 @@ impl World {
         }
     }
 
-    /// Takes the next step of this instance's refill, and returns where the refill then is. A step that another refill has
-    /// overtaken ends it.
+    /// Takes the next step of this instance's refill, and returns the refill's new step. If another refill has overtaken it, it ends.
     pub fn refill(&self, s: &mut State, i: usize) -> RefillStep {
         let master = s.master_of(i);
         let (redis, ledger) = (&mut s.redis[master], &mut s.ledger);
@@ -54,14 +53,14 @@ impl World {
         }
     }
 
-    /// A replication id that no sale was opened under and that is not the server's.
+    /// A replication id that is neither the server's nor that of any opened sale.
     pub fn unused_id(&self, s: &State) -> u8 {
         let ids = |server: &Server| [server.replid, server.now.stamp.replid, server.disk.stamp.replid];
         let used = s.redis.each_ref().map(ids).concat();
         (1..).find(|id| !used.contains(id)).unwrap_or_default()
     }
 
-    /// The server crashes and starts again: the writes that are not on disk are lost.
+    /// The server crashes and restarts: writes that are not on disk are lost.
     pub fn crash(&self, s: &mut State) {
         s.budget.crashes -= 1;
         let id = self.unused_id(s);
@@ -71,7 +70,7 @@ impl World {
         self.drop_disk(s);
     }
 
-    /// The server is demoted, reads the memory of a replica that lags behind, and is promoted again.
+    /// The server is demoted, reads the memory of a lagging replica, and is promoted again.
     pub fn take_over(&self, s: &mut State) {
         s.budget.takeovers -= 1;
         let id = self.unused_id(s);
@@ -81,7 +80,7 @@ impl World {
         self.drop_disk(s);
     }
 
-    /// A replica that lags behind is promoted, and the server that it copied goes on.
+    /// A lagging replica is promoted, and its former master keeps running.
     pub fn split(&self, s: &mut State) {
         s.budget.splits -= 1;
         let (replid, now) = (self.unused_id(s), s.redis[0].disk.clone());

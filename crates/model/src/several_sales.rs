@@ -1,15 +1,15 @@
-//! Several sales on one server (rules 10 and 11): the server restarts without its last writes, each sale is refilled on its own,
-//! and one of them cannot be. A sale is a number of units, and every buyer buys one.
+//! Several sales on one server (rules 10 and 11): the server restarts without its last writes. Each sale is refilled on its own, and the
+//! refill of one sale always fails. A sale is a number of units, and every buyer buys one.
 
 use stateright::{Model, Property};
 
 use super::small::{breaks, holds};
 
 const SALES: usize = 3;
-/// This sale cannot be refilled: each try fails after it has taken its place, or never ends.
+/// This sale cannot be refilled: each try takes its place, then fails or never ends.
 const SICK: usize = 0;
 const STOCK: u8 = 2;
-/// How many refills may use PostgreSQL at the same time, besides the place of those that have failed before.
+/// How many first tries may use PostgreSQL at the same time. Repeated tries have one more place.
 const PLACES: usize = 1;
 const TRIES: u8 = 2;
 
@@ -18,18 +18,18 @@ const OTHERS_OPEN: &str = "at rest every sale is open but the one that cannot be
 
 #[derive(Clone, Copy, Default)]
 struct SeveralSales {
-    /// Whether a server may sell is remembered of the server, and not of each sale.
+    /// Whether a server may sell is remembered per server, and not per sale.
     decided_by_server: bool,
-    /// A sale that has failed waits in the same line as the others.
+    /// A sale that has failed waits in the same queue as the others.
     one_line: bool,
-    /// Only one place in all, and it is kept while the refill of the sick sale hangs.
+    /// There is only one place in all, and the hanging refill of the sick sale keeps it.
     in_turn: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     run: u8,
-    /// The run of the server that was refilled last: only where it decides.
+    /// The run of the server that was refilled last: used only if it decides.
     filled_run: u8,
     sales: [Sale; SALES],
     restarts: u8,
@@ -38,9 +38,9 @@ struct State {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Sale {
-    /// PostgreSQL's units.
+    /// Units in PostgreSQL.
     sold: u8,
-    /// Redis's, in memory and on disk.
+    /// Units in Redis, in memory and on disk.
     left: u8,
     left_on_disk: u8,
     /// The run on which the sale was filled.
@@ -64,7 +64,7 @@ enum Action {
     Fsync,
     Restart,
     StartRefill(usize),
-    /// The whole refill, which its own model takes apart.
+    /// A whole refill, which has its own model.
     Refill(usize),
     Fail(usize),
     Hang(usize),
@@ -142,7 +142,7 @@ impl Model for SeveralSales {
                 state.sales[sale].tries += 1;
             }
             Action::Hang(sale) => {
-                // A refill that hangs is one that has failed before, or takes the first try's place for good.
+                // A hanging refill either is a repeated try, or takes the place of first tries for good.
                 state.sales[sale].refill = if before.sales[sale].tries > 0 || self.in_turn {
                     Refill::Hanging
                 } else {

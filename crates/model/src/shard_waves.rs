@@ -1,11 +1,11 @@
-//! Rules 14 and 15: a wave is dealt out to the shards of a sale, each part once an epoch, while the sale is refilled and workers die.
+//! Rules 14 and 15: a wave is distributed to the shards of a sale, each part once per epoch, while the sale is refilled and workers die.
 
 use stateright::{Model, Property};
 
 use super::small::{breaks, holds};
 
 const SHARDS: usize = 2;
-/// The part of the wave that each shard gets.
+/// The part of the wave for each shard.
 const PART: u8 = 1;
 const EPOCH_MAX: u8 = 3;
 
@@ -18,7 +18,7 @@ struct Waves {
     done_by_one: bool,
     /// Only the first shard remembers the wave: the others apply it again.
     applied_again: bool,
-    /// A refill writes the wave, which its stock contains, at the first shard alone.
+    /// A refill writes the wave, which its stock contains, only at the first shard.
     refill_forgets_others: bool,
 }
 
@@ -91,7 +91,7 @@ impl Waves {
             Refill::Idle => {}
             Refill::Read(..) => out.push(Action::Open),
         }
-        // A worker that is refused gives up, and begins again.
+        // A refused worker gives up, and begins again.
         if answered > 0 && answered < SHARDS && !state.shards[answered].open {
             out.push(Action::WorkerDies);
         }
@@ -116,7 +116,7 @@ impl Model for Waves {
         if state.deaths > 0 && state.worker.answered > 0 {
             out.push(Action::WorkerDies);
         }
-        // The last refill lives, and there is one after each loss.
+        // The last refill survives, and there is one after each loss.
         if state.deaths > 0 && state.refill != Refill::Idle && state.epoch < EPOCH_MAX {
             out.push(Action::RefillDies);
         }

@@ -1,8 +1,8 @@
-//! Rule 15: a sale with several shards. Buyers whose home shard is empty borrow from others, while requests and
-//! workers die, questions arrive late, shards forget and are refilled, units come back, and "sold out" is remembered.
+//! Rule 15: a sale with several shards. Buyers whose home shard is empty borrow from other shards. Meanwhile requests and workers die,
+//! questions arrive late, shards forget and are refilled, units return, and "sold out" is remembered.
 //!
-//! One call serves one buyer, every buyer asks for one unit, and a record is an order at once: groups, fulfilment, late inserts, two
-//! refills at once and old memories are in the model of one shard, and nothing of them differs here.
+//! One call serves one buyer, every buyer asks for one unit, and a record is an order at once. The model of one shard covers groups,
+//! fulfilment, late inserts, concurrent refills and old memories: these are the same here.
 
 mod actions;
 mod histories;
@@ -31,13 +31,13 @@ struct World {
     homes: [usize; BUYERS],
     budget: Budget,
     max_epoch: u8,
-    /// Whether shards say for how long they are empty. Without that nobody hears "sold out", but 503.
+    /// Whether shards say how long they are empty. Otherwise the answer is 503 instead of "sold out".
     knows_empty: bool,
     broken: Option<Variant>,
     shows: &'static [&'static str],
 }
 
-/// Each leaves out one part of the rule. Its comment says which hole that opens, and which part closes it.
+/// Each variant omits one part of the rule. Its comment names the hole, then the part that closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
     /// A buyer sends two keys to two shards, and each finds the limit unused. Rule: one home, by a hash of the buyer.
@@ -182,7 +182,7 @@ const TWO_KEYS: World = World {
     ..NO_FAULTS
 };
 
-/// Orders end, their units come back at a lender that has refused before, and requests are repeated.
+/// Orders end, their units return at a lender that has refused before, and requests are repeated.
 const RETURNS: World = World {
     budget: Budget { requests: [2, 0, 1], cancels: 1, ..NO_FAULTS.budget },
     stock: [0, 1, 1],
@@ -190,14 +190,14 @@ const RETURNS: World = World {
     ..NO_FAULTS
 };
 
-/// The same with workers that die, and with one unit, which is sold again.
+/// The same, with workers that die, and with one unit, which is sold again.
 const RETURNS_AND_DEATHS: World = World {
     budget: Budget { requests: [1, 0, 1], cancels: 1, deaths: 1, ..NO_FAULTS.budget },
     shows: &[BORROWED, SOLD_AGAIN],
     ..NO_FAULTS
 };
 
-/// The same where the first buyer's home shard has the unit.
+/// The same, but the first buyer's home shard has the unit.
 const RETURNS_AT_HOME: World = World {
     shards: 2,
     stock: [1, 0, 0],
@@ -217,7 +217,7 @@ const REFILLS: World = World {
     ..NO_FAULTS
 };
 
-/// The same with an order that ends, a refill that dies, and a master that goes on after its replica was promoted.
+/// The same, with an order that ends, a refill that dies, and a master that keeps running after its replica was promoted.
 const REFILLS_AND_RETURNS: World = World {
     shards: 2,
     stock: [0, 1, 0],
@@ -227,7 +227,7 @@ const REFILLS_AND_RETURNS: World = World {
     ..NO_FAULTS
 };
 
-/// Buyers hear "sold out", while a unit comes back at one of three shards.
+/// Buyers get "sold out" while a unit returns at one of three shards.
 const SOLD_OUT_SAID: World = World {
     knows_empty: true,
     budget: Budget { requests: [1, 0, 1], cancels: 1, ..NO_FAULTS.budget },
@@ -235,7 +235,7 @@ const SOLD_OUT_SAID: World = World {
     ..NO_FAULTS
 };
 
-/// Buyers of two homes hear it from memory, too.
+/// Buyers of two homes get it from memory, too.
 const SOLD_OUT_REMEMBERED: World = World {
     shards: 2,
     stock: [0, 1, 0],
@@ -245,7 +245,7 @@ const SOLD_OUT_REMEMBERED: World = World {
     ..NO_FAULTS
 };
 
-/// The same of one home.
+/// The same, with one home.
 const SOLD_OUT_AT_ONE_HOME: World = World {
     homes: [0, 0],
     budget: Budget { requests: [2, 0, 2], cancels: 1, ..NO_FAULTS.budget },
@@ -253,7 +253,7 @@ const SOLD_OUT_AT_ONE_HOME: World = World {
     ..SOLD_OUT_REMEMBERED
 };
 
-/// A loan ends before it was closed.
+/// A loan ends before it is closed.
 const SOLD_OUT_AND_RETURNS: World =
     World { budget: Budget { requests: [2, 2, 1], cancels: 1, ..NO_FAULTS.budget }, ..SOLD_OUT_REMEMBERED };
 
@@ -274,7 +274,7 @@ macro_rules! explored {
     )*};
 }
 
-/// Each test breaks one part of the rule in a configuration that holds, and must find a violation.
+/// Each test breaks one part of the rule in a sound configuration, and must find a violation.
 macro_rules! refuted {
     ($($name:ident: $variant:ident, $property:expr, $world:expr;)*) => {$(
         #[test]

@@ -1,11 +1,11 @@
-//! What the small models have in common: each explores one rule by itself, and finds each broken variant of it.
+//! Shared by the small models: each explores one rule alone, and finds each broken variant of it.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-/// Explores all states of a model, and panics at the first that breaks a property.
+/// Explores all states of a model, and panics at the first violation.
 pub fn holds<M>(name: &str, model: M)
 where
     M: Model + Send + Sync + 'static,

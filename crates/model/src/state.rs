@@ -2,42 +2,43 @@
 
 use super::orders::{ORDERS, Order, Orders};
 
-/// Rows of purchase_groups with several members. No order stands in two groups, so three orders make one group at most; broken variants make another.
+/// Rows of purchase_groups with several members. No order is in two groups, so three orders make at most one group; broken variants make a
+/// second one.
 pub const GROUPS: usize = 2;
 pub const INSTANCES: usize = 2;
-/// Redis servers that can think they are the master.
+/// Redis servers that may believe to be the master.
 pub const MASTERS: usize = 2;
 
-/// 0 is none.
+/// 0 means none.
 pub type Epoch = u8;
-/// A run of a server; 0 is none.
+/// A run of a server; 0 means none.
 pub type Run = u8;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The second one is there once a replica has been promoted while the first goes on. Instance 1 uses it from then on.
+    /// The second server appears when a replica is promoted while the first keeps running. From then on instance 1 uses it.
     pub redis: [Server; MASTERS],
     pub ledger: Ledger,
-    /// Messages about groups of one in the broker. A message that comes twice is one that was delivered and not acknowledged.
+    /// Messages in the broker about groups of one. A duplicate is a message that was delivered and not acknowledged.
     pub queue: [bool; ORDERS],
     /// Messages about larger groups.
     pub group_queue: [bool; GROUPS],
-    /// Inserts whose sender waits no longer, by the epoch that they name.
+    /// Inserts in flight whose sender has given up, by the epoch that they name.
     pub late_inserts: [Epoch; ORDERS],
-    /// The insert of a group whose sender waits no longer, and the epoch that it names. Without orders there is none.
+    /// A group's insert in flight whose sender has given up, and its epoch. Without orders there is none.
     pub late_group: (Orders, Epoch),
     pub requests: [PurchaseStep; INSTANCES],
     pub refills: [RefillStep; INSTANCES],
-    /// What each instance has cached of "sold out" (rule 13).
+    /// The "sold out" cache of each instance (rule 13).
     pub sold_out_caches: [Option<SoldOutCache>; INSTANCES],
     pub reconciler: Reconciler,
     pub splitter: Splitter,
-    /// A release that Redis has answered under this epoch, and that is not settled yet.
+    /// A release that Redis has answered under this epoch, not settled yet.
     pub releaser: Option<(Order, Epoch)>,
     /// Orders whose buyer has a 202.
     pub accepted: [bool; ORDERS],
     pub violations: Violations,
-    /// How much may still happen. It keeps the number of states finite.
+    /// The remaining faults and requests. It keeps the number of states finite.
     pub budget: Budget,
 }
 
@@ -47,28 +48,28 @@ impl State {
         usize::from(instance == 1 && self.redis[1].run != 0)
     }
 
-    /// The servers that there are.
+    /// The servers that exist.
     pub fn masters(&self) -> impl Iterator<Item = usize> + use<> {
         0..1 + usize::from(self.redis[1].run != 0)
     }
 }
 
-/// A Redis server. A crash loses what is in memory and not on disk. A replica that lags behind has the same as the disk.
+/// A Redis server. A crash loses the data that is only in memory. A lagging replica has the same data as the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Server {
-    /// 0: there is no such server.
+    /// 0: the server does not exist.
     pub run: Run,
-    /// The replication id: a new one at each start, at each promotion, and also without any loss.
+    /// The replication id: it changes at each start and promotion, and sometimes without any loss.
     pub replid: u8,
-    /// Whether the second replication id is set: a promotion sets it, and a new id without any loss clears it.
+    /// Whether the second replication id is set. A promotion sets it; a new id without loss clears it.
     pub second: bool,
-    /// How often this run has read another server's memory.
+    /// How many times this run has read another server's memory.
     pub read: u8,
     pub now: SaleKeys,
     pub disk: SaleKeys,
 }
 
-/// What begin_refill.lua writes of the server that it runs on: replid and server.
+/// The server's identity as begin_refill.lua records it: replid and server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp {
     pub replid: u8,
@@ -76,25 +77,26 @@ pub struct Stamp {
     pub read: u8,
 }
 
-/// What Redis knows of the sale.
+/// The sale's keys in Redis.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SaleKeys {
     pub epoch: Epoch,
     pub phase: Phase,
     pub stamp: Stamp,
     pub stock: u8,
-    /// Units kept aside until no instance can have "sold out" cached.
+    /// Units held back until no instance can have "sold out" cached.
     pub returning: u8,
-    /// `sold_out_until_ms` lies ahead: some instance may have "sold out" cached.
+    /// `sold_out_until_ms` is in the future: some instance may have "sold out" cached.
     pub sold_out_granted: bool,
     pub tickets: [Ticket; ORDERS],
     pub unconfirmed: [bool; ORDERS],
-    /// The list of holders, each named by an order of that buyer.
+    /// The list of holders; an order of each buyer represents the buyer.
     pub holders: [bool; ORDERS],
-    /// Orders that nobody paid in time (rule 17). Only the histories of crates/model/src/lua_histories.rs have such orders.
+    /// Orders that were not paid in time (rule 17). Only the histories of crates/model/src/lua_histories.rs have such orders.
     pub lapsed: [bool; ORDERS],
-    /// A key was deleted by others or evicted: nothing is served until a refill. To purchases that is the same as a sale that is closed
-    /// for a refill, so that only those histories lose keys.
+    /// A key was deleted or evicted: nothing is served until a refill. For purchases this equals a sale that is closed for a refill, so
+    /// only
+    /// those histories lose keys.
     pub is_key_lost: bool,
 }
 
@@ -147,10 +149,10 @@ pub struct GroupRow {
     pub outbox_row: OutboxRow,
 }
 
-/// What `settled_at` and `was_split` say of a group.
+/// `settled_at` and `was_split` of a group, as one status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroupStatus {
-    /// There is no such row.
+    /// The row does not exist.
     #[default]
     None,
     Open,
@@ -180,23 +182,24 @@ pub enum Release {
     Done,
 }
 
-/// How far an instance is with the purchases of a call to Redis. It may die between any two steps.
+/// The step of an instance with the purchases of a call to Redis. It may die between any two steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PurchaseStep {
     #[default]
     Idle,
-    /// Redis has answered under this epoch, and nothing is written: for those who have won in this call, and for those who
-    /// repeat a request whose hold is not confirmed.
+    /// Redis has answered under this epoch, and nothing is written yet: for the winners of this call, and for repeats of requests whose
+    /// hold
+    /// is not confirmed.
     Reserved { won: Orders, repeated: Orders, epoch: Epoch },
-    /// The group's row was refused. Each order becomes a group of one: those that are left, and those that have theirs.
+    /// The group's row was refused. Each order becomes a group of one: `left` are pending, `done` are written.
     OneByOne { left: Orders, done: Orders, epoch: Epoch },
-    /// The records are committed. The 202s have not left.
+    /// The records are committed. The 202s are not sent yet.
     Committed(Orders),
-    /// The 202s have left. The orders are not confirmed.
+    /// The 202s are sent. The orders are not confirmed yet.
     Accepted(Orders),
 }
 
-/// How far an instance is with its refill. `Run` is the server run that its connection leads to, and never another.
+/// The step of an instance's refill. `Run` is the server run of its connection, which never changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RefillStep {
     #[default]
@@ -216,7 +219,7 @@ pub struct Snapshot {
     pub tickets: [Ticket; ORDERS],
 }
 
-/// What an instance caches with "sold out".
+/// An instance's cached "sold out".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SoldOutCache {
     pub holders: [bool; ORDERS],
@@ -240,13 +243,13 @@ pub enum Reconciler {
 pub enum Splitter {
     #[default]
     Idle,
-    /// The transaction is rolled back, and the group not split yet.
+    /// The transaction is rolled back, and the group is not split yet.
     Failed(usize),
     /// Only in the variant that splits in two transactions.
     Closed(usize),
 }
 
-/// Broken promises that show in a step and not in a state.
+/// Broken promises that are visible in a step and not in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Violations {
     pub sold_twice: bool,
@@ -263,17 +266,17 @@ pub struct Budget {
     pub crashes: u8,
     pub fsyncs: u8,
     pub flushes: u8,
-    /// How often the server is demoted, reads another one's memory, and is promoted again.
+    /// How many times the server is demoted, reads another server's memory, and is promoted again.
     pub takeovers: u8,
-    /// How often the server changes its replication id without any loss.
+    /// How many times the server changes its replication id without any loss.
     pub new_ids: u8,
-    /// Whether a replica that lags behind may be promoted while its master goes on: two masters.
+    /// Whether a lagging replica may be promoted while its master keeps running: two masters.
     pub splits: u8,
     pub deaths: u8,
     pub lost_commits: u8,
-    /// How often the row of a group cannot be inserted, for another reason than an outage.
+    /// How many times the row of a group cannot be inserted, for another reason than an outage.
     pub refused_groups: u8,
-    /// How often a group cannot be settled as a whole for a reason that the model does not know.
+    /// How many times a group cannot be settled as a whole, for a reason outside the model.
     pub poisons: u8,
     pub lost_acks: u8,
     pub purges: u8,

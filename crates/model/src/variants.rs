@@ -1,4 +1,4 @@
-//! The modelled sale, the bounds of what may happen to it, and the ways in which the protocol is broken on purpose.
+//! The modelled sale, its bounds, and the deliberately broken variants of the protocol.
 
 use super::orders::ORDERS;
 use super::state::Budget;
@@ -8,9 +8,9 @@ use super::state::Budget;
 pub struct World {
     pub total: u8,
     pub per_user: u8,
-    /// A buyer with so many lapsed holds gets no other.
+    /// A buyer with this many lapsed holds gets no other.
     pub lapses_max: usize,
-    /// Buyer and units of each order.
+    /// The buyer and the units of each order.
     pub orders: [(u8, u8); ORDERS],
     pub budget: Budget,
     /// How many buyers a call of reserve.lua serves. Winners of one call are a group.
@@ -18,73 +18,73 @@ pub struct World {
     /// How many instances sell, and how many refill.
     pub selling: usize,
     pub refilling: usize,
-    /// No refill raises the epoch above this one.
+    /// No refill raises the epoch above this.
     pub max_epoch: u8,
     /// Whether instances cache "sold out" at all.
     pub caches_sold_out: bool,
     pub variant: Variant,
-    /// Properties of which this configuration must show an example.
+    /// Properties that this configuration must show an example of.
     pub shows: &'static [&'static str],
 }
 
 /// Each field breaks one rule of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
-    /// Rule 3: the 202 leaves before the row is committed.
+    /// Rule 3: the 202 is sent before the row is committed.
     pub answer_before_commit: bool,
     /// Rule 3: a repeated request is answered without a group of one, because the larger group is being committed.
     pub repeat_trusts_the_group: bool,
-    /// Rule 3: a group is inserted whatever the sale's epoch is.
+    /// Rule 3: a group is inserted whatever the sale's epoch.
     pub group_without_epoch: bool,
-    /// Rule 4: an insert of unknown outcome gives the hold back.
+    /// Rule 4: an insert of unknown outcome releases the hold.
     pub blind_revert: bool,
-    /// Rule 5: a hold is taken off the unconfirmed list before its record is committed.
+    /// Rule 5: a hold is removed from the unconfirmed list before its record is committed.
     pub confirm_before_commit: bool,
-    /// Rule 5: where a group was refused, all of it is confirmed when the first of its orders has a row.
+    /// Rule 5: after a group was refused, all its orders are confirmed when the first of them has a row.
     pub confirm_after_part: bool,
     /// Rule 6: a row that was sent is never sent again.
     pub no_resend: bool,
-    /// Rule 7: a group of one makes an order again that was made from its larger group.
+    /// Rule 7: a group of one makes an order that its larger group has already made.
     pub second_record_makes_again: bool,
-    /// Rule 7: such a row stays as it is.
+    /// Rule 7: such a group of one stays unsettled.
     pub second_record_left_open: bool,
-    /// Rule 7: a group with an order that was made from a group of one is settled as a whole, and takes its units again.
+    /// Rule 7: a group is settled as a whole although a group of one has already made one of its orders; it takes its units again.
     pub group_counts_the_made: bool,
     /// Rule 7: a group that cannot be settled as a whole is tried again, and never split.
     pub group_never_split: bool,
-    /// Rule 7: such a group is settled without the order that has failed.
+    /// Rule 7: such a group is settled without the order that failed.
     pub settle_part: bool,
     /// Rule 7: the split ends the group's message, and leaves the group open.
     pub split_without_closing: bool,
     /// Rule 7: a group is closed in one transaction, and its orders get their rows in another.
     pub split_in_two_transactions: bool,
-    /// Rule 7: the split does not look whether the group was settled meanwhile.
+    /// Rule 7: the split does not check whether the group was settled meanwhile.
     pub split_unclaimed: bool,
     /// Rule 9: the ticket of an ended order is deleted.
     pub release_without_tombstone: bool,
-    /// Rule 9: a release row is done whatever epoch Redis answered under.
+    /// Rule 9: a release row is done under whatever epoch Redis answered.
     pub release_done_under_any_epoch: bool,
-    /// Rule 10: a server sells whatever its replication id is.
+    /// Rule 10: a server sells whatever its replication id.
     pub id_unchecked: bool,
-    /// Rule 10: a server with a new replication id and no second one sells, whatever it has read since the sale was opened.
+    /// Rule 10: a server with a new replication id and no second one sells, whatever memory it has read since the sale was opened.
     pub memory_unchecked: bool,
-    /// Rule 11: a refill opens the sale on a server that has lost what the refill had put there.
+    /// Rule 11: a refill opens the sale on a server that has lost the refill's data.
     pub opens_what_was_lost: bool,
     /// Rule 11: the refill does not raise the epoch.
     pub refill_without_epoch: bool,
-    /// Rule 11: the refill reads groups of one alone.
+    /// Rule 11: the refill reads only groups of one.
     pub refill_forgets_groups: bool,
     /// Rule 11: the refill counts an order once for each of its records.
     pub refill_counts_twice: bool,
-    /// Rule 11: the refill counts records whose order exists.
+    /// Rule 11: the refill counts records whose order is already made.
     pub refill_counts_the_made: bool,
-    /// Rule 11: the refill writes a live ticket for each record, also where the order has ended.
+    /// Rule 11: the refill writes a live ticket for each record, even if the order has ended.
     pub refill_revives_the_ended: bool,
     /// Rule 12: holds of a dead instance stay unfinished.
     pub no_reconciler: bool,
     /// Rule 12: the reconciler reads the epoch in one call and the holds in another.
     pub reconcile_in_two_reads: bool,
-    /// Rule 13: an instance caches "sold out" although some units were left, fewer than the buyer asked for.
+    /// Rule 13: an instance caches "sold out" although units were left, but fewer than the buyer asked for.
     pub sold_out_for_too_many: bool,
     /// Rule 13: returned units are for sale at once.
     pub return_at_once: bool,
@@ -129,7 +129,7 @@ impl Variant {
 }
 
 impl World {
-    /// Two units and three buyers, the third of whom asks for both. There are no faults.
+    /// Two units and three buyers; the third asks for both. There are no faults.
     pub const NO_FAULTS: Self = Self {
         total: 2,
         per_user: 2,

@@ -1,4 +1,4 @@
-//! Rule 14 by itself: a wave is put on sale once an epoch, while the sale is refilled, Redis forgets, and workers die.
+//! Rule 14 alone: a wave goes on sale once per epoch, while the sale is refilled, Redis forgets, and workers die.
 
 use stateright::{Model, Property};
 
@@ -21,12 +21,12 @@ struct Waves {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// PostgreSQL: whether the wave is released, and with it the units and the outbox row; and whether that row is done.
+    /// PostgreSQL: whether the wave is released, which adds the units and the outbox row; and whether that row is done.
     released: bool,
     done: bool,
     epoch: u8,
     redis: Redis,
-    /// A worker has an answer of this epoch, and has not settled it.
+    /// A worker has an answer of this epoch, not settled yet.
     answered: Option<u8>,
     refill: Refill,
     deaths: u8,
@@ -56,7 +56,7 @@ enum Action {
     ReleaseWave,
     /// release_wave.lua
     Apply,
-    /// The row is done, if the epoch of the answer still stands.
+    /// The row is done, if the epoch of the answer is still current.
     Settle,
     WorkerDies,
     /// The steps of a refill.
@@ -99,11 +99,11 @@ impl Model for Waves {
         if state.deaths > 0 && state.answered.is_some() {
             out.push(Action::WorkerDies);
         }
-        // The last refill lives: the sale is refilled in the end.
+        // The last refill survives: the sale is refilled in the end.
         if state.deaths > 0 && state.refill != Refill::Idle && state.epoch < EPOCH_MAX {
             out.push(Action::RefillDies);
         }
-        // Likewise, there is time for a refill after each flush.
+        // There is also time for a refill after each flush.
         if state.flushes > 0 && state.epoch < EPOCH_MAX {
             out.push(Action::Flush);
         }

@@ -1,4 +1,4 @@
-//! What can happen in the model of shards, and when.
+//! The actions of the model of shards, and their conditions.
 
 use super::state::{
     Loan, ORDERS, Order, Reconciler, Refill, Release, Releaser, SHARDS, State, Status, Step, THREADS, Ticket,
@@ -9,25 +9,25 @@ use super::{Variant, World};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     // ---- a request
-    /// reserve.lua at this shard, with the lender that is to be asked if the shard has nothing.
+    /// reserve.lua at this shard, with the lender to ask if the shard is empty.
     Reserve(usize, Order, usize, Option<usize>),
     /// Rule 13: "sold out" from memory.
     AnswerSoldOut(usize, Order),
     /// lend.lua.
     Ask(usize),
-    /// The sender waits no longer. The question may arrive later.
+    /// The sender has given up. The question may arrive later.
     LoseAnswer(usize),
-    /// Such a question arrives.
+    /// A late question arrives.
     AskLate,
-    /// Or never does.
+    /// A late question never arrives.
     DropLate,
     /// move_loan.lua, with the next lender.
     Move(usize, Option<usize>),
     /// Only a broken variant: the loan is written after the hold.
     WriteLoan(usize),
-    /// A repeat looks at the lender.
+    /// A repeat checks the lender.
     Look(usize),
-    /// Rule 3: the record is inserted and the 202 leaves, or the epoch refuses it.
+    /// Rule 3: the record is inserted and the 202 is sent; or it is refused because of the epoch.
     Commit(usize),
     /// Rule 5: at the shard of the hold.
     Confirm(usize),
@@ -39,7 +39,7 @@ pub enum Action {
     Find(usize, Order),
     /// It inserts a record of a hold.
     Finish,
-    /// It bars a loan that has no record, or knows the record.
+    /// It bars a loan without a record, or finds its record.
     Bar,
     /// It takes the loan back.
     TakeBack,
@@ -55,16 +55,16 @@ pub enum Action {
     ReleaseAtOldMaster(Order),
     /// release.lua at the home shard of a borrower.
     ReleaseLoan,
-    /// The release row is done, if the epoch still stands.
+    /// The release row is done, if the epoch is still current.
     SettleRelease,
 
     /// Rule 11: the next step of a refill.
     Refill,
 
     // ---- time
-    /// A thread's knowledge that a shard is empty ends.
+    /// A thread's knowledge that a shard is empty expires.
     Forget(usize, usize),
-    /// Units that came back are for sale again: nobody knows the shard to be empty any more.
+    /// Returned units are for sale again: no thread considers the shard empty any more.
     ReturnUnits(usize),
 
     // ---- faults
@@ -77,7 +77,7 @@ pub enum Action {
 }
 
 impl World {
-    /// Adds what the system does by itself, sooner or later.
+    /// Adds the actions of the system itself. They happen sooner or later.
     pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
         for (t, thread) in s.threads.iter().enumerate() {
             match thread.step {
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Adds what buyers ask for, and which faults happen, within the budget.
+    /// Adds requests of buyers, and faults, within the budget.
     pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
         for t in 0..THREADS {
             for order in (0..ORDERS).filter(|order| s.budget.requests[*order] > 0) {
@@ -176,7 +176,7 @@ impl World {
             if s.releaser != Releaser::Idle {
                 out.push(Action::KillReleaser);
             }
-            // The last refill lives: the sale is whole in the end.
+            // The last refill survives: the sale is whole in the end.
             if s.refill != Refill::Idle && s.ledger.epoch < self.max_epoch {
                 out.push(Action::KillRefill);
             }
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// The shards that a thread does not know to be empty, besides the home shard. The model tries every order.
+    /// The shards that a thread does not know to be empty, except the home shard. The model tries every order.
     fn lenders(&self, s: &State, t: usize, home: usize) -> impl Iterator<Item = usize> + use<> {
         let known = s.threads[t].empty;
         (0..self.shards).filter(move |shard| *shard != home && known[*shard].is_none())
@@ -218,7 +218,7 @@ impl World {
         self.is(Variant::OpensWhileRemembered) || !s.threads.iter().any(|thread| thread.sold_out.iter().any(remembers))
     }
 
-    /// The epoch under which a loan was written still stands at its home shard.
+    /// The open loan of an order. Its epoch is always that of its home shard.
     pub fn loan_of(&self, s: &State, shard: usize, order: Order) -> Option<Loan> {
         let Ticket::Open { lender, number } = s.shards[shard].tickets[order] else { return None };
         Some(Loan { order, lender, number, epoch: s.shards[shard].epoch })

@@ -1,5 +1,5 @@
-//! The scripts of the model of shards against those of lua/: one shard runs random histories as the home of one buyer and the lender of
-//! another, in the model and on a real server, and both give the same answers and have the same state after each step.
+//! Compares the scripts of the model of shards with those in lua/. One shard is the home of one buyer and the lender of another. It runs
+//! random histories in the model and on a real server: answers and states must be equal after each step.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use super::World;
 use super::scripts::{Admission, Answer};
 use super::state::{BUYERS, Epoch, Loan, Number, ORDERS, Order, Phase, Shard, Snapshot, Status, Ticket, buyer};
 
-/// The shard that plays. Buyer 0 is at home there, buyer 1 at shard 1.
+/// The shard under test. Buyer 0 is at home there, buyer 1 at shard 1.
 const SELF: usize = 0;
-/// Longer than a test: shards know themselves to be empty until `Step::ReturnUnits`.
+/// Longer than a test: shards count as empty until `Step::ReturnUnits`.
 const EMPTY_MS: &str = "1000000000";
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Which order, whom to ask, and whether the caller wants to remember "sold out".
+    /// The order, the lender to ask, and whether the caller wants to remember "sold out".
     Reserve(Order, Option<usize>, bool),
     Move(Order, Number, Option<usize>),
     Lend(Order, Number, Epoch),
@@ -73,7 +73,7 @@ macro_rules! script {
     };
 }
 
-/// Those of sale_begin.lua.
+/// The keys of sale_begin.lua.
 const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
 
 /// One shard on a real server.
@@ -103,18 +103,18 @@ impl Real {
         self.command::<Option<i64>>("HGET", "passes", &[&user(buyer(order))]).unwrap_or(0)
     }
 
-    /// The sale asks for passes of all or none: the letter of that flag.
+    /// The sale requires passes from all buyers or from none: the letter of that flag.
     fn pass_flag(&self) -> &'static str {
         if self.asks_pass { "1" } else { "0" }
     }
 
-    /// What the server has, in the terms of the model.
+    /// The server's state, in the terms of the model.
     fn shard(&mut self) -> Shard {
         let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms", "loan"];
         let fields: Vec<Option<String>> = self.command("HMGET", "sale", &names);
         let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
         let small = |number: i64| u8::try_from(number).unwrap();
-        // Units whose time has come are for sale, although the next call moves them.
+        // Due units count as for sale, although only the next call moves them.
         let due = number(4) == 0;
         let (stock, aside) = if due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
         let holders: BTreeSet<String> =
@@ -151,7 +151,7 @@ impl Real {
         }
     }
 
-    /// What the server keeps of its own buyer besides: units, the open loan, the passes that were spent; and of the other, nothing.
+    /// Checks the server's further data: the units, the open loan and the spent passes of its own buyer, and nothing of the other.
     fn check_buyers(&mut self, found: &Shard) {
         let counts = |o: &Order| matches!(found.tickets[*o], Ticket::Held | Ticket::Closed { .. });
         let kept: Option<String> = self.command("HGET", "buyers", &[&user(0)]);
@@ -167,7 +167,7 @@ impl Real {
         }
     }
 
-    /// The answer, and the buyers who are not to be told "sold out" from memory; `None` when the shard does not serve.
+    /// The answer, and the buyers that must not get "sold out" from memory; `None` if the shard does not serve.
     fn reserve(
         &mut self,
         order: Order,
@@ -250,7 +250,7 @@ fn lender_text(lender: Option<usize>) -> String {
     lender.map_or("-1".to_owned(), |lender| lender.to_string())
 }
 
-/// Runs one step on both, and compares what they answer.
+/// Runs one step on both, and compares the answers.
 fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
     let epoch = model.epoch.to_string();
     let is_open = model.phase == Phase::Open;
@@ -293,7 +293,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             let reply: Vec<Value> = real.call(&script!("lend"), &KEYS, &arguments);
             let answered = match &reply[..] {
                 [_, _, _, Value::BulkString(codes)] if codes[0] == 0 => Answer::Held,
-                // Whether it is known to be empty is said of the shard, and the model says it to whom it refuses for want of units.
+                // The script reports for the shard that it is empty. The model reports it to each buyer that it refuses for lack of units.
                 [_, _, Value::Int(empty_ms), _] => {
                     assert_eq!(*empty_ms > 0, world.knows_empty && model.stock == 0);
                     model.granted |= *empty_ms > 0;
@@ -303,7 +303,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             };
             assert_eq!(answered == Answer::Held, expected == Answer::Held);
             if answered == Answer::Held && world.knows_empty && model.stock == 0 {
-                // Who takes the last unit learns at once that there is no other.
+                // The buyer of the last unit learns at once that no other is left.
                 model.granted = true;
             }
         }
@@ -326,7 +326,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             model.close_loan(order);
             real.call::<i64>(&script!("close_loan"), &KEYS, &[real.pass_flag(), &id(order)]);
         }
-        // What is confirmed is a hold: a loan is closed.
+        // A hold is confirmed; a loan is closed.
         Step::Confirm(order) if matches!(model.tickets[order], Ticket::Open { .. }) => {}
         Step::Confirm(order) => {
             model.unconfirmed[order] = false;

@@ -1,4 +1,4 @@
-//! What must hold in every state of the model of shards, and what must happen in some state.
+//! The properties of the model of shards: some must hold in every state, others in at least one.
 
 use stateright::Property;
 
@@ -95,7 +95,7 @@ impl State {
     }
 }
 
-/// The invariant on which everything stands: who finds a lent hold may commit it.
+/// The basic invariant: a process that finds a lent hold may commit it.
 fn is_named(world: &World, s: &State) -> bool {
     (0..world.shards).all(|k| {
         (0..ORDERS).all(|order| {
@@ -103,7 +103,7 @@ fn is_named(world: &World, s: &State) -> bool {
             match s.shards[world.home(order)].tickets[order] {
                 Ticket::Open { lender, number } => (lender, number) == (k, lent),
                 Ticket::Closed { lender } => lender == k,
-                // The release has come to the home shard first, and is still to come here: there is a record, and no other is written.
+                // The release has reached the home shard, but not yet this one. So there is a record, and no other is written.
                 Ticket::Ended => s.ledger.releases[order] == Release::Pending,
                 _ => false,
             }

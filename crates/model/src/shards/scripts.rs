@@ -4,13 +4,13 @@ use super::Variant;
 use super::World;
 use super::state::{BUYERS, Epoch, Hold, Loan, Number, ORDERS, Order, Phase, Shard, Snapshot, Status, Ticket, buyer};
 
-/// What the home shard says to one buyer.
+/// The answer of the home shard to one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Held,
     /// The purchase is durable: PostgreSQL has its status.
     Durable,
-    /// An own hold that is not confirmed.
+    /// A hold of its own, not yet confirmed.
     Repeat,
     /// The open loan of a repeat.
     OpenLoan(Loan),
@@ -22,15 +22,15 @@ pub enum Admission {
     Borrow(Loan),
     /// No unit here, and no lender was named.
     Empty,
-    /// The loan is another one by now, or the shard does not serve at this epoch.
+    /// The loan has changed meanwhile, or the shard does not serve at this epoch.
     Lost,
 }
 
-/// What a lender says.
+/// A lender's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Held,
-    /// A clear no; and whether the shard is known to be empty from now on.
+    /// A definite no; and whether the shard is known to be empty from now on.
     No {
         is_empty: bool,
     },
@@ -97,7 +97,7 @@ impl Shard {
         }
     }
 
-    /// Whether the loan is the one that the caller acts on.
+    /// Whether this is still the caller's loan.
     fn has_loan(&self, loan: &Loan, any_number: bool) -> bool {
         let open = match self.tickets[loan.order] {
             Ticket::Open { number, .. } => any_number || number == loan.number,
@@ -176,7 +176,7 @@ impl Shard {
         }
     }
 
-    /// Looks whether a unit is held under an order id, and takes none.
+    /// Checks whether a unit is held under an order id; takes none.
     pub fn look(&self, loan: &Loan) -> Option<Hold> {
         let Loan { order, lender, epoch, .. } = *loan;
         let is_lent = matches!(self.tickets[order], Ticket::Lent { .. });
@@ -207,7 +207,7 @@ impl Shard {
         serves.then_some(self.epoch)
     }
 
-    /// The buyers whom nobody may tell "sold out" from memory: holders, and those with an open loan.
+    /// The buyers that must not get "sold out" from memory: holders, and buyers with an open loan.
     pub fn listed(&self, world: &World) -> [bool; BUYERS] {
         let borrows = |of| self.has_open_loan(of) && !world.is(Variant::MemoryWithoutLoans);
         std::array::from_fn(|of| self.holders[of] || borrows(of))
@@ -220,7 +220,7 @@ impl Shard {
         }
     }
 
-    /// begin_refill.lua and put_tickets.lua: what a refill writes of a snapshot at shard `k`.
+    /// begin_refill.lua and put_tickets.lua: a refill writes its snapshot at shard `k`.
     pub fn fill(&mut self, world: &World, from: &Snapshot, k: usize) {
         *self = Self { epoch: from.epoch, phase: Phase::Filling, stock: from.shares[k], ..Self::default() };
         for order in 0..ORDERS {

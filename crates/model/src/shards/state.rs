@@ -1,4 +1,4 @@
-//! The state of the model of shards: the shards of one sale, PostgreSQL, two threads that sell, and the workers.
+//! The state of the model of shards: the shards of one sale, PostgreSQL, two selling threads, and the workers.
 
 pub const SHARDS: usize = 3;
 pub const BUYERS: usize = 2;
@@ -7,7 +7,7 @@ pub const ORDERS: usize = 3;
 pub const THREADS: usize = 2;
 
 pub type Order = usize;
-/// 0 is none.
+/// 0 means none.
 pub type Epoch = u8;
 /// The number of a loan, which rises with each loan of a home shard.
 pub type Number = u8;
@@ -20,11 +20,11 @@ pub const fn buyer(order: Order) -> usize {
 pub struct State {
     pub shards: [Shard; SHARDS],
     pub ledger: Ledger,
-    /// In an order of their own: which is which does not matter.
+    /// Sorted: the threads are interchangeable.
     pub threads: [Thread; THREADS],
-    /// A question to a lender whose sender waits no longer.
+    /// A question to a lender whose sender has given up.
     pub late: Option<Loan>,
-    /// The epoch that an old master of a shard is still open at, beside the present one.
+    /// The epoch at which an old master of a shard is still open, beside the present master.
     pub old_masters: [Option<Epoch>; SHARDS],
     pub reconciler: Reconciler,
     pub releaser: Releaser,
@@ -32,22 +32,22 @@ pub struct State {
     /// Orders whose buyer has a 202.
     pub accepted: [bool; ORDERS],
     pub violations: Violations,
-    /// Whether somebody has heard "sold out" from Redis or from memory.
+    /// Whether any buyer got "sold out", from Redis or from memory.
     pub shown_sold_out: bool,
     pub budget: Budget,
 }
 
-/// What Redis has of one shard. A server that has lost its memory is `Missing`: that none sells from an old one is rule 10, which
-/// has a model of its own.
+/// Redis's data of one shard. A server that has lost its memory is `Missing`: rule 10 and its own model show that no server sells from
+/// an old memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shard {
     pub epoch: Epoch,
     pub phase: Phase,
-    /// Units for sale. Of a shard that does not sell: those that it had, or will have.
+    /// Units for sale. If the shard does not sell: its units before, or after.
     pub stock: u8,
-    /// Units that came back, and are kept aside while somebody may know the shard to be empty.
+    /// Returned units, held back while a thread may consider the shard empty.
     pub aside: u8,
-    /// Whether somebody may.
+    /// Whether a thread may do so.
     pub granted: bool,
     pub tickets: [Ticket; ORDERS],
     pub unconfirmed: [bool; ORDERS],
@@ -76,7 +76,7 @@ pub enum Ticket {
     Closed { lender: usize },
     /// At the lender: its units.
     Lent { number: Number },
-    /// At the lender: nothing is held under this number or an earlier one, ever.
+    /// At the lender: nothing will ever be held under this number or an earlier one.
     Barred { number: Number },
     /// The tombstone.
     Ended,
@@ -88,7 +88,7 @@ impl Ticket {
     }
 }
 
-/// A loan as those know it who act on it.
+/// A loan, as its users know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Loan {
     pub order: Order,
@@ -97,7 +97,7 @@ pub struct Loan {
     pub epoch: Epoch,
 }
 
-/// Units that were found held.
+/// Units that a caller found held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hold {
     pub order: Order,
@@ -108,7 +108,7 @@ pub struct Hold {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     pub epoch: Epoch,
-    /// The record of a purchase, or its order: which shard it names, and whether it has ended.
+    /// The record of a purchase, or its order: the shard that it names, and whether it has ended.
     pub orders: [Status; ORDERS],
     pub releases: [Release; ORDERS],
 }
@@ -134,32 +134,32 @@ pub struct Thread {
     pub step: Step,
     /// The epoch under which each shard is known to be empty.
     pub empty: [Option<Epoch>; SHARDS],
-    /// For buyers of each home shard: "sold out" is remembered, for all but these.
+    /// Per home shard: "sold out" is remembered for all buyers but these.
     pub sold_out: [Option<[bool; BUYERS]>; SHARDS],
 }
 
-/// How far a request is.
+/// The step of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Step {
     #[default]
     Idle,
-    /// The loan is written, the lender is about to be asked. With the lenders that have refused this request.
+    /// The loan is written, and the lender will be asked. With the lenders that have refused this request.
     Borrowing(Loan, Refused),
     /// The lender has said no.
     Refused(Loan, Refused),
-    /// Only a broken variant: the lender holds units, and the home shard knows nothing.
+    /// Only a broken variant: the lender holds units, and the home shard does not know it.
     LentFirst(Hold),
     /// A repeat has met an open loan.
     Looking(Loan),
     /// Redis holds units.
     Held(Hold),
-    /// The record is committed and the 202 has left, nothing is confirmed.
+    /// The record is committed and the 202 is sent; nothing is confirmed.
     Answered(Hold),
-    /// The lender has confirmed, the home shard has not closed the loan.
+    /// The lender has confirmed; the home shard has not closed the loan.
     Confirmed(Order),
 }
 
-/// Which shards have refused a request.
+/// The shards that have refused a request.
 pub type Refused = [bool; SHARDS];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -172,7 +172,7 @@ pub enum Reconciler {
     Barred(Loan),
     /// A record is durable.
     Durable(Hold),
-    /// The loan of a durable purchase is still to be closed.
+    /// The loan of a durable purchase must still be closed.
     ToClose(Order),
 }
 
@@ -180,7 +180,7 @@ pub enum Reconciler {
 pub enum Releaser {
     #[default]
     Idle,
-    /// The shard of the record has answered under this epoch, the home shard has not been asked.
+    /// The shard of the record has answered under this epoch; the home shard has not been asked.
     AtHome(Order, Epoch),
     /// All have answered: the lowest and the highest epoch.
     Answered(Order, Epoch, Epoch),
@@ -190,11 +190,11 @@ pub enum Releaser {
 pub enum Refill {
     #[default]
     Idle,
-    /// So many shards are stopped.
+    /// This many shards are stopped.
     Stopping(usize),
-    /// So many shards have the tickets of this snapshot.
+    /// This many shards have the tickets of this snapshot.
     Filling(Snapshot, usize),
-    /// So many shards are open.
+    /// This many shards are open.
     Opening(Snapshot, usize),
 }
 
@@ -208,7 +208,7 @@ pub struct Snapshot {
     pub only: Option<usize>,
 }
 
-/// Broken promises that show in a step and not in a state.
+/// Broken promises that are visible in a step and not in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Violations {
     pub sold_out_with_units: bool,
@@ -224,7 +224,7 @@ pub struct Budget {
     pub deaths: u8,
     pub silences: u8,
     pub losses: u8,
-    /// How many of the servers that forget go on, beside their promoted replicas.
+    /// How many of the forgetting servers keep running beside their promoted replicas.
     pub splits: u8,
     pub cancels: u8,
 }
@@ -234,12 +234,12 @@ impl State {
         self.shards[shard].phase == Phase::Open
     }
 
-    /// The shards of the sale are few in small configurations: the others never open.
+    /// Small configurations use fewer shards: the others never open.
     pub fn is_whole(&self, shards: usize) -> bool {
         (0..shards).all(|shard| self.serves(shard) && self.shards[shard].epoch == self.ledger.epoch)
     }
 
-    /// Whether units are held under this order id, where that counts.
+    /// Whether units are held under this order id, at an open shard of the current epoch.
     pub fn is_held(&self, order: Order) -> bool {
         let holds = |shard: &Shard| shard.phase == Phase::Open && shard.tickets[order].is_hold();
         self.shards.iter().any(|shard| shard.epoch == self.ledger.epoch && holds(shard))
@@ -259,7 +259,7 @@ impl Ledger {
         (0..ORDERS).map(|order| u8::from(self.is_live(order))).sum()
     }
 
-    /// Rule 3: a record is inserted at its epoch or not at all. Whether it is durable.
+    /// Rule 3: a record is inserted at its epoch or not at all. Returns whether it is durable.
     pub fn insert(&mut self, hold: Hold) -> bool {
         let agreed = hold.epoch == self.epoch;
         if agreed && self.orders[hold.order] == Status::None {

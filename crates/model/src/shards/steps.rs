@@ -178,7 +178,7 @@ impl World {
                     s.budget.splits -= 1;
                     s.old_masters[shard] = Some(s.shards[shard].epoch);
                 }
-                // What it had for sale is remembered for the property alone.
+                // The former stock is remembered only for the property.
                 s.shards[shard] = Shard { stock: s.shards[shard].stock, ..Shard::default() };
             }
         }
@@ -196,7 +196,7 @@ impl World {
         self.remember(s, t, home);
     }
 
-    /// How a request goes on after an answer of its home shard.
+    /// The next step of a request after an answer of its home shard.
     fn go_on(&self, s: &mut State, t: usize, order: Order, home: usize, admission: Admission, refused: Refused) {
         let epoch = s.shards[home].epoch;
         self.learn_epoch(s, t, epoch);
@@ -236,7 +236,7 @@ impl World {
         self.is(Variant::SoldOutAtHome) || (0..self.shards).all(|shard| shard == home || is_empty(shard))
     }
 
-    /// Somebody hears "sold out", from Redis or from memory.
+    /// A buyer gets "sold out", from Redis or from memory.
     fn say_sold_out(&self, s: &mut State, order: Order, asked: bool) {
         let sells = |shard: &Shard| (asked || shard.phase == Phase::Open) && shard.stock > 0;
         let of_buyer = |other: &Order| buyer(*other) == buyer(order);
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// What a thread knew under an older epoch ends with it.
+    /// A thread's knowledge under an older epoch ends with that epoch.
     fn learn_epoch(&self, s: &mut State, t: usize, epoch: Epoch) {
         let thread = &mut s.threads[t];
         if !self.is(Variant::ZerosOfTwoEpochs) && thread.empty.iter().flatten().any(|of| *of < epoch) {
@@ -299,7 +299,7 @@ impl World {
         s.releaser = if is_done { Releaser::Answered(order, epoch, epoch) } else { Releaser::AtHome(order, epoch) };
     }
 
-    /// The next step of a refill, and where it then is.
+    /// Takes the next step of a refill, and returns the refill's new step.
     fn refill(&self, s: &mut State) -> Refill {
         match s.refill {
             Refill::Idle if self.is(Variant::RefillsOneShard) => {
@@ -334,7 +334,7 @@ impl World {
             Refill::Opening(from, k) => {
                 let shard = &mut s.shards[k];
                 if from.only.is_none_or(|only| only == k) {
-                    // A server that has forgotten what was put there refuses; the next refill begins again.
+                    // A server that has forgotten the refill's data refuses; the next refill starts from the beginning.
                     if (shard.phase, shard.epoch) != (Phase::Filling, from.epoch) {
                         return Refill::Idle;
                     }
