@@ -1,4 +1,4 @@
-// The check before a purchase: a picture, a slider, or a calculation by this device. It yields a pass, which a purchase spends.
+// The check before a purchase: a picture, a slider, or a calculation by this device. It gives a pass, which a purchase spends.
 
 import { $, addTexts, api, backoff, changes, clock, jitter, job, kept, problem, session, set, sleep, t, timeOfDay } from "./front.js";
 
@@ -23,15 +23,15 @@ addTexts({
   "new-picture": ["New picture", "换一张"], "new-check": ["New check", "重新获取"], "picture-instead": ["Use the picture", "改用图片验证"],
 });
 
-/** The service tells when the check opens. It is asked no earlier than this before the start. */
+/** The service reports when the check opens. The page asks at most this long before the start. */
 const ASK_EARLY_MS = 15 * 60_000;
-/** Pages that waited for the check ask for it within this time, so that they do not all ask at once. */
+/** Pages that waited for the check ask at random moments within this time, not all at once. */
 const SPREAD_MS = 4000;
-/** A pass shall last beyond the start for at least this long; one that cannot is renewed before the rush. */
+/** A pass must last beyond the start for at least this long. Otherwise it is renewed before the rush. */
 const NEEDED_MS = 30_000;
-/** What is about to expire is taken for expired. */
+/** A check or pass with less time than this counts as expired. */
 const MARGIN_MS = 1000;
-/** How many checks in a row are got for a buyer who does nothing. */
+/** How many checks in a row are loaded for an inactive buyer. */
 const UNASKED_MAX = 3;
 const ATTEMPTS_MAX = 4;
 const TRAIL_MAX = 500;
@@ -60,20 +60,20 @@ export function begin(sale) {
 
 /** The pass to send with a purchase, or null. */
 export const heldPass = () => (pass && pass.expires_at_ms - MARGIN_MS > clock.now() ? pass.pass : null);
-/** Whether a purchase can do without a check, or has passed it. */
+/** Whether a purchase needs no check, or has passed it. */
 export const isDone = () => needless || Boolean(heldPass());
 
-/** Whether the buyer can do something for it now. */
+/** Whether the buyer can do something for the check now. */
 export const isOpen = () => !pass && (current !== null || blocked);
 
-/** This pass is spent, or not valid: the next purchase needs a new one. */
+/** This pass is spent or not valid: the next purchase needs a new one. */
 export function dropPass(spent) {
   if (pass?.pass !== spent) return;
   pass = null;
   kept.set(slot(), null);
 }
 
-/** Brings the buyer to what is to be done. */
+/** Moves the buyer to the next action. */
 export function focus() {
   const controls = { image: "challenge-answer", slider: "challenge-slider" };
   $(controls[current?.kind] ?? (blocked ? "challenge-reload" : "challenge-title")).focus();
@@ -88,14 +88,14 @@ function restore() {
   tell();
 }
 
-/** When a pass is to be renewed: at its end, or earlier if it ends around the start, so that the new one does not. */
+/** When a pass is to be renewed: at its end. If it ends around the start, earlier, so that the new one does not. */
 function renewAt({ expires_at_ms, got_at_ms }, startsAtMs) {
   const needed = startsAtMs + NEEDED_MS;
   const end = expires_at_ms - MARGIN_MS;
   return expires_at_ms >= needed ? end : Math.min(end, needed - (expires_at_ms - got_at_ms));
 }
 
-// Getting a check
+// Loading a check
 
 const loadJob = job(async (self) => {
   const token = session.token();
@@ -108,7 +108,7 @@ const loadJob = job(async (self) => {
     self.fails = 0;
     show(answer.data);
   } else if (answer.code === "not-started") {
-    // By this device's reckoning it may be open already.
+    // By this device's clock it may already be open.
     const atMs = Math.max(answer.data.opens_at_ms ?? page.startsAtMs(), clock.now() + jitter(1000));
     opens = { atMs, startsAtMs: page.startsAtMs() };
   } else if (answer.code === "no-challenge") {
@@ -122,7 +122,7 @@ const loadJob = job(async (self) => {
   return Infinity;
 });
 
-/** Shows a new check, and brings a buyer who was at the old one to the new one. */
+/** Shows a new check, and moves a buyer from the old one to it. */
 function show(data) {
   const wasHere = $("challenge").contains(document.activeElement);
   current = data;
@@ -136,13 +136,13 @@ function show(data) {
 }
 
 function forget() {
-  // The controls go; a buyer who is at one of them stays here.
+  // The controls are removed; keep a buyer who is using one of them here.
   if ($("challenge-form").contains(document.activeElement)) $("challenge-title").focus();
   stopWork();
   current = null;
 }
 
-/** Asks for another check because the buyer wants it. */
+/** Loads another check on the buyer's request. */
 function reload(kind) {
   [chosen, blocked, unasked] = [kind, false, 0];
   forget();
@@ -151,7 +151,7 @@ function reload(kind) {
   draw();
 }
 
-/** A check or a pass has run out: gets a new one, unless the buyer seems to be away. */
+/** A check or a pass has expired: loads a new one, unless the buyer seems to be away. */
 function expire() {
   const wasPass = Boolean(pass);
   forget();
@@ -210,7 +210,7 @@ function showImage({ image, length }) {
   $("challenge-answer").maxLength = 2 * length; // spaces do not count
 }
 
-// The slider: its piece follows pointer or arrow keys, and the way is written down.
+// The slider: its piece follows the pointer or arrow keys, and its moves are recorded.
 
 let x = 0; // of the piece, in pixels of the picture
 let trail = [];
@@ -220,7 +220,7 @@ let drag = null;
 function showSlider(data) {
   for (const [id, src] of [["challenge-image", data.image], ["challenge-piece", data.piece]]) $(id).src = src;
   [$("challenge-image").width, $("challenge-image").height] = [data.width, data.height];
-  // By CSSOM, which the content policy allows.
+  // Set through CSSOM, which the content policy allows.
   const part = (name, share) => $("challenge-form").style.setProperty(name, `${100 * share}%`);
   part("--piece-width", data.piece_size / data.width);
   part("--piece-y", data.piece_y / data.height);
@@ -243,7 +243,7 @@ function move(to, y) {
   drawPiece();
 }
 
-/** Adds a point. Of a trail that has grown too long every second point goes, but not the first. */
+/** Adds a point. If the trail is too long, every second point is removed, but not the first. */
 function addPoint(points, point, max) {
   if (points.length >= max) points.splice(0, points.length, ...points.filter((_, i) => i % 2 === 0));
   points.push(point);
@@ -276,7 +276,7 @@ for (const id of ["challenge-slider", "challenge-piece"]) {
   handle.addEventListener("pointerup", (event) => {
     if (drag?.id !== event.pointerId) return;
     drag = null;
-    // A press without a move is no answer.
+    // A press without a move is not an answer.
     if (x > 0) submit({ x, trail });
   });
   handle.addEventListener("pointercancel", () => drag && rest());
@@ -333,7 +333,7 @@ function tell(...what) {
   told = what;
 }
 
-/** Says when the check opens, and gets it then. */
+/** Shows when the check opens, and loads it then. */
 function plan() {
   const startsAtMs = page.startsAtMs();
   const atMs = opens?.startsAtMs === startsAtMs ? opens.atMs : null;
@@ -346,7 +346,7 @@ function plan() {
   }
 }
 
-/** Draws the check as it stands. The sale's page calls this all the time. */
+/** Draws the check in its present state. The sale's page calls this all the time. */
 export function draw() {
   const wants = needless ? "no" : page.wants();
   $("challenge").hidden = wants === "no";
@@ -386,7 +386,7 @@ export function draw() {
 function drawWork() {
   const usual = 2 ** current.difficulty;
   const format = (n) => n.toLocaleString(document.documentElement.lang);
-  // A search has no memory: this is the share of searches that would have ended by now.
+  // A search has no memory: this is the part of all searches that would have ended by now.
   $("challenge-progress").value = 1 - Math.exp(-tries / usual);
   set($("challenge-tries"), t("tries", { n: format(tries), m: format(usual) }));
 }

@@ -1,4 +1,4 @@
-// What every page needs: texts, language, the server's clock, calls of the API, repeated requests, and the session.
+// Shared by all pages: texts, language, the server's clock, calls of the API, repeated requests, and the session.
 
 const TEXTS = {
   // Problems, by their `code`.
@@ -47,7 +47,7 @@ export const $ = (id) => document.getElementById(id);
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 /** `ms`, varied by up to a quarter, so that many open pages do not ask at the same moment. */
 export const jitter = (ms) => ms * (0.75 + Math.random() / 2);
-/** The ms to wait after this many failures; at least what the answer asks for, up to a minute. */
+/** The ms to wait after this many failures; at least the time that the answer asks for, up to a minute. */
 export const backoff = (answer, fails, maxMs = 10_000) =>
   Math.max(jitter(Math.min(500 * 2 ** fails, maxMs)), Math.min(answer.retryAfterMs ?? 0, 60_000) * (1 + Math.random() / 4));
 export const random = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
@@ -61,12 +61,12 @@ export function el(tag, className = "", ...children) {
   return node;
 }
 
-/** Sets a text only if it differs, so that nothing is redrawn or announced needlessly. */
+/** Sets a text only if it differs, so that nothing is redrawn or announced without need. */
 export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Tells that the page's script has started and has drawn what it knows. */
+/** Reports that the page's script has started and has drawn its first state. */
 export function ready() {
   document.documentElement.dataset.ready = "1";
 }
@@ -135,9 +135,9 @@ export function problem({ code, data, retryAfterMs }) {
 }
 export const sayProblem = (answer) => say(...problem(answer), "bad");
 
-// The server's clock. It does not depend on the device's clock, and stays steady when that is set.
+// The server's clock. It does not depend on the device's clock, and stays steady when that one is set.
 
-/** A device's clock gains or loses at most this part of the time that passes. */
+/** The greatest drift of a device's clock, as a part of the elapsed time. */
 const DRIFT = 1e-4;
 
 export const clock = {
@@ -146,16 +146,16 @@ export const clock = {
   learntAt: 0,
   get ready() { return this.offset !== null; },
   now() { return performance.now() + (this.offset ?? NaN); },
-  /** Learns a server's time that was read between `from` and `to`. The narrowest bounds count; older ones widen by the drift. */
+  /** Takes a server's time that was read between `from` and `to`. The narrowest bounds count; older ones widen by the drift. */
   learn(serverMs, from, to) {
     if (!Number.isFinite(serverMs)) return;
     const [offset, error] = [serverMs - (from + to) / 2, (to - from) / 2];
     const known = this.error + (to - this.learntAt) * DRIFT;
-    // Bounds that do not meet: this device's timer stood still, or was set.
+    // Contradicting bounds: this device's timer stopped for a while, or was set.
     const contradicts = Math.abs(offset - this.offset) > error + known;
     if (error <= known || contradicts) Object.assign(this, { offset, error, learntAt: to });
   },
-  /** Asks for the time, some times over. */
+  /** Asks for the time several times. */
   async sync(probes) {
     for (let probe = 0, fails = 0; probe < probes && fails < 5;) {
       const answer = await api(`/api/v1/time?r=${random()}`, { timeoutMs: 3000 });
@@ -185,7 +185,7 @@ export async function api(path, { method = "GET", body, headers = {}, token = nu
     const text = await response.text();
     const gotAt = performance.now();
     let data = {};
-    // A proxy's error page is not JSON. A success that is not JSON was cut off.
+    // A proxy's error page is not JSON. A successful answer that is not JSON was truncated.
     try { data = parse(text); } catch (cut) { if (response.ok) throw cut; }
     return { ...outcome(response, data, token), data, sentAt, gotAt, next: nextPage(response) };
   } catch {
@@ -209,20 +209,20 @@ function outcome(response, data, token) {
   return { ok, status, code, data, retryAfterMs: Number.isFinite(after) ? after * 1000 : null };
 }
 
-/** An event stream that is silent for this long is taken for dead: the service sends a comment every 15 s. */
+/** An event stream that is silent for this long counts as dead: the service sends a comment every 15 s. */
 const SILENCE_MAX_MS = 40_000;
-/** A line of an event stream longer than this is none of ours. */
+/** A longer line of an event stream is not from our service. */
 const LINE_MAX = 65_536;
 
 /**
  * Reads server-sent events with the buyer's token until the stream ends or `abort` is used. Answers like `api`; `retryMs` is the
- * pause before the next attempt that the service asks for.
+ * pause that the service asks for before the next attempt.
  */
 export async function stream(path, { token, lastId, abort, onOpen, onEvent }) {
   let retryMs = null;
   let timer;
   const awake = (ms) => { clearTimeout(timer); timer = setTimeout(() => abort.abort(), ms); };
-  // Another origin may not allow this header; without it the stream begins with the present status, which is enough.
+  // Another origin may not allow this header. Without it the stream begins with the present status, which is enough.
   const more = { Accept: "text/event-stream", ...(lastId && !base && { "Last-Event-ID": lastId }) };
   try {
     awake(8000);

@@ -1,4 +1,4 @@
-// The list of sales: the published cards, with the present state, and the sales that came since.
+// The list of sales: the published cards with their present state, and newer sales.
 
 import { $, addTexts, api, changes, clock, el, jitter, job, money, moment, ready, say, sayProblem, set, span, t } from "./front.js";
 
@@ -11,12 +11,12 @@ addTexts({
 
 const DAY_MS = 86_400_000;
 const RANK = ["open", "scheduled", "paused", "gone", "over"];
-/** Each sale that is shown, by its id: its terms, and the parts of its card. */
+/** Each shown sale by its id: its terms, and the parts of its card. */
 const shown = new Map();
 
 let isTimed = false;
 
-// Until the server's clock is known, the device's is good enough to order the cards.
+// Until the server's clock is known, the device's clock is good enough to sort the cards.
 const now = () => (clock.ready ? clock.now() : Date.now());
 
 function standing({ status, sold_out, starts_at_ms, ends_at_ms }) {
@@ -28,7 +28,7 @@ function standing({ status, sold_out, starts_at_ms, ends_at_ms }) {
 
 const partsOf = (item) => ({ item, badge: item.querySelector(".badge"), when: item.querySelector(".when") });
 
-/** The card of a sale that came after the page was published: without a picture. */
+/** The card of a sale that was created after the page was published: without a picture. */
 function card(sale) {
   const link = el("a", "panel card", el("span", "blank"), el("span", "badge"), el("h2", "name", sale.product.name),
     el("span", "price"), el("span", "when"));
@@ -60,7 +60,7 @@ function draw() {
   if (list.contains(focused)) focused.focus({ preventScroll: true });
 }
 
-/** The server's clock is asked for only where a countdown shows it. */
+/** The page asks for the server's clock only if it shows a countdown. */
 function askTime() {
   if (!isTimed) clock.sync(1);
   isTimed = true;
@@ -78,7 +78,7 @@ for (const item of $("sales").children) {
 }
 draw();
 changes.addEventListener("language", draw);
-// A timer that slept is not to be relied on.
+// A timer that slept is not reliable.
 document.addEventListener("visibilitychange", () => { isTimed = isTimed && document.hidden; });
 setInterval(draw, 500);
 

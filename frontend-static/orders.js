@@ -22,15 +22,15 @@ addTexts({
 });
 
 const SURE_MS = 5000;
-/** After this long without news, a payment may be asked for again. The service makes one payment of an order at a time. */
+/** After this long without news, a payment may be requested again. The service makes one payment of an order at a time. */
 const PAYING_MS = 20_000;
-/** A browser opens six connections to a server, and the other requests need some. Further orders are polled. */
+/** A browser opens six connections to a server, and other requests need some of them. Further orders are polled. */
 const STREAMS_MAX = 2;
 const HURRY_MS = 60_000;
 const HELD = ["accepted", "pending_payment", "paid", "refunding"];
 const MOVING = ["accepted", "pending_payment", "refunding"];
 const LOST = ["cancelled", "rejected", "refunded"];
-/** How far an order is: by this an answer is known that a newer one has overtaken. */
+/** The position of a status in an order's life: it shows that an answer is older than the present state. */
 const STAGE = { accepted: 0, pending_payment: 1, paid: 2, refunding: 3, refunded: 4, cancelled: 4, rejected: 4 };
 
 /** The page's sale; undefined on the page of all orders. */
@@ -40,7 +40,7 @@ let streams = 0;
 /** The names of the payment channels, once the service has listed them. */
 let channels = [];
 
-/** Asked for when the first order waits for payment. */
+/** Loaded when the first order waits for payment. */
 const channelsJob = job(async (self) => {
   const answer = await api("/api/v1/payments/channels");
   if (!answer.ok) return self.again(answer);
@@ -64,7 +64,7 @@ export const ordersJob = job(async (self) => {
   const isMore = page !== firstPage;
   [page, nextPage] = [firstPage, answer.next];
   answer.data.forEach(track);
-  // The button may have gone with the last page.
+  // The button may have disappeared with the last page.
   if (isMore) orders.get(answer.data[0]?.order_id)?.item.focus();
   drawPage();
   return Infinity;
@@ -117,7 +117,7 @@ function build() {
   return { item, nodes, buttons, channel, label, caption };
 }
 
-// Following: by events, with polling as the net
+// Following: by events, with polling as the fallback
 
 const isMoving = ({ data }) => MOVING.includes(data.status);
 const isPaying = (order) => performance.now() < order.payingUntil;
@@ -130,7 +130,7 @@ function follow(order) {
   order.poll.soon(untilPoll(order));
 }
 
-/** How long an order whose events arrive is not read: the net is closer while its buyer waits for something. */
+/** How long an order with working events is not read. The time is shorter while its buyer waits for something. */
 const netMs = (order) => (isPaying(order) || order.data.status === "accepted" ? 5000 : 30_000);
 
 /** The ms until the order is read again. */
@@ -183,13 +183,13 @@ async function listen(order, self) {
   return answer.ok ? jitter(answer.retryMs ?? 2000) : Math.max(self.again(answer), answer.retryMs ?? 0);
 }
 
-// A page that nobody sees follows nothing, and goes on by itself, because jobs rest while it is hidden. After the network was
-// away, the streams of before are dead without knowing it.
+// A hidden page follows nothing, because jobs rest while it is hidden; it continues by itself. After an outage of the network, old
+// streams are dead without a sign.
 const endStreams = () => orders.forEach((order) => order.abort?.abort());
 document.addEventListener("visibilitychange", () => document.hidden && endStreams());
 addEventListener("online", endStreams);
 
-// What a buyer can do
+// The buyer's actions
 
 const canPay = (order) => channels.length > 0 && !isPaying(order);
 const ask = (order, what, body) => api(pathOf(order, `/${what}`), { method: "POST", token: session.token(), body });
@@ -263,12 +263,12 @@ function drawOrder(order) {
     const text = t(act === "pay" && paying ? "paying" : unsure ? `sure-${act}` : act);
     set(button, text);
     button.setAttribute("aria-label", `${text}: ${name}`);
-    // Not `disabled`, which would take the focus away.
+    // Not `disabled`, which would lose the focus.
     button.setAttribute("aria-disabled", String(act === "pay" && !canPay(order)));
     if (!shown && document.activeElement === button) item.focus();
     button.hidden = !shown;
   }
-  // An order at rest is drawn again when it, or the language, changes.
+  // An order without changes is drawn again only after a change of it or of the language.
   order.isStale = isMoving(order) || Boolean(order.sure && performance.now() < order.sure.until);
 }
 
@@ -282,7 +282,7 @@ export function held() {
   return [...orders.values()].reduce((sum, { data }) => sum + (HELD.includes(data.status) ? data.quantity : 0), 0);
 }
 
-/** The newest order that this page has seen since it was accepted. */
+/** The newest accepted order that this page knows. */
 export function newestFresh() {
   const fresh = [...orders.values()].filter((order) => order.isFresh).map((order) => order.data);
   return fresh.sort((a, b) => b.created_at_ms - a.created_at_ms)[0];
@@ -310,7 +310,7 @@ changes.addEventListener("language", () => orders.forEach((order) => { order.isS
 
 // The page of all orders: names of sales, and one page after another
 
-/** The products' names by sale; null where the sale is no more. */
+/** The products' names by sale; null if the sale no longer exists. */
 const names = new Map();
 let isListed = false;
 

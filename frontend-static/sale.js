@@ -42,9 +42,9 @@ addTexts({
 
 const REST_MS = 10_000;
 const ATTEMPTS_MAX = 6;
-/** The edge gives one answer to all who ask within this time, so a state may be this old. */
+/** The edge gives one answer to all requests within this time, so a state may be this old. */
 const SHARED_MS = 100;
-/** For this long after a wave's moment its units are looked for closely. */
+/** For this long after a wave's time, the page checks often for its units. */
 const WAVE_MS = 8000;
 
 const main = document.querySelector("main");
@@ -92,7 +92,7 @@ function learn({ data, sentAt, gotAt }) {
   if (now === "paused") statusJob.soon(jitter(10_000));
 }
 
-/** Asked when the sale is not open although it should be: is it paused, or closed for good? */
+/** Asked when the sale should be open but is not: is it paused, or closed for good? */
 const statusJob = job(async (self) => {
   const answer = await api(`/api/v1/sales/${saleId}`);
   if (!answer.ok) return answer.status === 404 ? Infinity : self.again(answer);
@@ -116,7 +116,7 @@ function untilAsk() {
   switch (phase()) {
     case "over": return Infinity;
     case "before":
-      // A sale can be moved while its page is open for hours.
+      // A sale can be moved while its page stays open for hours.
       if (left > 10_000) return Math.min(left - 3000 - 5000 * Math.random(), jitter(300_000));
       return left + SHARED_MS + 400 * Math.random();
     case "open": return jitter(18_000);
@@ -178,7 +178,7 @@ $("buy").addEventListener("click", () => {
   if (why === "why-check" || why === "why-check-first") check.focus();
 });
 
-// One intent to buy keeps one Idempotency-Key until a definite answer has come, across reloads as well.
+// One intent to buy keeps one Idempotency-Key until there is a definite answer, even across reloads.
 
 const slot = () => `seckill.intent.${saleId}.${session.user()}`;
 const pending = () => JSON.parse(kept.get(slot()) ?? "null");
@@ -215,7 +215,7 @@ async function buy() {
 
 const isDefinite = ({ status }) => status !== 0 && status !== 408 && status < 500;
 
-/** Shows what the answer to a purchase means. */
+/** Shows the meaning of the answer to a purchase. */
 function take(answer, intent) {
   const { data, code, status } = answer;
   if (answer.ok) {
@@ -280,11 +280,11 @@ function drawTimer() {
   for (const [part, value] of Object.entries(parts(left))) set($(part), String(value));
   $("days-box").hidden = left < 86_400_000;
   if (now !== "before") return;
-  // The milestones are announced; the timer itself would be read every second.
+  // Only milestones are announced; otherwise a screen reader would read the timer every second.
   const passed = MILESTONES.find((s) => left <= s * 1000 && lastLeft > s * 1000);
   if (passed && lastLeft !== Infinity) say("soon", { s: passed });
   lastLeft = left;
-  // Who means to buy gets the time more exactly; who only looks asks for nothing but the state.
+  // A signed-in visitor gets the exact time. Other visitors only ask for the state.
   if (!synced && left <= 60_000 && session.token()) {
     synced = true;
     setTimeout(() => clock.sync(3), Math.random() * Math.min(20_000, left / 2));
@@ -300,7 +300,7 @@ function drawWave({ item, afterMs, units }) {
   item.className = atMs <= now ? "past" : isNext ? "next" : "";
 }
 
-/** The way of the newest purchase, from accepted to yours. */
+/** The steps of the newest purchase, from accepted to yours. */
 function drawSteps() {
   const status = newestFresh()?.status;
   const done = { accepted: 1, rejected: 1, pending_payment: 3 }[status];

@@ -1,8 +1,8 @@
-// Signing in, in development mode. A shop with a sign-in of its own stores the buyer's token, and this form is not shown.
+// Signing in, in development mode. A shop with its own sign-in stores the buyer's token, and this form is not shown.
 
 import { $, api, changes, kept, say, sayProblem, session } from "./front.js";
 
-/** A page on this machine is taken for development without asking, so that viewing a page costs the service nothing. */
+/** A page on this machine counts as development without asking, so that viewing a page costs the service nothing. */
 const LOCAL = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$|\.localhost$/.test(location.hostname);
 let offered = LOCAL && !kept.get("seckill.no-dev");
 
@@ -16,7 +16,7 @@ const askForToken = (user, level) => api("/api/v1/dev/token", { method: "POST", 
 /** The buyer wants to sign in. */
 export async function offer() {
   if (!offered && !kept.get("seckill.no-dev")) {
-    // Elsewhere than in development mode this address does not exist.
+    // Outside development mode this address does not exist.
     const answer = await askForToken("nobody", 0);
     if (answer.status === 404) kept.set("seckill.no-dev", "1");
     else if (!answer.ok) return sayProblem(answer);

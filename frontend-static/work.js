@@ -1,6 +1,6 @@
-// A proof of work, done in a worker: looks for a number so that SHA-256(prefix + number) begins with enough zero bits. Plain
-// arithmetic, because crypto.subtle answers each hash through a promise, which takes longer than the hash. The page ends the
-// work early by terminating the worker.
+// A proof of work in a worker: searches a number for which SHA-256(prefix + number) begins with enough zero bits. Plain arithmetic is
+// used, because crypto.subtle answers each hash through a promise, which takes longer than the hash. To stop, the page terminates the
+// worker.
 
 const K = new Int32Array([
   0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -43,10 +43,10 @@ function zeroBits(state) {
   return 32 * i + Math.clz32(state[i]);
 }
 
-/** A search that tries 0, 1, 2 and so on. `run` makes so many tries, and returns the number that was found as text, or null. */
+/** A search that tries 0, 1, 2 and so on. `run` makes this many tries, and returns the found number as text, or null. */
 export function search(prefix, difficulty) {
   const head = new TextEncoder().encode(prefix);
-  // Whole blocks of the prefix are the same in every try, so they are mixed in once.
+  // The prefix's whole blocks are the same in every try, so they are mixed in once.
   const whole = head.length - head.length % 64;
   const before = new Int32Array(START);
   for (let at = 0; at < whole; at += 64) mix(before, head, at);
@@ -87,7 +87,7 @@ export function search(prefix, difficulty) {
   };
 }
 
-/** How often the page hears of the progress. */
+/** How often the page gets the progress. */
 const BATCH_MS = 100;
 
 self.addEventListener("message", ({ data: { prefix, difficulty } }) => {

@@ -1,18 +1,18 @@
-// Lines over the last two minutes at most, drawn as SVG. Each chart says in words what it shows, and has its figures as a table besides.
+// Lines over the last two minutes at most, drawn as SVG. Each chart describes itself in words, and also has its figures as a table.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 600;
 const HEIGHT = 180;
 const PLOT = { left: 52, right: WIDTH - 8, top: 10, bottom: HEIGHT - 22 };
-/** What a chart shows of the past: as much as it knows, in steps that can be read. */
+/** The time that a chart shows: as much as it has, in readable steps. */
 const SPANS = [
   { ms: 30_000, whole: "30 s ago", half: "15 s ago", words: "the last half minute" },
   { ms: 60_000, whole: "1 min ago", half: "30 s ago", words: "the last minute" },
   { ms: 120_000, whole: "2 min ago", half: "1 min ago", words: "the last two minutes" },
 ];
-/** What is kept. */
+/** The time that is kept. */
 const KEPT_MS = SPANS.at(-1).ms;
-/** Figures further apart are not joined by a line. They come each second, and every two seconds while purchases wait. */
+/** Figures further apart are not joined by a line. They come every second, or every two seconds while purchases wait. */
 const GAP_MS = 6_000;
 /** Lines that have a colour and a dash of their own. */
 const STYLES = 7;
@@ -37,7 +37,7 @@ export function el(name, attributes = {}, ...children) {
   return node;
 }
 
-/** The least of 1, 2 and 5 with zeros behind that is not below. */
+/** Rounds up to the next of 1, 2 and 5 times a power of ten. */
 function ceiling(value) {
   if (value <= 0) return 0;
   const ten = 10 ** Math.floor(Math.log10(value));
@@ -62,7 +62,7 @@ export class Chart {
     this.#unit = unit;
     const clip = svg("clipPath", { id: `${id}-plot` },
       svg("rect", { x: PLOT.left, y: 0, width: PLOT.right - PLOT.left, height: HEIGHT }));
-    // Until the first figures are there.
+    // Until the first figures arrive.
     this.#drawing.setAttribute("aria-label", `${title}, ${unit}.`);
     this.#moving = svg("g");
     const axis = svg("g", { class: "axis" });
@@ -75,7 +75,7 @@ export class Chart {
     for (const [key, label] of lines) this.#line(key, label);
   }
 
-  /** The line of a key; the first figure of an unknown one makes it. */
+  /** The line of a key; the first figure of an unknown key creates it. */
   #line(key, label = key) {
     let line = this.#lines.get(key);
     if (line) return line;
@@ -90,7 +90,7 @@ export class Chart {
     return line;
   }
 
-  /** Adds the figures of a moment; null is a gap. `draw` is false for all but the last of many. */
+  /** Adds the figures of a moment; null is a gap. `draw` is false for all moments of a batch except the last. */
   push(at, figures, draw = true) {
     for (const key of Object.keys(figures)) this.#line(key);
     const before = this.#points.at(-1);
@@ -112,7 +112,7 @@ export class Chart {
       for (const { at, figures } of this.#points) {
         const figure = figures[key];
         if (!Number.isFinite(figure)) continue;
-        // A line ends where figures are missing, or where the stream was away.
+        // A line is interrupted where figures are missing or the stream was lost.
         drawn += `${at - last > GAP_MS ? "M" : "L"}${x(at).toFixed(1)} ${y(figure).toFixed(1)}`;
         last = at;
       }
@@ -122,7 +122,7 @@ export class Chart {
     this.#axis(most, least, y, span);
     this.#describe(span);
     this.#write();
-    // The lines glide to the left for as long as a step takes, and stand where motion is unwanted.
+    // The lines glide to the left during a step. With reduced motion they stand still.
     const shift = (step / span.ms) * (PLOT.right - PLOT.left);
     if (step > 0 && step < 5000 && !still.matches && !document.hidden) {
       this.#moving.animate([{ transform: `translateX(${shift}px)` }, { transform: "none" }], { duration: step, easing: "linear" });
@@ -141,7 +141,7 @@ export class Chart {
     axis.replaceChildren(...lines, ...words);
   }
 
-  /** What the picture shows, in words, for those who do not see it. */
+  /** The picture's content in words, for people who cannot see it. */
   #describe(span) {
     const newest = this.#points.at(-1).figures;
     const parts = [...this.#lines].map(([key, { label }]) => {

@@ -1,10 +1,10 @@
-// What all pages of the console share: forms that call the admin API, local times, and pages that renew themselves.
+// Shared by all pages of the console: forms that call the admin API, local times, and pages that refresh themselves.
 // docs/console.md describes the attributes that it reads.
 
 const csrf = document.querySelector("meta[name=csrf]")?.content;
 const SIGN_IN = "/admin/sign-in";
 
-/** Goes to sign in, and comes back to this page afterwards. */
+/** Goes to the sign-in page, and returns to this page afterwards. */
 function signIn() {
   location.assign(`${SIGN_IN}?then=${encodeURIComponent(location.pathname + location.search)}`);
 }
@@ -22,7 +22,7 @@ export function localize(root = document) {
     node.textContent = formatter.format(ms);
     delete node.dataset.local;
   }
-  // A field for a moment takes the reader's zone, too.
+  // A field for a date and time uses the reader's zone, too.
   for (const field of root.querySelectorAll("input[data-kind=time][data-ms]")) {
     const at = new Date(Number(field.dataset.ms));
     field.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
@@ -32,7 +32,7 @@ export function localize(root = document) {
 
 // Forms
 
-/** What is wrong with a field, for its reader. */
+/** The error in a field, for people. */
 class FieldError extends Error {}
 
 const READERS = {
@@ -70,7 +70,7 @@ export function read(form, button) {
       if (field.files[0]) return { file: field.files[0] };
       throw new FieldError("Choose a file.");
     }
-    // A password may be of spaces alone.
+    // A password may consist of spaces.
     const text = type === "password" ? field.value : field.value.trim();
     if (type === "checkbox") {
       values[name] = field.checked;
@@ -124,7 +124,7 @@ export async function call(method, address, { values, file } = {}) {
   return { ok: false, text: `${answer.detail ?? answer.title ?? `The service answered ${response.status}.`}${after}` };
 }
 
-/** Says how a form has ended, and moves the focus there, so that a screen reader reads it. */
+/** Shows the result of a form, and moves the focus there, so that a screen reader reads it. */
 function say(form, text, className = "") {
   const output = form.querySelector("output") ?? form.appendChild(document.createElement("output"));
   output.setAttribute("role", "status");
@@ -134,7 +134,7 @@ function say(form, text, className = "") {
   if (text !== "") output.focus();
 }
 
-/** Asks before something that cannot be taken back. */
+/** Asks before an action that cannot be undone. */
 function confirmed(question) {
   const dialog = document.createElement("dialog");
   const form = document.createElement("form");
@@ -148,7 +148,7 @@ function confirmed(question) {
   for (const [value, label, className] of [["yes", "Yes, go on", "button"], ["no", "Cancel", "quiet"]]) {
     const button = document.createElement("button");
     Object.assign(button, { value, className, textContent: label });
-    // Enter does nothing that cannot be taken back.
+    // Enter must not confirm an action that cannot be undone.
     button.autofocus = value === "no";
     actions.append(button);
   }
@@ -177,14 +177,14 @@ async function send(form, button) {
     }
     say(form, "");
     for (const each of buttons) each.setAttribute("aria-disabled", "true");
-    // A button may have a call of its own for the same fields, such as one that only looks what a change would do.
+    // A button may make its own call with the same fields, for example to preview a change.
     const { api, method = "POST", then, show, tell } = button?.dataset.api ? button.dataset : form.dataset;
     const done = await call(method, api, content);
     if (done === null) return;
     if (!done.ok) {
       say(form, done.text, "bad");
     } else if (tell) {
-      // What was written stays, to be changed or sent.
+      // The text stays in the form, to be changed or sent.
       say(form, String(done.answer[tell] ?? "Done."), "lines");
     } else if (show) {
       form.reset();
@@ -209,22 +209,22 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   void send(form, event.submitter);
 });
-// A page with a form in edit is not reloaded.
+// A page is not reloaded while a form is being edited.
 document.addEventListener("input", (event) => {
   const form = event.target.closest?.("form[data-api]");
   if (form) form.dataset.edited = "1";
 });
 
-// Pages that renew themselves
+// Pages that refresh themselves
 
-/** A page that nobody has touched for so long is not renewed, so that a session ends for idleness although a page is open. */
+/** A page without input for this long is not refreshed, so that the session can expire although a page is open. */
 const REST_AFTER_MS = 15 * 60_000;
 let touchedMs = Date.now();
 for (const touch of ["pointermove", "pointerdown", "keydown", "scroll", "visibilitychange"]) {
   document.addEventListener(touch, () => { touchedMs = Date.now(); }, { passive: true });
 }
 
-/** Whether somebody uses the page's content right now. */
+/** Whether a person is using the page's content right now. */
 function inUse(main) {
   const focus = document.activeElement;
   const selects = String(getSelection()) !== "";
@@ -251,7 +251,7 @@ async function renew(main) {
   document.dispatchEvent(new Event("renewed"));
 }
 
-/** Renews the page every `data-refresh` seconds while it is visible and nobody uses it. After failures it waits longer. */
+/** Refreshes the page every `data-refresh` seconds while it is visible and not in use. After failures it waits longer. */
 async function keepFresh(main) {
   const every = Math.max(1, Number(main.dataset.refresh) || 5) * 1000;
   let fails = 0;

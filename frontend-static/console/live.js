@@ -1,15 +1,15 @@
-// The live page of a sale: reads its figures as server-sent events, and shows them. docs/console.md explains what they are.
+// The live page of a sale: reads its figures as server-sent events, and shows them. docs/console.md explains the figures.
 
 import { Chart, el, format, svg } from "./chart.js";
 
 const main = document.querySelector("main[data-live]");
 const $ = (id) => document.getElementById(id);
-/** A stream that is silent for this long is taken for dead: figures come each second or two, comments every 10 s. */
+/** A stream that is silent for this long counts as dead: figures come every second or two, comments every 10 s. */
 const SILENCE_MAX_MS = 25_000;
-/** A page that nobody sees stops watching after this time. A browser has few connections for one service. */
+/** A hidden page stops watching after this time. A browser has few connections to one service. */
 const HIDDEN_MS = 20_000;
 const WAIT_MAX_MS = 30_000;
-/** A page that nobody has touched for this long stops watching, so that a session ends for idleness although a page is open. */
+/** A page without input for this long stops watching, so that the session can expire although a page is open. */
 const UNTOUCHED_MAX_MS = 60 * 60_000;
 
 const charts = $("charts");
@@ -27,7 +27,7 @@ const view = {
   drift: chart("drift", "Redis and PostgreSQL differ by", "units", [["difference", "difference"]]),
 };
 
-/** `units(ledger, status)` of the orders of one status; null while PostgreSQL does not say. */
+/** `units(ledger, status)` of the orders of one status; null while PostgreSQL gives no answer. */
 const of = (ledger, status, what) => ledger?.orders.find((row) => row.status === status)?.[what] ?? (ledger ? 0 : null);
 
 /** Adds the figures of a moment to the charts. */
@@ -55,13 +55,13 @@ function add({ at_ms: at, instance, redis, ledger, drift }, draw) {
 const unlimited = (ledger, value) => (ledger && ledger.total_stock < 0 ? "unlimited" : format(value));
 const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 
-/** How much of a sale is back in Redis. */
+/** The part of a sale that is refilled in Redis. */
 function beingRefilled(redis, ledger) {
   const orders = ledger?.orders.reduce((sum, { orders }) => sum + orders, 0);
   return orders ? `being refilled: ${Math.min(100, Math.floor((100 * redis.winners) / orders))} %` : "being refilled";
 }
 
-/** Shows what stands now. */
+/** Shows the present figures. */
 function show({ at_ms, redis, ledger, queues, drift }) {
   say("tile-status", redis && !redis.serving ? beingRefilled(redis, ledger) : ledger?.status ?? "–");
   say("tile-winners", format(redis?.winners));
@@ -95,7 +95,7 @@ function showOrders(ledger, at) {
   say("orders-age", `PostgreSQL was asked ${Math.max(0, Math.round((at - ledger.read_at_ms) / 1000))} s ago.`);
 }
 
-/** Says how the stream stands. Only changes are said, so that a screen reader is not talked full. */
+/** Shows the state of the stream. Only changes are announced, so that a screen reader does not talk all the time. */
 function connection(text, className = "") {
   say("connection", text);
   $("connection").className = `notice ${className}`;
@@ -104,7 +104,7 @@ function connection(text, className = "") {
 
 let lastId = null;
 
-/** Takes whole events out of a text that comes in pieces. */
+/** Takes complete events out of a text that arrives in pieces. */
 function parser(onFigures) {
   let rest = "";
   return (text) => {
@@ -154,7 +154,7 @@ async function follow(abort) {
 let watching = null;
 let touched = Date.now();
 
-/** Waits until somebody touches a page that was left alone. */
+/** Waits for input on a page that was left alone. */
 async function used() {
   if (Date.now() - touched < UNTOUCHED_MAX_MS) return;
   connection("Paused, because nobody has touched the page for an hour. Press a key, or move the pointer, to go on.");
@@ -164,7 +164,7 @@ for (const kind of ["pointermove", "pointerdown", "keydown"]) {
   addEventListener(kind, () => { touched = Date.now(); dispatchEvent(new Event("touched")); }, { passive: true });
 }
 
-/** Watches until there is nothing to watch any more. After failures it waits longer. */
+/** Watches until there is nothing left to watch. After failures it waits longer. */
 async function watch() {
   for (let fails = 0; ;) {
     while (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
@@ -180,7 +180,7 @@ async function watch() {
       return;
     }
     if (document.hidden) continue;
-    // A stream that lasted has not failed: it ends after 15 minutes, and when an instance stops.
+    // A stream that lasted has not failed: streams end after 15 minutes, and when an instance stops.
     fails = status === 200 || Date.now() - began > 30_000 ? 0 : fails + 1;
     if (status !== 200) connection("No figures come; trying again.", "bad");
     const wait = Math.min(1000 * 2 ** fails, WAIT_MAX_MS) * (0.5 + Math.random());

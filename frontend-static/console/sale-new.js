@@ -5,7 +5,7 @@ const list = document.querySelector("#waves");
 const field = document.querySelector("input[name=waves]");
 const add = document.querySelector("#add-wave");
 
-/** Writes the rows into the field. A row that is not filled in is no wave; the browser says so when the form is sent. */
+/** Writes the rows into the field. An incomplete row is no wave; the browser reports it when the form is sent. */
 function write() {
   const waves = [...list.children].flatMap((row) => {
     const [after, units] = [".after", ".units"].map((name) => row.querySelector(name));
@@ -28,5 +28,5 @@ list.addEventListener("click", (event) => {
   add.focus();
   write();
 });
-// A browser may have kept the field from an earlier visit, and not the rows.
+// A browser may restore the field from an earlier visit, but not the rows.
 write();
