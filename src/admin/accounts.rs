@@ -4,7 +4,8 @@
 use super::{AdminError, Console, admins_only};
 use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
 use crate::domain::ids::Invalid;
-use crate::ledger::accounts::{AccountChange, AccountOutcome, ListedAccount};
+pub use crate::ledger::accounts::ListedAccount;
+use crate::ledger::accounts::{AccountChange, AccountOutcome};
 
 /// The longest password that the console sets, in characters. With four bytes each, they are the most that is hashed.
 const PASSWORD_CHARS_MAX: usize = 256;

@@ -1,12 +1,39 @@
 //! Seeing the audit log and the alarms, as far as the account may.
 
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
 use super::overview::visible_kinds;
 use super::{AdminError, Console, admins_only};
 use crate::domain::account::Account;
+use crate::domain::alarm::AlarmKind;
 use crate::domain::log_filter::LogFilter;
+use crate::ledger::flow::alarms;
 
 pub use crate::ledger::audit_log::LogLine;
-pub use crate::ledger::flow::alarms::Alarm;
+
+/// An alarm, open or cleared.
+#[derive(Serialize, ToSchema)]
+pub struct Alarm {
+    pub id: i64,
+    pub kind: String,
+    pub subject: String,
+    pub details: Value,
+    pub raised_at_ms: i64,
+    /// Null while the alarm is open.
+    pub cleared_at_ms: Option<i64>,
+    /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
+    pub runbook: Option<&'static str>,
+}
+
+impl From<alarms::Alarm> for Alarm {
+    fn from(alarms::Alarm { id, kind, subject, details, raised_at, cleared_at }: alarms::Alarm) -> Self {
+        let runbook = AlarmKind::runbook_of(&kind);
+        let (raised_at_ms, cleared_at_ms) = (raised_at.timestamp_millis(), cleared_at.map(|at| at.timestamp_millis()));
+        Self { id, kind, subject, details, raised_at_ms, cleared_at_ms, runbook }
+    }
+}
 
 impl Console {
     /// The newest lines of the audit log that pass the filter.
@@ -21,9 +48,10 @@ impl Console {
     /// The newest alarms, open ones first. Only admins see those that name an application, and kinds that only a newer
     /// version knows: they may name one.
     pub async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
-        if account.is_admin() {
-            return Ok(self.ledger.alarms(limit).await?);
-        }
-        Ok(self.ledger.alarms_of(&visible_kinds(account), limit).await?)
+        let alarms = match account.is_admin() {
+            true => self.ledger.alarms(limit).await?,
+            false => self.ledger.alarms_of(&visible_kinds(account), limit).await?,
+        };
+        Ok(alarms.into_iter().map(Alarm::from).collect())
     }
 }

@@ -1,7 +1,9 @@
 //! Payments, refunds, and callbacks that contradict our books: seeing them, and doing what needs a person's decision. For operators.
 
-use serde::Deserialize;
-use utoipa::IntoParams;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::paging::{before_number, before_uuid, cut, given, limit};
@@ -67,34 +69,45 @@ pub struct MoneyPage {
     pub next: Option<Uuid>,
 }
 
-/// A page of callbacks that were set aside, newest first.
-#[derive(Debug)]
+/// A page of callbacks that are not settled yet, newest first.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = CallbacksSetAside)]
 pub struct ConflictPage {
-    pub callbacks: Vec<SetAside>,
-    pub next: Option<i64>,
+    pub conflicts: Vec<SetAside>,
+    /// `before` of the next page; null on the last one.
+    pub next_before: Option<i64>,
 }
 
 impl Console {
     pub async fn payments(&self, account: &Account, query: &PaymentQuery) -> Result<MoneyPage, AdminError> {
-        operators_only(account)?;
-        let status = |text: &str| text.parse::<PaymentStatus>().map(<&'static str>::from);
-        let status = given(&query.status).map(status).transpose();
-        let status = status.map_err(|_| Invalid::new("status", "is not a status of payments"))?;
-        let limit = limit(&query.limit)?;
-        let filter = MoneyFilter { order: None, status, before: before_uuid(&query.before)?, limit: limit + 1 };
-        self.record_pages(account, "payments", filter.before.is_some(), limit).await?;
-        self.money_page(self.ledger.payments(&filter).await?, limit).await
+        let PaymentQuery { status, before, limit } = query;
+        let filter = self.money_filter::<PaymentStatus>(account, "payments", [status, before, limit]).await?;
+        self.money_page(self.ledger.payments(&filter).await?, filter.limit - 1).await
     }
 
     pub async fn refunds(&self, account: &Account, query: &RefundQuery) -> Result<MoneyPage, AdminError> {
+        let RefundQuery { status, before, limit } = query;
+        let filter = self.money_filter::<RefundStatus>(account, "refunds", [status, before, limit]).await?;
+        self.money_page(self.ledger.refunds(&filter).await?, filter.limit - 1).await
+    }
+
+    /// Which rows are read of a list: one more than the page has, which shows that there is another page.
+    async fn money_filter<S: FromStr + Into<&'static str>>(
+        &self,
+        account: &Account,
+        list: &'static str,
+        [status, before, page]: [&Option<String>; 3],
+    ) -> Result<MoneyFilter, AdminError> {
         operators_only(account)?;
-        let status = |text: &str| text.parse::<RefundStatus>().map(<&'static str>::from);
-        let status = given(&query.status).map(status).transpose();
-        let status = status.map_err(|_| Invalid::new("status", "is not a status of refunds"))?;
-        let limit = limit(&query.limit)?;
-        let filter = MoneyFilter { order: None, status, before: before_uuid(&query.before)?, limit: limit + 1 };
-        self.record_pages(account, "refunds", filter.before.is_some(), limit).await?;
-        self.money_page(self.ledger.refunds(&filter).await?, limit).await
+        let status = given(status).map(|text| text.parse::<S>().map(S::into)).transpose();
+        let status = status.map_err(|_| match list {
+            "refunds" => Invalid::new("status", "is not a status of refunds"),
+            _ => Invalid::new("status", "is not a status of payments"),
+        })?;
+        let limit = limit(page)?;
+        let filter = MoneyFilter { order: None, status, before: before_uuid(before)?, limit: limit + 1 };
+        self.record_pages(account, list, filter.before.is_some(), limit).await?;
+        Ok(filter)
     }
 
     async fn money_page(&self, mut rows: Vec<MoneyRow>, limit: i64) -> Result<MoneyPage, AdminError> {
@@ -107,9 +120,9 @@ impl Console {
         operators_only(account)?;
         let (before, limit) = (before_number(&query.before)?, limit(&query.limit)?);
         self.record_pages(account, "callbacks", before.is_some(), limit).await?;
-        let mut callbacks = self.ledger.callbacks_set_aside(before, limit + 1).await?;
-        let next = cut(&mut callbacks, limit).map(|last| last.id);
-        Ok(ConflictPage { callbacks, next })
+        let mut conflicts = self.ledger.callbacks_set_aside(before, limit + 1).await?;
+        let next_before = cut(&mut conflicts, limit).map(|last| last.id);
+        Ok(ConflictPage { conflicts, next_before })
     }
 
     /// Marks a callback that was set aside as dealt with.

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use serde::Serialize;
+use serde_json::Value;
 use strum::VariantArray;
 use tokio::time::timeout;
+use utoipa::ToSchema;
 
 use super::{AdminError, Console};
 use crate::domain::account::Account;
@@ -12,7 +15,7 @@ use crate::domain::alarm::AlarmKind;
 use crate::domain::sale::SalePhase;
 use crate::ledger::flow::alarms::{Alarm, Backlog};
 use crate::ledger::overview::CurrentSale;
-pub use crate::ledger::processes::SeenProcess;
+use crate::ledger::processes::SeenProcess;
 
 /// Sales and alarms that are listed.
 const SALES_MAX: i64 = 20;
@@ -21,39 +24,62 @@ const ALARMS_MAX: i64 = 50;
 const UNITS_MAX: Duration = Duration::from_millis(500);
 
 /// A sale that is not over.
+#[derive(Serialize, ToSchema)]
 pub struct OverviewSale {
-    pub sale: CurrentSale,
+    pub id: i64,
+    pub product: String,
     pub phase: SalePhase,
-    /// Units that can be bought now, as Redis counts them: `None` if they are unlimited, or Redis does not know the sale or
-    /// does not answer.
+    pub starts_at_ms: i64,
+    pub ends_at_ms: i64,
+    /// -1: unlimited.
+    pub total_stock: i64,
+    /// Units that are left in PostgreSQL; -1: unlimited.
+    pub stock: i64,
+    /// Units that can be bought now. Null if they are unlimited, or Redis does not know the sale or does not answer.
     pub available: Option<i64>,
 }
 
-/// The queues and the processes, for those who run sales.
+/// An open alarm.
+#[derive(Serialize, ToSchema)]
+pub struct OpenAlarm {
+    pub id: i64,
+    pub kind: String,
+    pub subject: String,
+    #[serde(skip)]
+    pub details: Value,
+    pub raised_at_ms: i64,
+    /// The file that says what to do, from the top of the repository.
+    pub runbook: Option<&'static str>,
+}
+
+/// The queues and the processes.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Work)]
 pub struct OverviewWork {
-    /// What is still to be done, by kind.
     pub backlog: Vec<Backlog>,
     /// Whether there may be more than were counted.
+    #[serde(skip)]
     pub more: bool,
-    /// Parked messages, and the age of the oldest message that waits, in seconds.
     pub parked: i64,
+    /// The age of the oldest message that waits.
     pub oldest_s: i64,
     pub instances: Vec<SeenProcess>,
     pub workers: Vec<SeenProcess>,
     /// When a worker last finished a message.
-    pub last_message_ms: Option<i64>,
+    pub last_message_at_ms: Option<i64>,
 }
 
 /// Everything at one look.
+#[derive(Serialize, ToSchema)]
 pub struct Overview {
     pub now_ms: i64,
-    /// In the order of their starts: those that sell first.
+    /// In the order of their starts, 20 at most.
     pub sales: Vec<OverviewSale>,
-    /// Open ones, the newest first.
-    pub alarms: Vec<Alarm>,
-    /// The sales whose stock in Redis differs from PostgreSQL's, as the alarms name them.
+    /// The newest first, 50 at most.
+    pub alarms: Vec<OpenAlarm>,
+    /// The sales whose stock in Redis differs from PostgreSQL's.
     pub drift: Vec<String>,
-    /// `None` for those who do not run sales, and where it could not be read in time.
+    /// Null for viewers, and where it takes too long to read.
     pub work: Option<OverviewWork>,
 }
 
@@ -62,6 +88,13 @@ pub struct Overview {
 pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
     let kinds = AlarmKind::VARIANTS.iter().filter(|kind| account.sees_alarms(**kind));
     kinds.map(|kind| kind.as_str().to_owned()).collect()
+}
+
+impl From<Alarm> for OpenAlarm {
+    fn from(Alarm { id, kind, subject, details, raised_at, .. }: Alarm) -> Self {
+        let runbook = AlarmKind::runbook_of(&kind);
+        Self { id, kind, subject, details, raised_at_ms: raised_at.timestamp_millis(), runbook }
+    }
 }
 
 impl Console {
@@ -80,7 +113,7 @@ impl Console {
             now_ms,
             sales: join_all(sales.into_iter().map(|sale| self.with_units(sale, now_ms))).await,
             drift: drift.map(|alarm| alarm.subject.clone()).collect(),
-            alarms,
+            alarms: alarms.into_iter().map(OpenAlarm::from).collect(),
             work: if account.may_operate() { self.work_in_time().await } else { None },
         })
     }
@@ -95,7 +128,8 @@ impl Console {
             }
             Err(_) => None,
         };
-        OverviewSale { sale, phase, available }
+        let CurrentSale { id, product, starts_at_ms, ends_at_ms, total_stock, stock, .. } = sale;
+        OverviewSale { id: id.get(), product, phase, starts_at_ms, ends_at_ms, total_stock, stock, available }
     }
 
     /// The queues and the processes, if they can be read in time: the sales and the alarms are shown without them.
@@ -113,7 +147,7 @@ impl Console {
             backlog,
             instances: self.ledger.instances().await?,
             workers: self.ledger.worker_processes().await?,
-            last_message_ms: self.ledger.last_message_ms().await?,
+            last_message_at_ms: self.ledger.last_message_ms().await?,
         })
     }
 }

@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::{AdminError, Console, admins_only};
 use crate::domain::account::{Account, AccountName, Denied};
 use crate::domain::policy::{Name, NewPolicy, Policy, Role};
@@ -22,28 +25,42 @@ pub struct VisiblePolicy {
     pub warnings: Vec<String>,
 }
 
-/// What a change of a policy would have refused in the last hour.
+/// What a change would have refused in the last hour.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PolicyPreview)]
 pub struct Preview {
-    /// The hour, in minutes since the epoch. The minute that is still going on is not in it.
-    pub shown: Range<i64>,
-    /// The minutes that were recorded, each with what the changed terms would have refused.
-    pub minutes: Vec<(RecordedMinute, Refusals)>,
-    /// What the present terms refuse by the same replay; `None` if there is no such policy yet.
-    pub present: Option<Refusals>,
-    pub changed: Refusals,
-    /// What the figures leave out.
-    pub notes: Vec<&'static str>,
+    /// The hour that was replayed: whole minutes, up to the latest that is over.
+    from_ms: i64,
+    to_ms: i64,
+    /// The resolution: the order of calls within it is unknown.
+    resolution_ms: i64,
+    /// Calls in this hour, and how many of them were refused when they came.
+    calls: u64,
+    recorded_refused: u64,
+    /// What the present terms refuse by the same replay, to compare with; null if there is no such policy yet.
+    present: Option<Refusals>,
+    changed: Refusals,
+    /// The minutes with calls.
+    minutes: Vec<PreviewedMinute>,
     /// Thresholds that would contradict each other after the change.
-    pub warnings: Vec<String>,
+    warnings: Vec<String>,
+    /// What the figures leave out.
+    notes: Vec<String>,
+    /// The preview in words, with its warnings and notes, a line each.
+    text: String,
 }
 
-impl Preview {
-    /// All calls of the hour, and how many of them were refused when they came.
-    pub fn recorded(&self) -> (u64, u64) {
-        let refused = self.minutes.iter().map(|(minute, _)| minute.refused).sum();
-        (self.minutes.iter().map(|(minute, _)| minute.calls()).sum(), refused)
-    }
+/// A minute, replayed.
+#[derive(Serialize, ToSchema)]
+struct PreviewedMinute {
+    at_ms: i64,
+    calls: u64,
+    recorded_refused: u64,
+    changed: Refusals,
 }
+
+/// What is recorded of a policy, is recorded by the minute.
+const MINUTE_MS: i64 = 60_000;
 
 impl Console {
     /// The policies of the applications that the account sees, or of one of them.
@@ -111,20 +128,37 @@ impl Console {
         };
         // What was replayed before the hour only fills windows and buckets.
         let first = recorded.partition_point(|minute| minute.minute < shown.start);
-        let sum = |refusals: &[Refusals]| {
-            let mut sum = Refusals::default();
-            refusals.iter().for_each(|minute| sum += *minute);
-            sum
-        };
         let changed = policy_preview::replay(&policy.algorithm, &recorded).split_off(first);
-        let present = |existing: &Policy| sum(&policy_preview::replay(&existing.algorithm, &recorded)[first..]);
+        let present =
+            |existing: &Policy| sum(policy_preview::replay(&existing.algorithm, &recorded).into_iter().skip(first));
+        let present = existing.map(present);
+        let minutes = recorded.into_iter().skip(first).zip(changed).map(|(minute, changed)| PreviewedMinute {
+            at_ms: minute.minute * MINUTE_MS,
+            calls: minute.calls(),
+            recorded_refused: minute.refused,
+            changed,
+        });
+        let minutes: Vec<_> = minutes.collect();
+        let calls = minutes.iter().map(|minute| minute.calls).sum();
+        let recorded_refused = minutes.iter().map(|minute| minute.recorded_refused).sum();
+        let changed = sum(minutes.iter().map(|minute| minute.changed));
+        let notes: Vec<String> = policy_preview::notes(&policy).into_iter().map(str::to_owned).collect();
+        let warnings = warnings_after(account, &all, existing, policy);
+        let warned = warnings.iter().map(|warning| format!("Warning: {warning}"));
+        let summary = policy_preview::summary(calls, recorded_refused, changed);
+        let lines: Vec<String> = std::iter::once(summary).chain(warned).chain(notes.iter().cloned()).collect();
         Ok(Preview {
-            present: existing.map(present),
-            changed: sum(&changed),
-            notes: policy_preview::notes(&policy),
-            warnings: warnings_after(account, &all, existing, policy),
-            minutes: recorded.into_iter().skip(first).zip(changed).collect(),
-            shown,
+            from_ms: shown.start * MINUTE_MS,
+            to_ms: shown.end * MINUTE_MS,
+            resolution_ms: MINUTE_MS,
+            calls,
+            recorded_refused,
+            present,
+            changed,
+            minutes,
+            warnings,
+            notes,
+            text: lines.join("\n"),
         })
     }
 
@@ -141,7 +175,7 @@ impl Console {
 
     /// The minutes of the last hour that are over.
     async fn last_hour(&self) -> Result<Range<i64>, AdminError> {
-        let now = self.ledger.now_ms().await?.div_euclid(60_000);
+        let now = self.ledger.now_ms().await?.div_euclid(MINUTE_MS);
         Ok(now - SHOWN_MINUTES..now)
     }
 
@@ -202,6 +236,13 @@ impl Console {
         }
         if self.ledger.has_app(app).await? { Ok(()) } else { Err(AdminError::Unknown("application")) }
     }
+}
+
+fn sum(refusals: impl Iterator<Item = Refusals>) -> Refusals {
+    refusals.fold(Refusals::default(), |mut sum, minute| {
+        sum += minute;
+        sum
+    })
 }
 
 /// The warnings about the policies that share an application with a changed one, as they would be after the change.

@@ -1,5 +1,8 @@
 //! Products and their pictures.
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use super::{AdminError, Console, operators_only};
 use crate::domain::account::Account;
 use crate::domain::ids::Invalid;
@@ -7,10 +10,11 @@ use crate::domain::sale::{Product, ProductChange};
 use crate::ledger::sales::products::NewPicture;
 use crate::sale_work::manage::ProductSet;
 
-/// A product that was made or changed.
-#[derive(Debug)]
+/// The product as it is now.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ProductSet)]
 pub struct ChangedProduct {
-    pub id: i64,
+    pub product_id: i64,
     /// Whether every instance already shows the change. The others will within a second of recovering.
     pub everywhere: bool,
 }
@@ -96,7 +100,9 @@ impl Console {
         picture: Option<&NewPicture>,
     ) -> Result<ChangedProduct, AdminError> {
         match self.stores.set_product(change, picture, account.name.as_str()).await? {
-            ProductSet::Done { id, known_everywhere } => Ok(ChangedProduct { id, everywhere: known_everywhere }),
+            ProductSet::Done { id, known_everywhere } => {
+                Ok(ChangedProduct { product_id: id, everywhere: known_everywhere })
+            }
             ProductSet::NoPicture => {
                 Err(AdminError::Conflict("the product has no picture that picture_alt could describe".to_owned()))
             }

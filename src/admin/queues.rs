@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use utoipa::IntoParams;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::paging::{before_number, cut, given, limit};
@@ -68,10 +68,12 @@ pub struct OutboxPage {
 }
 
 /// A page of parked items, newest first.
-#[derive(Debug)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OutflowItems)]
 pub struct ItemPage {
     pub items: Vec<ParkedItem>,
-    pub next: Option<i64>,
+    /// `before` of the next page; null on the last one.
+    pub next_before: Option<i64>,
 }
 
 impl Console {
@@ -139,8 +141,8 @@ impl Console {
         };
         self.record_pages(account, "outflow items", filter.before.is_some(), limit).await?;
         let mut items = self.ledger.parked_outflow(&filter).await?;
-        let next = cut(&mut items, limit).map(|last| last.seq);
-        Ok(ItemPage { items, next })
+        let next_before = cut(&mut items, limit).map(|last| last.seq);
+        Ok(ItemPage { items, next_before })
     }
 
     /// Sends one parked item of an outflow again.

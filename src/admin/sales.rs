@@ -4,6 +4,10 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::paging::{given, limit};
 use super::{AdminError, Console, operators_only, those_who_see_buyers_only};
 use crate::domain::account::Account;
 use crate::domain::captcha::CaptchaKind;
@@ -15,7 +19,7 @@ use crate::domain::stock::Stock;
 use crate::ledger::LedgerError;
 pub use crate::ledger::sales::lapsed_holds::LapsedHolds;
 pub use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
-pub use crate::ledger::sales::waves::{SalePlan, WaveRow};
+pub use crate::ledger::sales::waves::WaveRow;
 
 /// The longest text that is searched for, in characters: no product's name is longer.
 const TEXT_MAX: usize = 200;
@@ -24,17 +28,65 @@ const LAPSED_MAX: i64 = 20;
 /// How long a sale lasts whose end is not given.
 const LASTS_MS: i64 = 3_600_000;
 
-/// Sales with their stock, newest first, and PostgreSQL's time, by which each stands as it does.
-pub struct SaleList {
-    pub sales: Vec<SaleFigures>,
-    pub now_ms: i64,
+/// A sale, as its manager sees it.
+#[derive(Serialize, ToSchema)]
+pub struct ManagedSale {
+    pub id: SaleId,
+    pub product: String,
+    pub product_id: i64,
+    pub price_cents: i64,
+    /// Units that are left in PostgreSQL; -1 without a limit.
+    pub stock: i64,
+    /// Units that were ever put up for sale, with those of waves to come; -1 without a limit.
+    pub total_stock: i64,
+    pub per_user: Units,
+    pub min_level: i64,
+    pub captcha: CaptchaKind,
+    /// Into how many parts the stock is divided.
+    pub shards: u8,
+    pub status: SalePhase,
+    pub starts_at_ms: i64,
+    pub ends_at_ms: i64,
+    pub pay_within_s: i64,
+    /// Whether it ended by being closed.
+    #[serde(skip)]
+    pub is_closed: bool,
+}
+
+impl ManagedSale {
+    pub fn new(SaleFigures { sale, total_stock, stock }: SaleFigures, now_ms: i64) -> Self {
+        Self {
+            id: sale.id,
+            status: sale.phase_at(now_ms),
+            is_closed: sale.status == SaleStatus::Closed,
+            product: sale.product,
+            product_id: sale.product_id,
+            price_cents: sale.price_cents,
+            stock,
+            total_stock,
+            per_user: sale.per_user,
+            min_level: sale.min_level,
+            captcha: sale.captcha,
+            shards: sale.shards.get(),
+            starts_at_ms: sale.starts_at_ms,
+            ends_at_ms: sale.ends_at_ms,
+            pay_within_s: sale.pay_within_ms / 1000,
+        }
+    }
 }
 
 /// All of a sale.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ManagedSaleDetails)]
 pub struct SaleDetails {
-    pub figures: SaleFigures,
-    pub plan: SalePlan,
-    pub now_ms: i64,
+    pub sale: ManagedSale,
+    /// Whether the units of refunded orders are not for sale again.
+    pub keep_refunded: bool,
+    pub created_at_ms: i64,
+    /// Stock that was planned for later, and stock that was added; the last one first, at most 1000.
+    pub waves: Vec<WaveRow>,
+    /// The address of the sale's page for buyers.
+    pub page: String,
 }
 
 /// Who let most holds of a sale lapse, most first.
@@ -63,47 +115,65 @@ pub struct PlannedTerms {
     pub waves: Vec<Wave>,
 }
 
-/// A sale that was planned.
+/// The sale that was planned. It is published: its page is there, and it opens by itself.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PlannedSale)]
 pub struct Planned {
-    pub sale: SaleId,
-    /// Whether it is filled in Redis, and every instance knows it. The others will within seconds of recovering.
+    pub sale_id: SaleId,
+    /// Whether every instance knows the sale already. The others will within seconds of recovering.
     pub everywhere: bool,
+    /// The address of the sale's page for buyers.
+    pub page: String,
 }
 
-/// Reads what a person searches for. An empty text is none, as forms send it.
-///
-/// # Errors
-/// A part is out of its bounds.
-pub fn parse_search(
-    limit: Option<&str>,
-    before: Option<&str>,
-    status: Option<&str>,
-    text: Option<&str>,
-) -> Result<SaleSearch, Invalid> {
-    let given = |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
-    let limit = match given(limit).map_or(Ok(100), |limit| limit.parse()) {
-        Ok(limit @ 1..=1000) => limit,
-        _ => return Err(Invalid::new("limit", "must be 1 to 1000")),
-    };
-    let before = given(before).map(|id| SaleId::parse(&id)).transpose();
-    let phase = given(status).map(|status| SalePhase::from_str(&status)).transpose();
-    let text = given(text);
-    if text.as_ref().is_some_and(|text| text.chars().count() > TEXT_MAX || text.contains(char::is_control)) {
-        return Err(Invalid::new("q", "must be at most 200 characters, none of them control characters"));
+/// The address of a sale's page for buyers.
+fn page_of(sale: SaleId) -> String {
+    format!("/sales/{sale}")
+}
+
+/// Which sales are asked for, as a form or a program writes it.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct SaleQuery {
+    /// The most sales to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+    /// Only sales that come after this one in the list: older ones.
+    #[param(value_type = Option<SaleId>, nullable = false)]
+    pub before: Option<String>,
+    /// Only sales of this status.
+    #[param(value_type = Option<SalePhase>, nullable = false)]
+    pub status: Option<String>,
+    /// A part of the product's name, in capitals or not.
+    #[param(nullable = false, max_length = 200)]
+    pub q: Option<String>,
+}
+
+impl SaleQuery {
+    /// # Errors
+    /// A parameter that cannot be read, or is out of its bounds.
+    pub fn search(&self) -> Result<SaleSearch, Invalid> {
+        let before = given(&self.before).map(SaleId::parse).transpose();
+        let phase = given(&self.status).map(SalePhase::from_str).transpose();
+        let text = given(&self.q);
+        if text.is_some_and(|text| text.chars().count() > TEXT_MAX || text.contains(char::is_control)) {
+            return Err(Invalid::new("q", "must be at most 200 characters, none of them control characters"));
+        }
+        Ok(SaleSearch {
+            only: None,
+            before: before.map_err(|_| Invalid::new("before", "must be the id of a sale"))?,
+            phase: phase.map_err(|_| Invalid::new("status", "must be scheduled, open, paused or ended"))?,
+            text: text.map(str::to_owned),
+            limit: limit(&self.limit)?,
+        })
     }
-    Ok(SaleSearch {
-        only: None,
-        before: before.map_err(|_| Invalid::new("before", "must be the id of a sale"))?,
-        phase: phase.map_err(|_| Invalid::new("status", "must be scheduled, open, paused or ended"))?,
-        text,
-        limit,
-    })
 }
 
 impl Console {
-    /// Sales, newest first, for everyone who is signed in.
-    pub async fn sales(&self, search: &SaleSearch) -> Result<SaleList, AdminError> {
-        Ok(SaleList { sales: self.ledger.sale_figures(search).await?, now_ms: self.ledger.now_ms().await? })
+    /// Sales, newest first, for everyone who is signed in. Each stands as it does by PostgreSQL's time.
+    pub async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
+        let (sales, now_ms) = (self.ledger.sale_figures(search).await?, self.ledger.now_ms().await?);
+        Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())
     }
 
     /// One sale, for everyone who is signed in.
@@ -113,7 +183,13 @@ impl Console {
     pub async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
         let figures = self.ledger.sale_figures(&SaleSearch::one(sale)).await?.pop();
         let (figures, plan) = figures.zip(self.ledger.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
-        Ok(SaleDetails { figures, plan, now_ms: self.ledger.now_ms().await? })
+        Ok(SaleDetails {
+            sale: ManagedSale::new(figures, self.ledger.now_ms().await?),
+            keep_refunded: !plan.refund_returns_stock,
+            created_at_ms: plan.created_at.timestamp_millis(),
+            waves: plan.waves,
+            page: page_of(sale),
+        })
     }
 
     /// The sale's orders by status, and what is on its way, as they were counted last; `None` if counting takes too long.
@@ -170,8 +246,8 @@ impl Console {
         operators_only(account)?;
         let now_ms = self.ledger.now_ms().await?;
         let new = new_sale(terms, now_ms)?;
-        let (sale, everywhere) = self.stores.plan_sale(&new, now_ms, account.name.as_str()).await?;
-        Ok(Planned { sale, everywhere })
+        let (sale_id, everywhere) = self.stores.plan_sale(&new, now_ms, account.name.as_str()).await?;
+        Ok(Planned { sale_id, everywhere, page: page_of(sale_id) })
     }
 
     /// Pauses, resumes or closes a sale.
@@ -325,25 +401,18 @@ mod tests {
 
     #[test]
     fn searches_are_bounded_and_empty_fields_are_none() {
-        let search = parse_search(Some(""), Some(""), Some(""), Some(" ")).unwrap();
+        let query = |parts: [&str; 4]| {
+            let [limit, before, status, q] = parts.map(|text| Some(text.to_owned()));
+            SaleQuery { limit, before, status, q }.search()
+        };
+        let search = query(["", "", "", " "]).unwrap();
         assert_eq!((search.limit, search.before, search.phase, search.text), (100, None, None, None));
-        let search = parse_search(Some("5"), Some("7"), Some("paused"), Some(" phone ")).unwrap();
+        let search = query(["5", "7", "paused", " phone "]).unwrap();
         assert_eq!((search.limit, search.before, search.phase), (5, Some(SaleId::from_db(7)), Some(SalePhase::Paused)));
         assert_eq!(search.text.as_deref(), Some("phone"));
-        let long = "x".repeat(201);
-        for (limit, before, status, text) in [
-            ("0", "", "", ""),
-            ("1001", "", "", ""),
-            ("x", "", "", ""),
-            ("", "0", "", ""),
-            ("", "", "closed", ""),
-            ("", "", "", &long[..]),
-            ("", "", "", "a\u{7}b"),
-        ] {
-            assert!(
-                parse_search(Some(limit), Some(before), Some(status), Some(text)).is_err(),
-                "{limit} {before} {status}"
-            );
+        for wrong in [["0", "", "", ""], ["", "0", "", ""], ["", "", "closed", ""], ["", "", "", "a\u{7}b"]] {
+            assert!(query(wrong).is_err(), "{wrong:?}");
         }
+        assert!(query(["", "", "", &"x".repeat(201)]).is_err());
     }
 }

@@ -1,31 +1,13 @@
 //! Accounts, for admins.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::admin::accounts::{Change, new_password};
+use super::{Answer, NotChanged, NotMade, NotReadGuarded};
+use crate::admin::accounts::{Change, ListedAccount, new_password};
 use crate::domain::account::{AccountName, AccountRole};
-use crate::domain::json_object;
-use crate::http::AppState;
-use crate::http::caller::as_caller;
-use crate::http::codes::problems;
-use crate::http::extract::Body;
-use crate::http::problem::Problem;
-
-/// An account.
-#[derive(Serialize, ToSchema)]
-struct ListedAccount {
-    name: String,
-    role: String,
-    /// Whether the account cannot sign in.
-    disabled: bool,
-    /// Open sessions.
-    sessions: i64,
-    created_by: String,
-    created_at_ms: i64,
-}
+use crate::http::Ask;
 
 /// All accounts.
 #[derive(Serialize, ToSchema)]
@@ -70,16 +52,6 @@ struct AccountChanged {
     name: AccountName,
 }
 
-problems!(NotListed: SignedOut, Forbidden, TemporarilyUnavailable);
-problems! {
-    NotCreated: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge,
-    TemporarilyUnavailable
-}
-problems! {
-    NotChanged: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
-    TemporarilyUnavailable
-}
-
 /// All accounts, by name
 ///
 /// For admins.
@@ -87,21 +59,10 @@ problems! {
     get,
     path = "/api/v1/admin/accounts",
     operation_id = "list_accounts",
-    tag = "admin",
-    security(("session" = [])),
-    responses((status = 200, description = "All accounts", body = Accounts), NotListed),
+    responses((status = 200, description = "All accounts", body = Accounts), NotReadGuarded),
 )]
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let accounts = as_caller(request, &app_state, async move |console, caller| console.accounts(&caller.account).await);
-    let accounts = accounts.await?.into_iter().map(|account| ListedAccount {
-        name: account.name,
-        role: account.role,
-        disabled: account.disabled_at.is_some(),
-        sessions: account.sessions,
-        created_by: account.created_by,
-        created_at_ms: account.created_at.timestamp_millis(),
-    });
-    Ok(HttpResponse::Ok().json(Accounts { accounts: accounts.collect() }))
+pub async fn list(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| Ok(Accounts { accounts: console.accounts(&caller.account).await? })).await
 }
 
 /// Create an account
@@ -111,18 +72,12 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     post,
     path = "/api/v1/admin/accounts",
     operation_id = "create_account",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     request_body = NewAccount,
-    responses((status = 201, description = "Created", body = CreatedAccount), NotCreated),
+    responses((status = 201, description = "Created", body = CreatedAccount), NotMade),
 )]
-pub async fn create(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let created = as_caller(request, &app_state, async move |console, caller| {
-        let NewAccount { name, role, password } = json_object::from_slice(&body)?;
+pub async fn create(ask: Ask) -> Answer {
+    let created = ask.act(async |console, caller| {
+        let NewAccount { name, role, password } = caller.body()?;
         let name = AccountName::parse(&name, "name")?;
         let password = new_password(password, &name)?;
         console.create_account(&caller.account, &name, role, password).await?;
@@ -138,24 +93,17 @@ pub async fn create(
     put,
     path = "/api/v1/admin/accounts/{name}",
     operation_id = "change_account",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = AccountName, Path, description = "The account")),
     request_body = AccountChange,
     responses((status = 200, description = "Done", body = AccountChanged), NotChanged),
 )]
-pub async fn change(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let changed = as_caller(request, &app_state, async move |console, caller| {
-        let name = AccountName::parse(caller.request.match_info().query("name"), "name")?;
-        let AccountChange { role, disabled, password } = json_object::from_slice(&body)?;
+pub async fn change(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let name = AccountName::parse(caller.part("name"), "name")?;
+        let AccountChange { role, disabled, password } = caller.body()?;
         let password = password.map(|text| new_password(text, &name)).transpose()?;
-        let change = Change { role, disabled, password };
-        console.change_account(&caller.account, &name, change).await?;
+        console.change_account(&caller.account, &name, Change { role, disabled, password }).await?;
         Ok(AccountChanged { name })
-    });
-    Ok(HttpResponse::Ok().json(changed.await?))
+    })
+    .await
 }

@@ -1,33 +1,16 @@
 //! Applications, and the accounts that may see or change their policies.
 
+use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::app;
-use crate::domain::account::{AccountName, AppToken, Granted};
-use crate::domain::json_object;
+use super::{Answer, NotChanged, NotDoneToOne, NotMade, NotRead, app};
+use crate::admin::policies::App;
+use crate::domain::account::AccountName;
 use crate::domain::policy::{Name, Role};
 use crate::domain::whole_number;
-use crate::http::AppState;
-use crate::http::caller::as_caller;
-use crate::http::codes::problems;
-use crate::http::extract::Body;
-use crate::http::problem::Problem;
-
-/// An application that may ask for permits.
-#[derive(Serialize, ToSchema)]
-struct App {
-    name: Name,
-    created_by: String,
-    created_at_ms: i64,
-    /// All grants for an admin; for others only their own.
-    grants: Vec<Granted>,
-    /// The valid tokens, the newest first, without what is secret. There are two while a token is replaced.
-    tokens: Vec<AppToken>,
-}
+use crate::http::Ask;
 
 /// The applications that the account sees.
 #[derive(Serialize, ToSchema)]
@@ -94,39 +77,15 @@ struct GrantSet {
     role: Option<Role>,
 }
 
-problems!(NotListed: SignedOut, TemporarilyUnavailable);
-problems! {
-    NotCreated: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge,
-    TemporarilyUnavailable
-}
-problems! {
-    NotRotated: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
-    TemporarilyUnavailable
-}
-problems! {
-    NotGranted: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
-    TemporarilyUnavailable
-}
-
 /// The applications that the account sees
 #[utoipa::path(
     get,
     path = "/api/v1/admin/apps",
     operation_id = "list_apps",
-    tag = "admin",
-    security(("session" = [])),
-    responses((status = 200, description = "All of them, by name", body = Apps), NotListed),
+    responses((status = 200, description = "All of them, by name", body = Apps), NotRead),
 )]
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let apps = as_caller(request, &app_state, async move |console, caller| console.apps(&caller.account).await).await?;
-    let apps = apps.into_iter().map(|app| App {
-        name: app.name,
-        created_by: app.created_by,
-        created_at_ms: app.created_at.timestamp_millis(),
-        grants: app.grants,
-        tokens: app.tokens,
-    });
-    Ok(HttpResponse::Ok().json(Apps { apps: apps.collect() }))
+pub async fn list(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| Ok(Apps { apps: console.apps(&caller.account).await? })).await
 }
 
 /// Create an application
@@ -136,24 +95,18 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     post,
     path = "/api/v1/admin/apps",
     operation_id = "create_app",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     request_body = NewApp,
     responses(
         (
             status = 201, description = "Created", body = Created,
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
-        NotCreated,
+        NotMade,
     ),
 )]
-pub async fn create(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let created = as_caller(request, &app_state, async move |console, caller| {
-        let new: NewApp = json_object::from_slice(&body)?;
+pub async fn create(ask: Ask) -> Answer {
+    let created = ask.act(async |console, caller| {
+        let new: NewApp = caller.body()?;
         let name = app(&new.name)?;
         let token = console.create_app(&caller.account, &name).await?;
         Ok(Created { name, token })
@@ -168,8 +121,6 @@ pub async fn create(
     post,
     path = "/api/v1/admin/apps/{name}/tokens",
     operation_id = "rotate_app_token",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = Name, Path, description = "The application")),
     request_body = NewToken,
     responses(
@@ -177,17 +128,13 @@ pub async fn create(
             status = 201, description = "Replaced", body = Rotated,
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
-        NotRotated,
+        NotChanged,
     ),
 )]
-pub async fn rotate_token(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let rotated = as_caller(request, &app_state, async move |console, caller| {
-        let name = app(caller.request.match_info().query("name"))?;
-        let NewToken { overlap_ms } = json_object::from_slice(&body)?;
+pub async fn rotate_token(ask: Ask) -> Answer {
+    let rotated = ask.act(async |console, caller| {
+        let name = app(caller.part("name"))?;
+        let NewToken { overlap_ms } = caller.body()?;
         let new = console.rotate_token(&caller.account, &name, overlap_ms).await?;
         let (token, everywhere) = (new.token, new.everywhere);
         Ok(Rotated { name, token, old_token_ends_at_ms: new.old_ends_at_ms, everywhere })
@@ -202,18 +149,16 @@ pub async fn rotate_token(
     put,
     path = "/api/v1/admin/grants",
     operation_id = "set_grant",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     request_body = Grant,
-    responses((status = 200, description = "Done", body = GrantSet), NotGranted),
+    responses((status = 200, description = "Done", body = GrantSet), NotDoneToOne),
 )]
-pub async fn grant(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
-    let granted = as_caller(request, &app_state, async move |console, caller| {
-        let grant: Grant = json_object::from_slice(&body)?;
+pub async fn grant(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let grant: Grant = caller.body()?;
         let (app, role) = (app(&grant.app)?, grant.role);
         let account = AccountName::parse(&grant.account, "account")?;
         console.grant(&caller.account, &app, &account, role).await?;
         Ok(GrantSet { app, account, role })
-    });
-    Ok(HttpResponse::Ok().json(granted.await?))
+    })
+    .await
 }

@@ -1,35 +1,20 @@
 //! Who let holds of a sale lapse.
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::Answer;
 use super::sales::named_sale;
+use crate::admin::paging::limit;
 use crate::admin::sales::LapsedHolds;
 use crate::domain::ids::{Invalid, SaleId};
-use crate::http::AppState;
-use crate::http::caller::as_caller;
+use crate::http::Ask;
 use crate::http::codes::problems;
-use crate::http::problem::Problem;
-
-/// Lapsed holds of one buyer, or of one network address.
-#[derive(Serialize, ToSchema)]
-struct LapsedLine {
-    /// The buyer or the address; null where the address is not known.
-    name: Option<String>,
-    holds: i64,
-    units: i64,
-    /// How many buyers took them, and from how many known addresses.
-    buyers: i64,
-    addresses: i64,
-    last_lapsed_at_ms: i64,
-}
 
 /// Who let holds lapse, most first.
 #[derive(Serialize, ToSchema)]
 struct LapsedLines {
-    lapsed: Vec<LapsedLine>,
+    lapsed: Vec<LapsedHolds>,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -52,31 +37,19 @@ problems!(NotListed: InvalidRequest, SignedOut, Forbidden, NotFound, Temporarily
     get,
     path = "/api/v1/admin/sales/{id}/lapsed-holds",
     operation_id = "lapsed_holds",
-    tag = "admin",
-    security(("session" = [])),
     params(("id" = SaleId, Path, description = "The sale"), LapsedQuery),
     responses((status = 200, description = "By buyer, or by address", body = LapsedLines), NotListed),
 )]
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let lapsed = as_caller(request, &app_state, async move |console, caller| {
-        let sale = named_sale(&caller.request)?;
-        let query = Query::<LapsedQuery>::from_query(caller.request.query_string());
-        let LapsedQuery { by, limit } =
-            query.map_err(|_| Invalid::new("by and limit", "must each be given once"))?.into_inner();
-        let by_address = match by.as_deref() {
+pub async fn list(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let (sale, query) = (named_sale(caller)?, caller.query::<LapsedQuery>()?);
+        let by_address = match query.by.as_deref() {
             None | Some("buyer") => false,
             Some("address") => true,
             Some(_) => return Err(Invalid::new("by", "must be buyer or address").into()),
         };
-        let limit = match limit.as_deref().unwrap_or("100").parse() {
-            Ok(limit @ 1..=1000) => limit,
-            _ => return Err(Invalid::new("limit", "must be 1 to 1000").into()),
-        };
-        console.lapsed_holds(&caller.account, sale, by_address, limit).await
-    });
-    let line = |of: LapsedHolds| {
-        let LapsedHolds { name, holds, units, buyers, addresses, last_lapsed_at_ms } = of;
-        LapsedLine { name, holds, units, buyers, addresses, last_lapsed_at_ms }
-    };
-    Ok(HttpResponse::Ok().json(LapsedLines { lapsed: lapsed.await?.into_iter().map(line).collect() }))
+        let lapsed = console.lapsed_holds(&caller.account, sale, by_address, limit(&query.limit)?).await?;
+        Ok(LapsedLines { lapsed })
+    })
+    .await
 }

@@ -3,20 +3,19 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::{Bytes, Data};
-use actix_web::{HttpRequest, HttpResponse};
 use futures_util::StreamExt;
 use futures_util::stream::{once, unfold};
 use tokio::time::{Instant, timeout_at};
 
 use super::sales::named_sale;
+use super::{Answer, NotReadOne};
 use crate::admin::session::SessionToken;
 use crate::domain::ids::SaleId;
-use crate::http::AppState;
-use crate::http::caller::{as_caller, session_token};
-use crate::http::codes::problems;
-use crate::http::problem::Problem;
+use crate::http::caller::session_token;
+use crate::http::{AppState, Ask, Problem};
 use crate::live::{LiveStream, Sample};
 
 /// How often a stream checks that its session lasts.
@@ -28,8 +27,6 @@ const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
 /// The range of the pause before a page reconnects: after an instance has stopped, its pages spread out.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
 
-problems!(NotFollowed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
-
 /// The figures of a sale and its surroundings, once a second
 ///
 /// Server-sent events: `event: figures`, `data` is one `LiveFigures`. The stream begins with those of the last two minutes, if the sale was
@@ -39,8 +36,6 @@ problems!(NotFollowed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailab
     get,
     path = "/api/v1/admin/sales/{id}/live",
     operation_id = "watch_sale",
-    tag = "admin",
-    security(("session" = [])),
     params(
         ("id" = SaleId, Path, description = "The sale"),
         (
@@ -53,14 +48,15 @@ problems!(NotFollowed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailab
             status = 200, description = "Events", body = String, content_type = "text/event-stream",
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
-        NotFollowed,
+        NotReadOne,
     ),
 )]
-pub async fn follow(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let token = session_token(&request, &app_state)?;
-    let seen = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let sale = as_caller(request, &app_state, async move |console, caller| {
-        let sale = named_sale(&caller.request)?;
+pub async fn follow(ask: Ask) -> Answer {
+    let app_state = ask.app_state.clone();
+    let token = session_token(&ask.request, &app_state)?;
+    let seen = ask.request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let sale = ask.act(async |console, caller| {
+        let sale = named_sale(caller)?;
         console.check_sale(sale).await?;
         Ok((sale, caller.account.name.clone()))
     });

@@ -1,50 +1,19 @@
 //! The audit log and the alarms.
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::domain::alarm::AlarmKind;
+use super::{Answer, NotReadSome, NotReadSomeGuarded};
+use crate::admin::log::{Alarm, LogLine};
+use crate::admin::paging::limit;
 use crate::domain::ids::Invalid;
 use crate::domain::log_filter::LogFilter;
-use crate::http::AppState;
-use crate::http::caller::as_caller;
-use crate::http::codes::problems;
-use crate::http::problem::Problem;
-
-/// A line of the audit log.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Line)]
-struct LogLine {
-    id: i64,
-    at_ms: i64,
-    /// An account, `command line`, or a part of the service.
-    actor: String,
-    action: String,
-    subject: String,
-    details: Value,
-}
+use crate::http::Ask;
 
 /// The audit log's newest lines.
 #[derive(Serialize, ToSchema)]
 struct AuditLog {
     lines: Vec<LogLine>,
-}
-
-/// An alarm, open or cleared.
-#[derive(Serialize, ToSchema)]
-struct Alarm {
-    id: i64,
-    kind: String,
-    subject: String,
-    details: Value,
-    raised_at_ms: i64,
-    /// Null while the alarm is open.
-    cleared_at_ms: Option<i64>,
-    /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
-    runbook: Option<&'static str>,
 }
 
 /// The newest alarms.
@@ -109,9 +78,6 @@ pub struct LimitQuery {
     limit: Option<String>,
 }
 
-problems!(NotShown: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
-problems!(AlarmsNotShown: InvalidRequest, SignedOut, TemporarilyUnavailable);
-
 /// The audit log: changes and refused attempts, the newest first
 ///
 /// For admins.
@@ -119,26 +85,15 @@ problems!(AlarmsNotShown: InvalidRequest, SignedOut, TemporarilyUnavailable);
     get,
     path = "/api/v1/admin/audit-log",
     operation_id = "audit_log",
-    tag = "admin",
-    security(("session" = [])),
     params(LogQuery),
-    responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotShown),
+    responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
 )]
-pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let lines = as_caller(request, &app_state, async move |console, caller| {
-        let query = Query::<LogQuery>::from_query(caller.request.query_string());
-        let query = query.map_err(|_| Invalid::new("each filter", "must be given once"))?.into_inner();
-        console.audit_log(&caller.account, query.filter()?).await
-    });
-    let lines = lines.await?.into_iter().map(|line| LogLine {
-        id: line.id,
-        at_ms: line.at.timestamp_millis(),
-        actor: line.actor,
-        action: line.action,
-        subject: line.subject,
-        details: line.details,
-    });
-    Ok(HttpResponse::Ok().json(AuditLog { lines: lines.collect() }))
+pub async fn audit(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let filter = caller.query::<LogQuery>()?.filter()?;
+        Ok(AuditLog { lines: console.audit_log(&caller.account, filter).await? })
+    })
+    .await
 }
 
 /// The alarms, open ones first
@@ -148,32 +103,13 @@ pub async fn audit(request: HttpRequest, app_state: Data<AppState>) -> Result<Ht
     get,
     path = "/api/v1/admin/alarms",
     operation_id = "alarms",
-    tag = "admin",
-    security(("session" = [])),
     params(LimitQuery),
-    responses((status = 200, description = "The newest alarms", body = Alarms), AlarmsNotShown),
+    responses((status = 200, description = "The newest alarms", body = Alarms), NotReadSome),
 )]
-pub async fn alarms(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let alarms = as_caller(request, &app_state, async move |console, caller| {
-        console.alarms(&caller.account, limit(&caller.request)?).await
-    });
-    let alarms = alarms.await?.into_iter().map(|alarm| Alarm {
-        id: alarm.id,
-        runbook: AlarmKind::runbook_of(&alarm.kind),
-        kind: alarm.kind,
-        subject: alarm.subject,
-        details: alarm.details,
-        raised_at_ms: alarm.raised_at.timestamp_millis(),
-        cleared_at_ms: alarm.cleared_at.map(|at| at.timestamp_millis()),
-    });
-    Ok(HttpResponse::Ok().json(Alarms { alarms: alarms.collect() }))
-}
-
-fn limit(request: &HttpRequest) -> Result<i64, Invalid> {
-    let wrong = Invalid::new("limit", "must be 1 to 1000");
-    let query = Query::<LimitQuery>::from_query(request.query_string()).map_err(|_| wrong.clone())?;
-    match whole("limit", query.into_inner().limit)?.unwrap_or(LIMIT) {
-        limit @ 1..=1000 => Ok(limit),
-        _ => Err(wrong),
-    }
+pub async fn alarms(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let limit = limit(&caller.query::<LimitQuery>()?.limit)?;
+        Ok(Alarms { alarms: console.alarms(&caller.account, limit).await? })
+    })
+    .await
 }

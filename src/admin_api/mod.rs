@@ -1,4 +1,5 @@
-//! The admin API, for people who are signed in (`http::caller`): what the console shows and changes.
+//! The admin API, for people who are signed in (`http::caller`): what the console shows and changes. The document of the API adds to
+//! each address its tag and the session that it requires (`api::document`).
 
 pub mod accounts;
 pub mod apps;
@@ -6,11 +7,9 @@ pub mod lapsed_holds;
 pub mod live;
 pub mod log;
 pub mod money;
-mod money_line;
 pub mod orders;
 pub mod outflows;
 pub mod overview;
-mod path;
 pub mod policies;
 pub mod products;
 pub mod queues;
@@ -18,10 +17,41 @@ mod sale_forms;
 pub mod sales;
 pub mod session;
 
+use actix_web::HttpResponse;
+
 use crate::admin::AdminError;
 use crate::domain::policy::Name;
+use crate::http::Problem;
+use crate::http::codes::problems;
+
+/// What a handler answers.
+type Answer = Result<HttpResponse, Problem>;
 
 /// The name of an application, from a path or a body.
 fn app(text: &str) -> Result<Name, AdminError> {
     Ok(Name::parse(text, "app")?)
+}
+
+// What reads are refused with: all of a list, some of it, or one thing; `Guarded` ones are not for every account.
+problems!(pub NotRead: SignedOut, TemporarilyUnavailable);
+problems!(pub NotReadSome: InvalidRequest, SignedOut, TemporarilyUnavailable);
+problems!(pub NotReadOne: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
+problems!(pub NotReadGuarded: SignedOut, Forbidden, TemporarilyUnavailable);
+problems!(pub NotReadSomeGuarded: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
+
+// What changes are refused with: of something that is always there, that may be unknown, and that may be in another state.
+problems! {
+    pub NotDone: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable
+}
+problems! {
+    pub NotDoneToOne: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
+    TemporarilyUnavailable
+}
+problems! {
+    pub NotMade: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge,
+    TemporarilyUnavailable
+}
+problems! {
+    pub NotChanged: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    TemporarilyUnavailable
 }

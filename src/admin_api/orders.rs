@@ -1,27 +1,23 @@
 //! Orders of all buyers: searching, exporting and refunding them.
 
+use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
 use actix_web::web::{Bytes, Data};
-use actix_web::{HttpRequest, HttpResponse};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::money_line::MoneyLine;
-use super::path::uuid;
+use super::{Answer, NotReadOne, NotReadSome, NotReadSomeGuarded};
 use crate::admin::AdminError;
+use crate::admin::money::MoneyRow;
 use crate::admin::order_lines::csv;
 use crate::admin::orders::{Export, OrderDetails, OrderQuery, OwnedOrder};
 use crate::domain::ids::{Invalid, OrderId};
-use crate::domain::json_object;
 use crate::domain::order::Order;
 use crate::domain::payment::{RefundId, RefundStatus};
-use crate::http::AppState;
-use crate::http::caller::as_caller;
 use crate::http::codes::problems;
-use crate::http::extract::{Body, query};
-use crate::http::problem::Problem;
+use crate::http::{AppState, Ask, Caller};
 
 /// An order and its buyer.
 #[derive(Serialize, ToSchema)]
@@ -49,8 +45,8 @@ struct WholeOrder {
     /// From the first to the last. Those of sales that ended long ago are cleared.
     changes: Vec<OrderChange>,
     /// Newest first. For operators, as all that follows: for others it is empty.
-    payments: Vec<MoneyLine>,
-    refunds: Vec<MoneyLine>,
+    payments: Vec<MoneyRow>,
+    refunds: Vec<MoneyRow>,
     /// Messages about the order and its payments, oldest first.
     messages: Vec<OrderMessage>,
 }
@@ -115,16 +111,13 @@ impl From<OrderDetails> for WholeOrder {
         Self {
             order: details.order.into(),
             changes: changes.collect(),
-            payments: details.payments.into_iter().map(MoneyLine::from).collect(),
-            refunds: details.refunds.into_iter().map(MoneyLine::from).collect(),
+            payments: details.payments,
+            refunds: details.refunds,
             messages: messages.collect(),
         }
     }
 }
 
-problems!(NotListed: InvalidRequest, SignedOut, TemporarilyUnavailable);
-problems!(NotExported: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
-problems!(NotShown: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
 problems! {
     NotRefunded: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, IllegalState, BodyTooLarge,
     TemporarilyUnavailable
@@ -139,18 +132,16 @@ problems! {
     get,
     path = "/api/v1/admin/orders",
     operation_id = "search_orders",
-    tag = "admin",
-    security(("session" = [])),
     params(OrderQuery),
-    responses((status = 200, description = "A page of orders", body = BuyersOrders), NotListed),
+    responses((status = 200, description = "A page of orders", body = BuyersOrders), NotReadSome),
 )]
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let found = as_caller(request, &app_state, async move |console, caller| {
-        console.orders(&caller.account, &query(caller.request.query_string())?).await
-    });
-    let found = found.await?;
-    let orders = found.orders.into_iter().map(BuyersOrder::from).collect();
-    Ok(HttpResponse::Ok().json(BuyersOrders { orders, next_before: found.next, lacks_accepted: found.lacks_accepted }))
+pub async fn list(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let found = console.orders(&caller.account, &caller.query::<OrderQuery>()?).await?;
+        let orders = found.orders.into_iter().map(BuyersOrder::from).collect();
+        Ok(BuyersOrders { orders, next_before: found.next, lacks_accepted: found.lacks_accepted })
+    })
+    .await
 }
 
 /// Orders of all buyers, as a file
@@ -163,8 +154,6 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     get,
     path = "/api/v1/admin/orders.csv",
     operation_id = "export_orders",
-    tag = "admin",
-    security(("session" = [])),
     params(OrderQuery),
     responses(
         (
@@ -174,14 +163,14 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
                 ("Cache-Control" = String, description = "`no-store`"),
             ),
         ),
-        NotExported,
+        NotReadSomeGuarded,
     ),
 )]
-pub async fn export(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let export = as_caller(request, &app_state, async move |console, caller| {
-        console.export_orders(&caller.account, &query(caller.request.query_string())?).await
-    });
-    let lines = lines(export.await?, app_state.clone());
+pub async fn export(ask: Ask) -> Answer {
+    let app_state = ask.app_state.clone();
+    let export =
+        ask.act(async |console, caller| console.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
+    let lines = lines(export.await?, app_state);
     let mut answer = HttpResponse::Ok();
     answer.insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"));
     answer.insert_header((CONTENT_DISPOSITION, "attachment; filename=\"orders.csv\""));
@@ -227,16 +216,12 @@ fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result
     get,
     path = "/api/v1/admin/orders/{id}",
     operation_id = "show_any_order",
-    tag = "admin",
-    security(("session" = [])),
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "The order", body = WholeOrder), NotShown),
+    responses((status = 200, description = "The order", body = WholeOrder), NotReadOne),
 )]
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let details = as_caller(request, &app_state, async move |console, caller| {
-        console.order(&caller.account, order_id(&caller.request)?).await
-    });
-    Ok(HttpResponse::Ok().json(WholeOrder::from(details.await?)))
+pub async fn show(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| Ok(WholeOrder::from(console.order(&caller.account, order_id(caller)?).await?)))
+        .await
 }
 
 /// Refund a paid order
@@ -246,27 +231,21 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     post,
     path = "/api/v1/admin/orders/{id}/refunds",
     operation_id = "refund_any_order",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("id" = OrderId, Path, description = "The order")),
     request_body = RefundOrder,
     responses((status = 202, description = "The refund is under way", body = OrderRefund), NotRefunded),
 )]
-pub async fn refund(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let payments = app_state.payment_service.clone();
-    let refund = as_caller(request, &app_state, async move |console, caller| {
-        let order = order_id(&caller.request)?;
-        let RefundOrder { reason } = json_object::from_slice(&body)?;
+pub async fn refund(ask: Ask) -> Answer {
+    let payments = ask.app_state.payment_service.clone();
+    let refund = ask.act(async move |console, caller| {
+        let order = order_id(caller)?;
+        let RefundOrder { reason } = caller.body()?;
         console.refund_order(&caller.account, &payments, order, &reason).await
     });
     let (refund_id, status) = refund.await?;
     Ok(HttpResponse::Accepted().json(OrderRefund { refund_id, status }))
 }
 
-fn order_id(request: &HttpRequest) -> Result<OrderId, Invalid> {
-    uuid(request, "order id").map(OrderId)
+fn order_id(caller: &Caller) -> Result<OrderId, Invalid> {
+    caller.uuid("order id").map(OrderId)
 }

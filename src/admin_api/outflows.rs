@@ -1,22 +1,14 @@
 //! The outflows: pausing them, changing their rate, and sending parked items again. For operators.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use uuid::Uuid;
 
-use super::path::uuid;
 use super::queues::{AllRetried, Retried};
-use crate::admin::queues::{ChannelFigures, ItemQuery};
-use crate::domain::json_object;
+use super::{Answer, NotDoneToOne, NotReadGuarded, NotReadSomeGuarded};
+use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery};
 use crate::domain::whole_number;
 use crate::flow::outflow_changes::OutflowChange;
-use crate::http::AppState;
-use crate::http::caller::as_caller;
-use crate::http::codes::problems;
-use crate::http::extract::{Body, query};
-use crate::http::problem::Problem;
+use crate::http::Ask;
 
 /// A queue whose items are sent at a constant rate.
 #[derive(Serialize, ToSchema)]
@@ -57,27 +49,6 @@ struct OutflowTerms {
     jitter_ms: Option<i64>,
 }
 
-/// An item that its receiver did not take, and which is no longer tried.
-#[derive(Serialize, ToSchema)]
-struct OutflowItem {
-    id: Uuid,
-    outflow: String,
-    key: String,
-    attempts: i32,
-    error: Option<String>,
-    created_at_ms: i64,
-    /// The beginning of what is sent.
-    payload: String,
-}
-
-/// A page of parked items, newest first.
-#[derive(Serialize, ToSchema)]
-struct OutflowItems {
-    items: Vec<OutflowItem>,
-    /// `before` of the next page; null on the last one.
-    next_before: Option<i64>,
-}
-
 impl From<ChannelFigures> for Outflow {
     fn from(figures: ChannelFigures) -> Self {
         Self {
@@ -94,26 +65,19 @@ impl From<ChannelFigures> for Outflow {
     }
 }
 
-problems!(NotListed: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
-problems!(NotShown: SignedOut, Forbidden, TemporarilyUnavailable);
-problems! {
-    NotDone: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
-    TemporarilyUnavailable
-}
-
 /// The outflows
 #[utoipa::path(
     get,
     path = "/api/v1/admin/outflows",
     operation_id = "list_outflows",
-    tag = "admin",
-    security(("session" = [])),
-    responses((status = 200, description = "All of them, by name", body = Outflows), NotShown),
+    responses((status = 200, description = "All of them, by name", body = Outflows), NotReadGuarded),
 )]
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let outflows = as_caller(request, &app_state, async move |console, caller| console.outflows(&caller.account).await);
-    let outflows = outflows.await?.into_iter().map(Outflow::from).collect();
-    Ok(HttpResponse::Ok().json(Outflows { outflows }))
+pub async fn list(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let outflows = console.outflows(&caller.account).await?.into_iter().map(Outflow::from);
+        Ok(Outflows { outflows: outflows.collect() })
+    })
+    .await
 }
 
 /// Pause or resume an outflow, or change its rate
@@ -121,23 +85,17 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     put,
     path = "/api/v1/admin/outflows/{name}",
     operation_id = "change_outflow",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = String, Path, description = "The outflow")),
     request_body = OutflowTerms,
-    responses((status = 200, description = "The outflow as it is now", body = Outflow), NotDone),
+    responses((status = 200, description = "The outflow as it is now", body = Outflow), NotDoneToOne),
 )]
-pub async fn change(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let outflow = as_caller(request, &app_state, async move |console, caller| {
-        let OutflowTerms { paused, rate, jitter_ms } = json_object::from_slice(&body)?;
+pub async fn change(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let OutflowTerms { paused, rate, jitter_ms } = caller.body()?;
         let change = OutflowChange { paused, rate, jitter_ms };
-        console.change_outflow(&caller.account, caller.request.match_info().query("name"), change).await
-    });
-    Ok(HttpResponse::Ok().json(Outflow::from(outflow.await?)))
+        Ok(Outflow::from(console.change_outflow(&caller.account, caller.part("name"), change).await?))
+    })
+    .await
 }
 
 /// Parked items of outflows, newest first
@@ -145,26 +103,11 @@ pub async fn change(
     get,
     path = "/api/v1/admin/outflow-items",
     operation_id = "list_outflow_items",
-    tag = "admin",
-    security(("session" = [])),
     params(ItemQuery),
-    responses((status = 200, description = "A page of parked items", body = OutflowItems), NotListed),
+    responses((status = 200, description = "A page of parked items", body = ItemPage), NotReadSomeGuarded),
 )]
-pub async fn items(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let page = as_caller(request, &app_state, async move |console, caller| {
-        console.parked_items(&caller.account, &query(caller.request.query_string())?).await
-    });
-    let page = page.await?;
-    let items = page.items.into_iter().map(|item| OutflowItem {
-        id: item.id,
-        outflow: item.channel,
-        key: item.key,
-        attempts: item.attempts,
-        error: item.last_error,
-        created_at_ms: item.created_at.timestamp_millis(),
-        payload: item.payload,
-    });
-    Ok(HttpResponse::Ok().json(OutflowItems { items: items.collect(), next_before: page.next }))
+pub async fn items(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| console.parked_items(&caller.account, &caller.query::<ItemQuery>()?).await).await
 }
 
 /// Send one parked item of an outflow again
@@ -174,17 +117,15 @@ pub async fn items(request: HttpRequest, app_state: Data<AppState>) -> Result<Ht
     post,
     path = "/api/v1/admin/outflow-items/{id}/retry",
     operation_id = "retry_outflow_item",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("id" = Uuid, Path, description = "The item")),
-    responses((status = 200, description = "The item is pending again", body = Retried), NotDone),
+    responses((status = 200, description = "The item is pending again", body = Retried), NotDoneToOne),
 )]
-pub async fn retry_item(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let retried = as_caller(request, &app_state, async move |console, caller| {
-        console.retry_item(&caller.account, uuid(&caller.request, "item id")?).await
-    });
-    retried.await?;
-    Ok(HttpResponse::Ok().json(Retried { retried: 1 }))
+pub async fn retry_item(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        console.retry_item(&caller.account, caller.uuid("item id")?).await?;
+        Ok(Retried { retried: 1 })
+    })
+    .await
 }
 
 /// Send all parked items of an outflow again
@@ -194,14 +135,12 @@ pub async fn retry_item(request: HttpRequest, app_state: Data<AppState>, _: Body
     post,
     path = "/api/v1/admin/outflows/{name}/retry",
     operation_id = "retry_outflow_items",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = String, Path, description = "The outflow")),
-    responses((status = 200, description = "The items are pending again", body = AllRetried), NotDone),
+    responses((status = 200, description = "The items are pending again", body = AllRetried), NotDoneToOne),
 )]
-pub async fn retry_items(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let retried = as_caller(request, &app_state, async move |console, caller| {
-        console.retry_items(&caller.account, caller.request.match_info().query("name")).await
-    });
-    Ok(HttpResponse::Ok().json(AllRetried::from(retried.await?)))
+pub async fn retry_items(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        Ok(AllRetried::from(console.retry_items(&caller.account, caller.part("name")).await?))
+    })
+    .await
 }

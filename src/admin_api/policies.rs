@@ -1,25 +1,19 @@
 //! Policies, for the accounts that they are granted to.
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::app;
+use super::{Answer, NotChanged, NotReadOne, app};
+use crate::admin::AdminError;
 use crate::admin::policies::{Preview, VisiblePolicy};
 use crate::domain::breaker::BreakerTerms;
 use crate::domain::ids::Invalid;
-use crate::domain::json_object;
 use crate::domain::limiter::{AlgorithmKind, Parameters};
-use crate::domain::policy::{Name, WhenDown, threshold};
+use crate::domain::policy::{Name, NewPolicy, WhenDown, threshold};
 use crate::domain::policy_form::PolicyForm;
-use crate::domain::policy_preview::{self, Refusals};
 use crate::flow::FlowError;
-use crate::http::AppState;
-use crate::http::caller::{as_caller, as_reader};
 use crate::http::codes::problems;
-use crate::http::extract::Body;
-use crate::http::problem::Problem;
+use crate::http::{Ask, Caller};
 
 /// A policy as the account sees it.
 #[derive(Serialize, ToSchema)]
@@ -97,86 +91,6 @@ struct Policies {
     policies: Vec<PolicyView>,
 }
 
-/// What a change would have refused in the last hour.
-#[derive(Serialize, ToSchema)]
-struct PolicyPreview {
-    /// The hour that was replayed: whole minutes, up to the latest that is over.
-    from_ms: i64,
-    to_ms: i64,
-    /// The resolution: the order of calls within it is unknown.
-    resolution_ms: i64,
-    /// Calls in this hour, and how many of them were refused when they came.
-    calls: u64,
-    recorded_refused: u64,
-    /// What the present terms refuse by the same replay, to compare with; null if there is no such policy yet.
-    present: Option<Replayed>,
-    changed: Replayed,
-    /// The minutes with calls.
-    minutes: Vec<PreviewedMinute>,
-    /// Thresholds that would contradict each other after the change.
-    warnings: Vec<String>,
-    /// What the figures leave out.
-    notes: Vec<String>,
-    /// The preview in words, with its warnings and notes, a line each.
-    text: String,
-}
-
-/// How many calls a replay refuses.
-#[derive(Serialize, ToSchema)]
-struct Replayed {
-    /// If the calls of each minute came evenly.
-    evenly: u64,
-    /// If all calls of a minute came at once.
-    at_once: u64,
-}
-
-/// A minute, replayed.
-#[derive(Serialize, ToSchema)]
-struct PreviewedMinute {
-    at_ms: i64,
-    calls: u64,
-    recorded_refused: u64,
-    changed: Replayed,
-}
-
-impl From<Refusals> for Replayed {
-    fn from(Refusals { evenly, at_once }: Refusals) -> Self {
-        Self { evenly, at_once }
-    }
-}
-
-impl From<Preview> for PolicyPreview {
-    fn from(preview: Preview) -> Self {
-        let (calls, recorded_refused) = preview.recorded();
-        let summary = policy_preview::summary(calls, recorded_refused, preview.changed);
-        let warnings = preview.warnings.iter().map(|warning| format!("Warning: {warning}"));
-        let notes = preview.notes.iter().map(|note| (*note).to_owned());
-        let lines: Vec<String> = std::iter::once(summary).chain(warnings).chain(notes).collect();
-        let minutes = preview.minutes.into_iter().map(|(minute, changed)| PreviewedMinute {
-            at_ms: minute.minute * MINUTE_MS,
-            calls: minute.calls(),
-            recorded_refused: minute.refused,
-            changed: changed.into(),
-        });
-        Self {
-            from_ms: preview.shown.start * MINUTE_MS,
-            to_ms: preview.shown.end * MINUTE_MS,
-            resolution_ms: MINUTE_MS,
-            calls,
-            recorded_refused,
-            present: preview.present.map(Replayed::from),
-            changed: preview.changed.into(),
-            minutes: minutes.collect(),
-            warnings: preview.warnings,
-            notes: preview.notes.into_iter().map(str::to_owned).collect(),
-            text: lines.join("\n"),
-        }
-    }
-}
-
-/// What is recorded of a policy, is recorded by the minute.
-const MINUTE_MS: i64 = 60_000;
-
 /// The change is done.
 #[derive(Serialize, ToSchema)]
 struct Changed {
@@ -200,18 +114,15 @@ pub struct DeleteQuery {
     app: String,
 }
 
-problems!(NotListed: InvalidRequest, SignedOut, NotFound, TemporarilyUnavailable);
 problems! {
     NotSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
     UnworkableTerms, TemporarilyUnavailable
 }
-problems! {
-    NotPreviewed: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
-    UnworkableTerms, TemporarilyUnavailable
-}
-problems! {
-    NotDeleted: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
-    TemporarilyUnavailable
+
+/// The policy that a body and a path describe.
+fn described(caller: &Caller) -> Result<NewPolicy, AdminError> {
+    let form: PolicyForm = caller.body()?;
+    Ok(form.named(caller.part("name")).map_err(FlowError::from)?)
 }
 
 /// The policies that the account sees
@@ -219,20 +130,16 @@ problems! {
     get,
     path = "/api/v1/admin/policies",
     operation_id = "list_policies",
-    tag = "admin",
-    security(("session" = [])),
     params(ListQuery),
-    responses((status = 200, description = "All of them, by name", body = Policies), NotListed),
+    responses((status = 200, description = "All of them, by name", body = Policies), NotReadOne),
 )]
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let policies = as_caller(request, &app_state, async move |console, caller| {
-        let query = Query::<ListQuery>::from_query(caller.request.query_string());
-        let query = query.map_err(|_| Invalid::new("app", "must be given once"))?;
-        let app = query.into_inner().app.map(|text| app(&text)).transpose()?;
-        console.policies(&caller.account, app.as_ref()).await
-    });
-    let policies = policies.await?.into_iter().map(PolicyView::from).collect();
-    Ok(HttpResponse::Ok().json(Policies { policies }))
+pub async fn list(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let app = caller.query::<ListQuery>()?.app.map(|text| app(&text)).transpose()?;
+        let policies = console.policies(&caller.account, app.as_ref()).await?.into_iter().map(PolicyView::from);
+        Ok(Policies { policies: policies.collect() })
+    })
+    .await
 }
 
 /// Create or change a policy
@@ -243,19 +150,15 @@ pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     put,
     path = "/api/v1/admin/policies/{name}",
     operation_id = "set_policy",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = Name, Path, description = "The policy")),
     request_body = PolicyForm,
     responses((status = 200, description = "Done", body = Changed), NotSet),
 )]
-pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
-    let everywhere = as_caller(request, &app_state, async move |console, caller| {
-        let form: PolicyForm = json_object::from_slice(&body)?;
-        let policy = form.named(caller.request.match_info().query("name")).map_err(FlowError::from)?;
-        console.set_policy(&caller.account, policy).await
-    });
-    Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
+pub async fn set(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        Ok(Changed { everywhere: console.set_policy(&caller.account, described(caller)?).await? })
+    })
+    .await
 }
 
 /// Say what a change would have refused
@@ -266,23 +169,12 @@ pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Bo
     post,
     path = "/api/v1/admin/policies/{name}/preview",
     operation_id = "preview_policy",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = Name, Path, description = "The policy")),
     request_body = PolicyForm,
-    responses((status = 200, description = "The replay", body = PolicyPreview), NotPreviewed),
+    responses((status = 200, description = "The replay", body = Preview), NotSet),
 )]
-pub async fn preview(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let preview = as_reader(request, &app_state, async move |console, caller| {
-        let form: PolicyForm = json_object::from_slice(&body)?;
-        let policy = form.named(caller.request.match_info().query("name")).map_err(FlowError::from)?;
-        console.preview_policy(&caller.account, policy).await
-    });
-    Ok(HttpResponse::Ok().json(PolicyPreview::from(preview.await?)))
+pub async fn preview(ask: Ask) -> Answer {
+    ask.answer_read(async |console, caller| console.preview_policy(&caller.account, described(caller)?).await).await
 }
 
 /// Delete a policy
@@ -292,17 +184,15 @@ pub async fn preview(
     delete,
     path = "/api/v1/admin/policies/{name}",
     operation_id = "delete_policy",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = Name, Path, description = "The policy"), DeleteQuery),
-    responses((status = 200, description = "Done", body = Changed), NotDeleted),
+    responses((status = 200, description = "Done", body = Changed), NotChanged),
 )]
-pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let everywhere = as_caller(request, &app_state, async move |console, caller| {
-        let query = Query::<DeleteQuery>::from_query(caller.request.query_string());
+pub async fn delete(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let query = caller.query::<DeleteQuery>();
         let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;
-        let name = Name::parse(caller.request.match_info().query("name"), "name")?;
-        console.delete_policy(&caller.account, &name, &app(&query.app)?).await
-    });
-    Ok(HttpResponse::Ok().json(Changed { everywhere: everywhere.await? }))
+        let name = Name::parse(caller.part("name"), "name")?;
+        Ok(Changed { everywhere: console.delete_policy(&caller.account, &name, &app(&query.app)?).await? })
+    })
+    .await
 }

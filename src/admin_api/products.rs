@@ -11,15 +11,13 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use super::{Answer, NotDone, NotMade};
 use crate::admin::AdminError;
 use crate::admin::products::ChangedProduct;
 use crate::domain::ids::Invalid;
-use crate::domain::json_object;
-use crate::http::AppState;
-use crate::http::caller::{Sends, as_caller, as_sender_of};
-use crate::http::codes::problems;
-use crate::http::extract::{Body, read_body};
-use crate::http::problem::Problem;
+use crate::http::caller::as_sender_of_picture;
+use crate::http::extract::read_body;
+use crate::http::{AppState, Ask, Caller, Problem};
 use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
 
 /// A picture of 10 MiB arrives within this time over 1.5 Mbit/s.
@@ -39,14 +37,6 @@ struct ProductForm {
     picture_alt: Option<String>,
 }
 
-/// The product as it is now.
-#[derive(Serialize, ToSchema)]
-struct ProductSet {
-    product_id: i64,
-    /// Whether every instance already shows the change. The others will within a second of recovering.
-    everywhere: bool,
-}
-
 /// The product's picture as it is now.
 #[derive(Serialize, ToSchema)]
 struct PictureSet {
@@ -56,13 +46,6 @@ struct PictureSet {
     everywhere: bool,
 }
 
-problems! {
-    NotSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge, TemporarilyUnavailable
-}
-problems! {
-    NoPictureSet: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable
-}
-
 /// Make or change a product
 ///
 /// For managers and admins. Its name cannot be changed, because sales name it.
@@ -70,20 +53,17 @@ problems! {
     put,
     path = "/api/v1/admin/products/{name}",
     operation_id = "set_product",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
     request_body = ProductForm,
-    responses((status = 200, description = "Done", body = ProductSet), NotSet),
+    responses((status = 200, description = "Done", body = ChangedProduct), NotMade),
 )]
-pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Body) -> Result<HttpResponse, Problem> {
-    let changed = as_caller(request, &app_state, async move |console, caller| {
-        let name = product_name(&caller.request)?;
-        let ProductForm { description, picture_alt } = json_object::from_slice(&body)?;
+pub async fn set(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let name = product_name(caller)?;
+        let ProductForm { description, picture_alt } = caller.body()?;
         console.set_product(&caller.account, name, description, picture_alt).await
-    });
-    let ChangedProduct { id, everywhere } = changed.await?;
-    Ok(HttpResponse::Ok().json(ProductSet { product_id: id, everywhere }))
+    })
+    .await
 }
 
 /// Set a product's picture
@@ -95,20 +75,14 @@ pub async fn set(request: HttpRequest, app_state: Data<AppState>, Body(body): Bo
     put,
     path = "/api/v1/admin/products/{name}/picture",
     operation_id = "set_product_picture",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
     request_body(content = Vec<u8>, content_type = "image/*", description = "The picture"),
-    responses((status = 200, description = "Done", body = PictureSet), NoPictureSet),
+    responses((status = 200, description = "Done", body = PictureSet), NotDone),
 )]
-pub async fn set_picture(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    payload: Payload,
-) -> Result<HttpResponse, Problem> {
+pub async fn set_picture(request: HttpRequest, app_state: Data<AppState>, payload: Payload) -> Answer {
     // Before the file is read: strangers send no megabytes.
-    let named = as_sender_of(Sends::Picture, request.clone(), &app_state, async move |console, caller| {
-        let name = product_name(&caller.request)?;
+    let named = as_sender_of_picture(request.clone(), &app_state, async move |console, caller| {
+        let name = product_name(caller)?;
         console.check_picture_of(&caller.account, &name)?;
         Ok(name)
     });
@@ -127,18 +101,18 @@ pub async fn set_picture(
     let file = file.map_err(|_| Problem::too_slow().unread())??;
     let picture = draw_apart(file).await.map_err(AdminError::from)?;
     let hash = picture.hash.clone();
-    let changed = as_sender_of(Sends::Picture, request, &app_state, async move |console, caller| {
+    let changed = as_sender_of_picture(request, &app_state, async move |console, caller| {
         console.set_product_picture(&caller.account, name, &picture).await
     });
-    let ChangedProduct { id, everywhere } = changed.await?;
+    let ChangedProduct { product_id, everywhere } = changed.await?;
     let mut response = HttpResponse::Ok();
     // The connection has read more than its bound, and is not used again.
     response.force_close();
-    Ok(response.json(PictureSet { product_id: id, picture: hash, everywhere }))
+    Ok(response.json(PictureSet { product_id, picture: hash, everywhere }))
 }
 
 /// The product that the path names. The router leaves `%2F`, `%2B` and `%25` as they are.
-fn product_name(request: &HttpRequest) -> Result<String, AdminError> {
-    let name = percent_decode_str(request.match_info().query("name")).decode_utf8();
+fn product_name(caller: &Caller) -> Result<String, AdminError> {
+    let name = percent_decode_str(caller.part("name")).decode_utf8();
     Ok(name.map_err(|_| Invalid::new("name", "must be UTF-8"))?.into_owned())
 }

@@ -1,21 +1,14 @@
 //! The outbox: what it has left to do, what is parked, and sending it again. For operators.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::path::number;
+use super::{Answer, NotDone, NotDoneToOne, NotReadSomeGuarded};
 use crate::admin::queues::{OutboxQuery, RetriedAll};
-use crate::domain::json_object;
 use crate::domain::message::ParkedKind;
-use crate::http::AppState;
-use crate::http::caller::as_caller;
-use crate::http::codes::problems;
-use crate::http::extract::{Body, query};
-use crate::http::problem::Problem;
+use crate::http::Ask;
 
 /// What the outbox has left to do of one kind.
 #[derive(Serialize, ToSchema)]
@@ -83,49 +76,38 @@ pub(super) struct Retried {
     pub(super) retried: u64,
 }
 
-problems!(NotListed: InvalidRequest, SignedOut, Forbidden, TemporarilyUnavailable);
-problems! {
-    NotDone: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
-    TemporarilyUnavailable
-}
-problems! {
-    NotAllDone: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable
-}
-
 /// What the outbox has left to do, and what is parked
 #[utoipa::path(
     get,
     path = "/api/v1/admin/outbox",
     operation_id = "show_outbox",
-    tag = "admin",
-    security(("session" = [])),
     params(OutboxQuery),
-    responses((status = 200, description = "Figures, and a page of parked messages", body = Outbox), NotListed),
+    responses((status = 200, description = "Figures, and a page of parked messages", body = Outbox), NotReadSomeGuarded),
 )]
-pub async fn outbox(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let page = as_caller(request, &app_state, async move |console, caller| {
-        console.outbox(&caller.account, &query(caller.request.query_string())?).await
-    });
-    let page = page.await?;
-    let to_do = page.figures.into_iter().map(|row| ToDo {
-        kind: row.kind,
-        pending: row.pending,
-        parked: row.parked,
-        oldest_s: row.oldest_s,
-        more: row.more,
-    });
-    let parked = page.parked.into_iter().map(|row| ParkedMessage {
-        id: row.id,
-        kind: row.kind,
-        about: row.order_id,
-        sale_id: row.sale_id,
-        user: row.user_id,
-        attempts: row.attempts,
-        error: row.last_error,
-        created_at_ms: row.created_at.timestamp_millis(),
-        payload: row.payload,
-    });
-    Ok(HttpResponse::Ok().json(Outbox { to_do: to_do.collect(), parked: parked.collect(), next_before: page.next }))
+pub async fn outbox(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let page = console.outbox(&caller.account, &caller.query::<OutboxQuery>()?).await?;
+        let to_do = page.figures.into_iter().map(|row| ToDo {
+            kind: row.kind,
+            pending: row.pending,
+            parked: row.parked,
+            oldest_s: row.oldest_s,
+            more: row.more,
+        });
+        let parked = page.parked.into_iter().map(|row| ParkedMessage {
+            id: row.id,
+            kind: row.kind,
+            about: row.order_id,
+            sale_id: row.sale_id,
+            user: row.user_id,
+            attempts: row.attempts,
+            error: row.last_error,
+            created_at_ms: row.created_at.timestamp_millis(),
+            payload: row.payload,
+        });
+        Ok(Outbox { to_do: to_do.collect(), parked: parked.collect(), next_before: page.next })
+    })
+    .await
 }
 
 /// Send one parked message again
@@ -133,16 +115,14 @@ pub async fn outbox(request: HttpRequest, app_state: Data<AppState>) -> Result<H
     post,
     path = "/api/v1/admin/outbox/{id}/retry",
     operation_id = "retry_message",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(("id" = i64, Path, minimum = 1, description = "The message")),
-    responses((status = 200, description = "The message is pending again", body = Retried), NotDone),
+    responses((status = 200, description = "The message is pending again", body = Retried), NotDoneToOne),
 )]
-pub async fn retry_message(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let retried = as_caller(request, &app_state, async move |console, caller| {
-        console.retry_message(&caller.account, number(&caller.request, "message id")?).await
-    });
-    Ok(HttpResponse::Ok().json(Retried { retried: retried.await? }))
+pub async fn retry_message(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        Ok(Retried { retried: console.retry_message(&caller.account, caller.number("message id")?).await? })
+    })
+    .await
 }
 
 /// Send all parked messages of a kind again
@@ -152,19 +132,13 @@ pub async fn retry_message(request: HttpRequest, app_state: Data<AppState>, _: B
     post,
     path = "/api/v1/admin/outbox/retry",
     operation_id = "retry_messages",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     request_body = RetryKind,
-    responses((status = 200, description = "The messages are pending again", body = AllRetried), NotAllDone),
+    responses((status = 200, description = "The messages are pending again", body = AllRetried), NotDone),
 )]
-pub async fn retry_messages(
-    request: HttpRequest,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
-    let retried = as_caller(request, &app_state, async move |console, caller| {
-        let RetryKind { kind } = json_object::from_slice(&body)?;
-        console.retry_messages(&caller.account, kind).await
-    });
-    Ok(HttpResponse::Ok().json(AllRetried::from(retried.await?)))
+pub async fn retry_messages(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let RetryKind { kind } = caller.body()?;
+        Ok(AllRetried::from(console.retry_messages(&caller.account, kind).await?))
+    })
+    .await
 }

@@ -1,21 +1,20 @@
 //! Signing in and out.
 
 use actix_web::http::header::CACHE_CONTROL;
-use actix_web::web::{Data, Query};
+use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::{Answer, NotDoneToOne, NotRead};
 use crate::admin::session::Source;
 use crate::domain::account::{AccountName, AccountRole};
-use crate::domain::ids::Invalid;
 use crate::domain::json_object;
-use crate::http::AppState;
-use crate::http::caller::{as_caller, check_same_site};
+use crate::http::caller::check_same_site;
 use crate::http::codes::problems;
 use crate::http::cookies::cookie;
 use crate::http::extract::{Body, client_address};
-use crate::http::problem::Problem;
+use crate::http::{AppState, Ask, Problem};
 use crate::sale::thread_state::ThreadState;
 
 /// A name and a password.
@@ -64,12 +63,7 @@ problems! {
     NotSignedIn: InvalidRequest, WrongCredentials, ForgedRequest, TooSlow, BodyTooLarge, QuotaExceeded,
     TemporarilyUnavailable
 }
-problems!(NoSession: SignedOut, TemporarilyUnavailable);
 problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable);
-problems! {
-    NotSignedOutEverywhere: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
-    TemporarilyUnavailable
-}
 
 /// Sign in
 ///
@@ -79,7 +73,6 @@ problems! {
     post,
     path = "/api/v1/admin/session",
     operation_id = "sign_in",
-    tag = "admin",
     request_body = Credentials,
     responses(
         (
@@ -133,18 +126,16 @@ pub async fn create(
     get,
     path = "/api/v1/admin/session",
     operation_id = "show_session",
-    tag = "admin",
-    security(("session" = [])),
     responses(
         (
             status = 200, description = "The session", body = Session,
             headers(("Cache-Control" = String, description = "`no-store`")),
         ),
-        NoSession,
+        NotRead,
     ),
 )]
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let session = as_caller(request, &app_state, async move |_, caller| {
+pub async fn show(ask: Ask) -> Answer {
+    let session = ask.act(async |_, caller| {
         Ok(Session {
             name: caller.account.name.clone(),
             role: caller.account.role,
@@ -160,8 +151,6 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
     delete,
     path = "/api/v1/admin/session",
     operation_id = "sign_out",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     responses(
         (
             status = 200, description = "Signed out", body = SignedOut,
@@ -170,9 +159,10 @@ pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> Result<Htt
         NotSignedOut,
     ),
 )]
-pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    as_caller(request, &app_state, async move |console, caller| console.sign_out(&caller.token).await).await?;
-    Ok(HttpResponse::Ok().cookie(app_state.cookies.no_session()).json(SignedOut { signed_out: true }))
+pub async fn delete(ask: Ask) -> Answer {
+    let no_session = ask.app_state.cookies.no_session();
+    ask.act(async |console, caller| console.sign_out(&caller.token).await).await?;
+    Ok(HttpResponse::Ok().cookie(no_session).json(SignedOut { signed_out: true }))
 }
 
 /// Sign out everywhere
@@ -182,20 +172,17 @@ pub async fn delete(request: HttpRequest, app_state: Data<AppState>, _: Body) ->
     delete,
     path = "/api/v1/admin/sessions",
     operation_id = "sign_out_everywhere",
-    tag = "admin",
-    security(("session" = [], "csrf" = [])),
     params(AccountQuery),
     responses(
         (status = 200, description = "Their next requests are answered `signed-out`", body = SignedOutEverywhere),
-        NotSignedOutEverywhere,
+        NotDoneToOne,
     ),
 )]
-pub async fn delete_all(request: HttpRequest, app_state: Data<AppState>, _: Body) -> Result<HttpResponse, Problem> {
-    let ended = as_caller(request, &app_state, async move |console, caller| {
-        let query = Query::<AccountQuery>::from_query(caller.request.query_string());
-        let account = query.map_err(|_| Invalid::new("account", "must be given once"))?.into_inner().account;
+pub async fn delete_all(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let account = caller.query::<AccountQuery>()?.account;
         let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;
-        console.sign_out_everywhere(&caller.account, account.as_ref()).await
-    });
-    Ok(HttpResponse::Ok().json(SignedOutEverywhere { ended: ended.await? }))
+        Ok(SignedOutEverywhere { ended: console.sign_out_everywhere(&caller.account, account.as_ref()).await? })
+    })
+    .await
 }

@@ -3,7 +3,9 @@
 use actix_web::http::header::{CACHE_CONTROL, ContentType};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::{Modify, OpenApi, openapi};
 
 use super::schema;
@@ -138,14 +140,36 @@ impl Modify for SecuritySchemes {
     }
 }
 
-/// The document of the API's and the pages' addresses. `dev` adds those of development mode. `channels` are the payment channels
-/// on offer.
+/// What all addresses of the admin API share: their tag, and the session that they require, with its token where they change something.
+fn complete_admin_api(api: &mut openapi::OpenApi) {
+    let none: [&str; 0] = [];
+    let reads = SecurityRequirement::new("session", none);
+    let changes = reads.clone().add("csrf", none);
+    for (path, item) in api.paths.paths.iter_mut().filter(|(path, _)| path.starts_with("/api/v1/admin/")) {
+        let signs_in = if path == "/api/v1/admin/session" { None } else { Some(changes.clone()) };
+        for (operation, requires) in [
+            (&mut item.get, Some(reads.clone())),
+            (&mut item.put, Some(changes.clone())),
+            (&mut item.post, signs_in),
+            (&mut item.delete, Some(changes.clone())),
+        ] {
+            if let Some(operation) = operation {
+                operation.tags = Some(vec!["admin".to_owned()]);
+                operation.security = requires.map(|requires| vec![requires]);
+            }
+        }
+    }
+}
+
+/// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
+/// `channels` are the payment channels that are offered.
 ///
 /// # Errors
 /// The document cannot be serialized.
 pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<ApiDocument, serde_json::Error> {
     let mut api = Addresses::openapi();
     SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);
+    complete_admin_api(&mut api);
     api.merge(pages);
     if dev {
         api.merge(DevAddresses::openapi());

@@ -4,9 +4,9 @@ use std::io::{BufRead, IsTerminal, Read, stdin};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::arguments::{Format, account};
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::admin::password::hash_new;
 use crate::app::stores;
@@ -62,7 +62,17 @@ impl AdminCommand {
             }
             Self::List { format } => {
                 let accounts = ledger.accounts(config.admin.idle_ms.cast_signed()).await?;
-                return print::rows(accounts.iter().map(AccountLine::from), format);
+                let row = |of: ListedAccount| {
+                    Row([
+                        ("name", of.name.into()),
+                        ("role", of.role.into()),
+                        ("status", if of.disabled { "disabled" } else { "enabled" }.into()),
+                        ("sessions", of.sessions.into()),
+                        ("created_by", of.created_by.into()),
+                        ("created_at", print::time(of.created_at.timestamp_millis()).into()),
+                    ])
+                };
+                return print::rows(accounts.into_iter().map(row), format);
             }
             Self::Password(AccountArg { name }) => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
@@ -89,29 +99,6 @@ impl AdminCommand {
 
 fn check_found(name: &AccountName, found: bool) -> anyhow::Result<()> {
     if found { Ok(()) } else { bail!("there is no account {name}") }
-}
-
-#[derive(Serialize)]
-struct AccountLine<'a> {
-    name: &'a str,
-    role: &'a str,
-    status: &'static str,
-    sessions: i64,
-    created_by: &'a str,
-    created_at: String,
-}
-
-impl<'a> From<&'a ListedAccount> for AccountLine<'a> {
-    fn from(account: &'a ListedAccount) -> Self {
-        Self {
-            name: &account.name,
-            role: &account.role,
-            status: if account.disabled_at.is_some() { "disabled" } else { "enabled" },
-            sessions: account.sessions,
-            created_by: &account.created_by,
-            created_at: print::time(account.created_at.timestamp_millis()),
-        }
-    }
 }
 
 /// Reads the password twice from a terminal, without showing it, or once as the first line of stdin.

@@ -1,10 +1,10 @@
 //! `app`: applications that may ask for permits, and their tokens.
 
 use clap::Subcommand;
-use serde::Serialize;
 use serde_json::json;
 
 use super::arguments::{Format, app};
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
@@ -47,7 +47,7 @@ impl AppCommand {
             }
             Self::List { format } => {
                 let apps = ledger.apps().await?;
-                print::rows(apps.iter().map(AppLine::from), format)
+                print::rows(apps.iter().map(row), format)
             }
             Self::Rotate { name, overlap } => {
                 let new = policy_changes::rotate_token(&ledger, &name, overlap * 1000, ACTOR).await?;
@@ -60,25 +60,15 @@ impl AppCommand {
     }
 }
 
-#[derive(Serialize)]
-struct AppLine {
-    name: String,
-    created_by: String,
-    created_at: String,
-    tokens: String,
-}
-
-impl From<&App> for AppLine {
-    fn from(app: &App) -> Self {
-        let tokens = app.tokens.iter().map(|token| match token.ends_at_ms {
-            None => format!("{} of {}", token.id, print::time(token.created_at_ms)),
-            Some(ends_at_ms) => format!("{} until {}", token.id, print::time(ends_at_ms)),
-        });
-        Self {
-            name: app.name.to_string(),
-            created_by: app.created_by.clone(),
-            created_at: print::time(app.created_at.timestamp_millis()),
-            tokens: tokens.collect::<Vec<_>>().join(", "),
-        }
-    }
+fn row(app: &App) -> Row<4> {
+    let tokens = app.tokens.iter().map(|token| match token.ends_at_ms {
+        None => format!("{} of {}", token.id, print::time(token.created_at_ms)),
+        Some(ends_at_ms) => format!("{} until {}", token.id, print::time(ends_at_ms)),
+    });
+    Row([
+        ("name", app.name.as_str().into()),
+        ("created_by", app.created_by.as_str().into()),
+        ("created_at", print::time(app.created_at.timestamp_millis()).into()),
+        ("tokens", tokens.collect::<Vec<_>>().join(", ").into()),
+    ])
 }

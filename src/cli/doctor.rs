@@ -3,10 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::arguments::Format;
-use super::print;
+use super::print::{self, Row};
 use crate::config::Config;
 use crate::doctor::{self, Check, Verdict};
 
@@ -24,13 +22,6 @@ pub(super) struct DoctorArgs {
 /// A row of the table shows the beginning of what was found; the advice above it shows all.
 const FOUND_CHARS: usize = 100;
 
-#[derive(Serialize)]
-struct Row {
-    check: &'static str,
-    verdict: String,
-    found: String,
-}
-
 impl DoctorArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<ExitCode> {
         let report = doctor::examine(config, Duration::from_millis(self.timeout_ms)).await;
@@ -38,10 +29,13 @@ impl DoctorArgs {
             print::json(&report)?;
         } else {
             print::lines(report.checks.iter().filter_map(advice))?;
-            let row = |check: &Check| Row {
-                check: check.name,
-                verdict: check.verdict.to_string(),
-                found: check.found.chars().take(FOUND_CHARS).collect(),
+            let row = |check: &Check| {
+                let found: String = check.found.chars().take(FOUND_CHARS).collect();
+                Row([
+                    ("check", check.name.into()),
+                    ("verdict", check.verdict.to_string().into()),
+                    ("found", found.into()),
+                ])
             };
             print::rows(report.checks.iter().map(row), Format::Table)?;
         }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use serde::Serialize;
 use serde_json::json;
 
 use super::arguments::ListArgs;
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
@@ -30,55 +30,32 @@ impl OutboxCommand {
         let ledger = stores(config)?.ledger;
         match self {
             Self::List(ListArgs { format, limit }) => {
-                print::rows(ledger.parked(limit).await?.iter().map(ParkedLine::from), format)
+                print::rows(ledger.parked(limit).await?.into_iter().map(row), format)
             }
             Self::Retry { ids } => {
                 if !ids.is_empty() {
                     return print::json(&json!({ "retried": parked::retry(&ledger, &ids, ACTOR).await? }));
                 }
-                print::json(&RetriedLine::from(parked::retry_all(&ledger, None, Duration::MAX, ACTOR).await?))
+                print::json(&retried(parked::retry_all(&ledger, None, Duration::MAX, ACTOR).await?))
             }
         }
     }
 }
 
-/// What sending all again came to.
-#[derive(Serialize)]
-pub(super) struct RetriedLine {
-    retried: u64,
-    /// Whether more are parked.
-    more: bool,
+/// What sending all again came to, and whether more are parked.
+pub(super) fn retried(RetriedAll { retried, more }: RetriedAll) -> Row<2> {
+    Row([("retried", retried.into()), ("more", more.into())])
 }
 
-impl From<RetriedAll> for RetriedLine {
-    fn from(RetriedAll { retried, more }: RetriedAll) -> Self {
-        Self { retried, more }
-    }
-}
-
-#[derive(Serialize)]
-struct ParkedLine {
-    id: i64,
-    kind: String,
-    order_id: String,
-    sale_id: i64,
-    user: String,
-    attempts: i32,
-    error: String,
-    created_at: String,
-}
-
-impl From<&ParkedRow> for ParkedLine {
-    fn from(row: &ParkedRow) -> Self {
-        Self {
-            id: row.id,
-            kind: row.kind.clone(),
-            order_id: row.order_id.to_string(),
-            sale_id: row.sale_id,
-            user: row.user_id.clone(),
-            attempts: row.attempts,
-            error: row.last_error.clone().unwrap_or_default(),
-            created_at: print::time(row.created_at.timestamp_millis()),
-        }
-    }
+fn row(of: ParkedRow) -> Row<8> {
+    Row([
+        ("id", of.id.into()),
+        ("kind", of.kind.into()),
+        ("order_id", of.order_id.to_string().into()),
+        ("sale_id", of.sale_id.into()),
+        ("user", of.user_id.into()),
+        ("attempts", of.attempts.into()),
+        ("error", of.last_error.unwrap_or_default().into()),
+        ("created_at", print::time(of.created_at.timestamp_millis()).into()),
+    ])
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Subcommand;
-use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::arguments::{Format, ListArgs};
-use super::outbox::RetriedLine;
+use super::outbox::retried;
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
@@ -118,7 +118,7 @@ impl OutflowCommand {
                 }
             }
             Self::List { format } => {
-                return print::rows(outflow_changes::outflows(&ledger).await?.iter().map(OutflowLine::from), format);
+                return print::rows(outflow_changes::outflows(&ledger).await?.into_iter().map(outflow_row), format);
             }
             Self::Pause { name } => change(name, OutflowChange { paused: Some(true), ..Default::default() }).await?,
             Self::Resume { name } => change(name, OutflowChange { paused: Some(false), ..Default::default() }).await?,
@@ -136,13 +136,12 @@ impl OutflowCommand {
             }
             Self::Parked(ListArgs { format, limit }) => {
                 let items = ledger.parked_outflow(&ItemFilter { limit, ..ItemFilter::default() }).await?;
-                return print::rows(items.iter().map(ParkedItemLine::from), format);
+                return print::rows(items.into_iter().map(item_row), format);
             }
             Self::Retry { name, ids } => {
                 if ids.is_empty() {
-                    return print::json(&RetriedLine::from(
-                        parked::retry_items(&ledger, &name, Duration::MAX, ACTOR).await?,
-                    ));
+                    let all = parked::retry_items(&ledger, &name, Duration::MAX, ACTOR).await?;
+                    return print::json(&retried(all));
                 }
                 print::json(&json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }))?;
             }
@@ -164,54 +163,27 @@ fn constraint_text(constraint: &str) -> String {
     .to_owned()
 }
 
-#[derive(Serialize)]
-struct OutflowLine<'a> {
-    name: &'a str,
-    rate: i32,
-    jitter_ms: i32,
-    paused: bool,
-    waiting: i64,
-    oldest_s: i64,
-    parked: i64,
-    capacity: i64,
-    target: &'a str,
+fn outflow_row(of: ChannelFigures) -> Row<9> {
+    Row([
+        ("name", of.name.as_str().into()),
+        ("rate", of.rate.into()),
+        ("jitter_ms", of.jitter_ms.into()),
+        ("paused", of.paused.into()),
+        ("waiting", of.waiting.into()),
+        ("oldest_s", of.oldest_s().into()),
+        ("parked", of.parked.into()),
+        ("capacity", of.capacity.into()),
+        ("target", of.target.into()),
+    ])
 }
 
-impl<'a> From<&'a ChannelFigures> for OutflowLine<'a> {
-    fn from(c: &'a ChannelFigures) -> Self {
-        Self {
-            name: &c.name,
-            rate: c.rate,
-            jitter_ms: c.jitter_ms,
-            paused: c.paused,
-            waiting: c.waiting,
-            oldest_s: c.oldest_s(),
-            parked: c.parked,
-            capacity: c.capacity,
-            target: &c.target,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct ParkedItemLine<'a> {
-    id: String,
-    channel: &'a str,
-    key: &'a str,
-    attempts: i32,
-    error: &'a str,
-    created_at: String,
-}
-
-impl<'a> From<&'a ParkedItem> for ParkedItemLine<'a> {
-    fn from(item: &'a ParkedItem) -> Self {
-        Self {
-            id: item.id.to_string(),
-            channel: &item.channel,
-            key: &item.key,
-            attempts: item.attempts,
-            error: item.last_error.as_deref().unwrap_or_default(),
-            created_at: print::time(item.created_at.timestamp_millis()),
-        }
-    }
+fn item_row(of: ParkedItem) -> Row<6> {
+    Row([
+        ("id", of.id.to_string().into()),
+        ("channel", of.channel.into()),
+        ("key", of.key.into()),
+        ("attempts", of.attempts.into()),
+        ("error", of.last_error.unwrap_or_default().into()),
+        ("created_at", print::time(of.created_at.timestamp_millis()).into()),
+    ])
 }

@@ -6,12 +6,13 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::arguments::{ListArgs, order_id};
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::payment_service;
 use crate::config::Config;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{RefundId, RefundReason};
-use crate::ledger::money::lists::MoneyFilter;
+use crate::ledger::money::lists::{MoneyFilter, MoneyRow, SetAside};
 use crate::pay::RefundAsked;
 
 #[derive(Subcommand)]
@@ -55,10 +56,11 @@ impl PaymentsCommand {
         match self {
             Self::List(ListArgs { format, limit }) => {
                 let filter = MoneyFilter { limit, ..MoneyFilter::default() };
-                print::rows(payment_service.ledger.payments(&filter).await?.into_iter(), format)
+                print::rows(payment_service.ledger.payments(&filter).await?.into_iter().map(money_row), format)
             }
             Self::SetAside(ListArgs { format, limit }) => {
-                print::rows(payment_service.ledger.callbacks_set_aside(None, limit).await?.into_iter(), format)
+                let callbacks = payment_service.ledger.callbacks_set_aside(None, limit).await?;
+                print::rows(callbacks.into_iter().map(callback_row), format)
             }
             Self::Settle { ids } => {
                 let settled = payment_service.ledger.settle_set_aside(&ids, ACTOR).await?;
@@ -74,7 +76,7 @@ impl RefundsCommand {
         match self {
             Self::List(ListArgs { format, limit }) => {
                 let filter = MoneyFilter { limit, ..MoneyFilter::default() };
-                print::rows(payment_service.ledger.refunds(&filter).await?.into_iter(), format)
+                print::rows(payment_service.ledger.refunds(&filter).await?.into_iter().map(money_row), format)
             }
             Self::Create { order, reason } => {
                 let reason = RefundReason::parse(&reason)?;
@@ -94,4 +96,29 @@ impl RefundsCommand {
             }
         }
     }
+}
+
+fn money_row(of: MoneyRow) -> Row<9> {
+    Row([
+        ("id", json!(of.id)),
+        ("order_id", json!(of.order_id)),
+        ("channel", of.channel.into()),
+        ("amount_cents", of.amount_cents.into()),
+        ("currency", of.currency.into()),
+        ("status", of.status.into()),
+        ("created_at", json!(of.created_at)),
+        ("ended_at", json!(of.ended_at)),
+        ("note", of.note.into()),
+    ])
+}
+
+fn callback_row(of: SetAside) -> Row<6> {
+    Row([
+        ("id", of.id.into()),
+        ("at", json!(of.at)),
+        ("channel", of.channel.into()),
+        ("message_id", of.message_id.into()),
+        ("problem", of.problem.into()),
+        ("body", of.body.into()),
+    ])
 }

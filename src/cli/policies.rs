@@ -2,9 +2,9 @@
 
 use anyhow::bail;
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::arguments::{Format, account, app};
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
 use crate::config::Config;
@@ -118,7 +118,7 @@ impl PolicyCommand {
             }
             Self::List { app, format } => {
                 let policies = ledger.policies(app.as_ref()).await?;
-                return print::rows(policies.iter().map(PolicyLine::from), format);
+                return print::rows(policies.iter().map(row), format);
             }
             Self::Delete { app, name } => {
                 report_change(policy_changes::delete(&ledger, &name, &names(&app)?, ACTOR).await?);
@@ -166,37 +166,20 @@ fn report_change(known_everywhere: bool) {
     }
 }
 
-#[derive(Serialize)]
-struct PolicyLine {
-    name: String,
-    apps: String,
-    algorithm: &'static str,
-    terms: String,
-    excess: String,
-    when_down: &'static str,
-    key: String,
-    version: i64,
-    created_by: String,
-    updated_by: String,
-    updated_at: String,
-}
-
-impl From<&Policy> for PolicyLine {
-    fn from(policy: &Policy) -> Self {
-        let terms = &policy.terms;
-        let apps: Vec<_> = terms.apps.iter().map(Name::as_str).collect();
-        Self {
-            name: terms.name.to_string(),
-            apps: apps.join(" "),
-            algorithm: terms.algorithm.kind().as_str(),
-            terms: policy.describe_terms(),
-            excess: terms.excess.to_string(),
-            when_down: terms.when_down.as_str(),
-            key: terms.key.clone(),
-            version: policy.version,
-            created_by: policy.created_by.clone(),
-            updated_by: policy.updated_by.clone(),
-            updated_at: print::time(policy.updated_at_ms),
-        }
-    }
+fn row(policy: &Policy) -> Row<11> {
+    let terms = &policy.terms;
+    let apps: Vec<_> = terms.apps.iter().map(Name::as_str).collect();
+    Row([
+        ("name", terms.name.as_str().into()),
+        ("apps", apps.join(" ").into()),
+        ("algorithm", terms.algorithm.kind().as_str().into()),
+        ("terms", policy.describe_terms().into()),
+        ("excess", terms.excess.to_string().into()),
+        ("when_down", terms.when_down.as_str().into()),
+        ("key", terms.key.as_str().into()),
+        ("version", policy.version.into()),
+        ("created_by", policy.created_by.as_str().into()),
+        ("updated_by", policy.updated_by.as_str().into()),
+        ("updated_at", print::time(policy.updated_at_ms).into()),
+    ])
 }

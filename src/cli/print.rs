@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
 use comfy_table::{LineStyle, Table, TableStyle};
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::arguments::Format;
 pub(super) use crate::admin::order_lines::time;
@@ -30,6 +32,17 @@ impl<W: Write> Write for UntilClosed<W> {
 
 fn stdout() -> impl Write {
     BufWriter::new(UntilClosed(io::stdout().lock()))
+}
+
+/// A row of a table, which is an object in JSON: its columns in order.
+pub(super) struct Row<const N: usize>(pub(super) [(&'static str, Value); N]);
+
+impl<const N: usize> Serialize for Row<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_struct("Row", N)?;
+        self.0.iter().try_for_each(|(column, value)| row.serialize_field(column, value))?;
+        row.end()
+    }
 }
 
 /// Prints rows of one kind; the fields of `T` are the columns.
@@ -97,18 +110,24 @@ fn write_table<T: Serialize>(rows: impl Iterator<Item = T>, mut out: impl Write)
 mod tests {
     use super::*;
 
-    #[derive(Serialize)]
-    struct Row {
-        id: i64,
-        name: &'static str,
+    fn rows() -> impl Iterator<Item = Row<3>> {
+        let row = |id: i64, name: &str| Row([("id", id.into()), ("name", name.into()), ("ends_at", Value::Null)]);
+        [row(1, "kettle"), row(20, "phone, red")].into_iter()
     }
 
-    const ROWS: [Row; 2] = [Row { id: 1, name: "kettle" }, Row { id: 20, name: "phone, red" }];
+    #[test]
+    fn a_row_has_its_columns_in_order() {
+        let (mut csv, mut json) = (Vec::new(), Vec::new());
+        write_csv(rows(), &mut csv).unwrap();
+        write_json(&rows().next(), &mut json).unwrap();
+        assert_eq!(String::from_utf8(csv).unwrap(), "id,name,ends_at\n1,kettle,\n20,\"phone, red\",\n");
+        assert_eq!(String::from_utf8(json).unwrap(), "{\"id\":1,\"name\":\"kettle\",\"ends_at\":null}\n");
+    }
 
     #[test]
     fn a_table_has_a_line_below_its_header_and_none_below_its_rows() {
         let mut bytes = Vec::new();
-        write_table(ROWS.into_iter(), &mut bytes).unwrap();
+        write_table(rows(), &mut bytes).unwrap();
         let text = String::from_utf8(bytes).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
@@ -126,8 +145,8 @@ mod tests {
                 Err(self.0.into())
             }
         }
-        assert!(write_csv(ROWS.into_iter(), UntilClosed(Failing(ErrorKind::BrokenPipe))).is_ok());
+        assert!(write_csv(rows(), UntilClosed(Failing(ErrorKind::BrokenPipe))).is_ok());
         assert!(write_json(&1, UntilClosed(Failing(ErrorKind::BrokenPipe))).is_ok());
-        assert!(write_csv(ROWS.into_iter(), UntilClosed(Failing(ErrorKind::StorageFull))).is_err());
+        assert!(write_csv(rows(), UntilClosed(Failing(ErrorKind::StorageFull))).is_err());
     }
 }

@@ -2,16 +2,17 @@
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use serde::Serialize;
 use serde_json::json;
 
 use super::arguments::{Format, ListArgs, SaleArg};
+use super::print::Row;
 use super::{ACTOR, print};
+use crate::admin::sales::ManagedSale;
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::Units;
-use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Wave};
+use crate::domain::sale::{NewSale, SaleStatus, Wave};
 use crate::domain::shards::ShardCount;
 use crate::domain::stock::Stock;
 use crate::ledger::sales::lapsed_holds::LapsedHolds;
@@ -134,11 +135,11 @@ impl SaleCommand {
                 if sales.is_empty() {
                     bail!("there is no sale {id}");
                 }
-                print_sales(&stores, &sales, format).await
+                print_sales(&stores, sales, format).await
             }
             Self::List(ListArgs { format, limit }) => {
                 let sales = stores.ledger.sale_figures(&SaleSearch::newest(limit)).await?;
-                print_sales(&stores, &sales, format).await
+                print_sales(&stores, sales, format).await
             }
             Self::Close(sale) => set_status(&stores, sale, SaleStatus::Closed).await,
             Self::Pause(sale) => set_status(&stores, sale, SaleStatus::Paused).await,
@@ -152,7 +153,7 @@ impl SaleCommand {
             }
             Self::LapsedHolds { sale: SaleArg { id }, by, list: ListArgs { format, limit } } => {
                 let found = stores.ledger.lapsed_holds(id, by == LapsedBy::Address, limit).await?;
-                print::rows(found.into_iter().map(LapsedLine::from), format)
+                print::rows(found.into_iter().map(lapsed_row), format)
             }
             Self::AddStock { sale: SaleArg { id }, units } => {
                 if !stores.add_stock(id, units, ACTOR).await? {
@@ -197,63 +198,36 @@ async fn set_status(stores: &Stores, SaleArg { id }: SaleArg, status: SaleStatus
     Ok(())
 }
 
-async fn print_sales(stores: &Stores, sales: &[SaleFigures], format: Format) -> anyhow::Result<()> {
+async fn print_sales(stores: &Stores, sales: Vec<SaleFigures>, format: Format) -> anyhow::Result<()> {
     let now_ms = stores.ledger.now_ms().await?;
-    print::rows(sales.iter().map(|s| SaleLine::new(s, now_ms)), format)
+    print::rows(sales.into_iter().map(|figures| sale_row(ManagedSale::new(figures, now_ms))), format)
 }
 
-#[derive(Serialize)]
-struct SaleLine {
-    id: i64,
-    product: String,
-    price_cents: i64,
-    total_stock: i64,
-    stock: i64,
-    per_user: u32,
-    min_level: i64,
-    captcha: &'static str,
-    shards: u8,
-    status: SalePhase,
-    starts_at: String,
-    ends_at: String,
-    pay_within_s: i64,
+fn sale_row(of: ManagedSale) -> Row<13> {
+    Row([
+        ("id", of.id.get().into()),
+        ("product", of.product.into()),
+        ("price_cents", of.price_cents.into()),
+        ("total_stock", of.total_stock.into()),
+        ("stock", of.stock.into()),
+        ("per_user", of.per_user.get().into()),
+        ("min_level", of.min_level.into()),
+        ("captcha", of.captcha.as_str().into()),
+        ("shards", of.shards.into()),
+        ("status", of.status.as_str().into()),
+        ("starts_at", print::time(of.starts_at_ms).into()),
+        ("ends_at", print::time(of.ends_at_ms).into()),
+        ("pay_within_s", of.pay_within_s.into()),
+    ])
 }
 
-impl SaleLine {
-    fn new(figures: &SaleFigures, now_ms: i64) -> Self {
-        let sale = &figures.sale;
-        Self {
-            id: sale.id.get(),
-            product: sale.product.clone(),
-            price_cents: sale.price_cents,
-            total_stock: figures.total_stock,
-            stock: figures.stock,
-            per_user: sale.per_user.get(),
-            min_level: sale.min_level,
-            captcha: sale.captcha.as_str(),
-            shards: sale.shards.get(),
-            status: sale.phase_at(now_ms),
-            starts_at: print::time(sale.starts_at_ms),
-            ends_at: print::time(sale.ends_at_ms),
-            pay_within_s: sale.pay_within_ms / 1000,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct LapsedLine {
-    name: String,
-    holds: i64,
-    units: i64,
-    buyers: i64,
-    addresses: i64,
-    last_lapsed_at: String,
-}
-
-impl From<LapsedHolds> for LapsedLine {
-    fn from(lapsed: LapsedHolds) -> Self {
-        let LapsedHolds { name, holds, units, buyers, addresses, last_lapsed_at_ms } = lapsed;
-        let name = name.unwrap_or_else(|| "unknown".to_owned());
-        Self { name, holds, units, buyers, addresses, last_lapsed_at: print::time(last_lapsed_at_ms) }
-    }
+fn lapsed_row(of: LapsedHolds) -> Row<6> {
+    Row([
+        ("name", of.name.unwrap_or_else(|| "unknown".to_owned()).into()),
+        ("holds", of.holds.into()),
+        ("units", of.units.into()),
+        ("buyers", of.buyers.into()),
+        ("addresses", of.addresses.into()),
+        ("last_lapsed_at", print::time(of.last_lapsed_at_ms).into()),
+    ])
 }

@@ -1,18 +1,17 @@
 //! The audit log, with filters. It is for admins.
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use chrono::NaiveDateTime;
 use serde::Deserialize;
 use url::form_urlencoded::Serializer;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::show;
 use crate::admin::log::LogLine;
 use crate::domain::ids::Invalid;
 use crate::domain::log_filter::LogFilter;
-use crate::http::AppState;
+use crate::http::Ask;
 
 /// Lines of one page.
 const LINES: i64 = 100;
@@ -80,71 +79,54 @@ fn moment(field: &'static str, text: &str) -> Result<Option<i64>, Invalid> {
 struct AuditLogPage {
     frame: Frame,
     filters: Filters,
-    lines: Vec<LineView>,
+    lines: Vec<LogLine>,
     /// The page of the lines before the last one, if there may be any.
     older: Option<String>,
 }
 
-struct LineView {
-    id: i64,
-    at_ms: i64,
-    /// The actor, the action and the subject.
-    texts: [Linked; 3],
-    details: String,
-}
-
-/// A text, and the page of the lines that have it too.
-struct Linked {
-    text: String,
-    /// None for a text that cannot be looked for.
-    address: Option<String>,
-}
-
-impl Linked {
-    fn new(text: String, filters: impl FnOnce(String) -> Filters) -> Self {
-        let filters = filters(text.clone());
-        let address = filters.parse().and_then(LogFilter::check).is_ok().then(|| filters.address());
-        // Control characters have no look of their own in a page.
-        Self { text: text.replace(char::is_control, "\u{fffd}"), address }
+impl AuditLogPage {
+    /// The actor, the action and the subject of a line, each with the page of the lines that have it too: none for a text that cannot
+    /// be looked for.
+    fn texts(&self, line: &LogLine) -> [(String, Option<String>); 3] {
+        let none = Filters::default;
+        [
+            (&line.actor, Filters { actor: line.actor.clone(), ..none() }),
+            (&line.action, Filters { action: line.action.clone(), ..none() }),
+            (&line.subject, Filters { subject: line.subject.clone(), ..none() }),
+        ]
+        .map(|(text, filters)| {
+            let can_be_found = filters.parse().and_then(LogFilter::check).is_ok();
+            // Control characters have no look of their own in a page.
+            (text.replace(char::is_control, "\u{fffd}"), can_be_found.then(|| filters.address()))
+        })
     }
-}
 
-impl From<LogLine> for LineView {
-    fn from(line: LogLine) -> Self {
-        Self {
-            id: line.id,
-            at_ms: line.at.timestamp_millis(),
-            texts: [
-                Linked::new(line.actor, |actor| Filters { actor, ..Filters::default() }),
-                Linked::new(line.action, |action| Filters { action, ..Filters::default() }),
-                Linked::new(line.subject, |subject| Filters { subject, ..Filters::default() }),
-            ],
-            details: match show::json(&line.details) {
-                short if short.is_empty() => short,
-                short => serde_json::to_string_pretty(&line.details).unwrap_or(short),
-            },
+    fn details(&self, line: &LogLine) -> String {
+        match show::json(&line.details) {
+            short if short.is_empty() => short,
+            short => serde_json::to_string_pretty(&line.details).unwrap_or(short),
         }
     }
 }
 
 /// The newest lines that pass the filters of the query.
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Admins, "audit-log", async |console, caller, frame| {
-        let filters = Query::<Filters>::from_query(caller.request.query_string());
-        let filters = filters.map_err(|_| Invalid::new("each filter", "must be given once"))?.into_inner();
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "audit-log", async |console, caller, frame| {
+        let filters = caller.query::<Filters>()?;
         let lines = console.audit_log(&caller.account, filters.parse()?).await?;
         let is_full = usize::try_from(LINES).is_ok_and(|most| lines.len() >= most);
         let older = lines.last().filter(|_| is_full).map(|last| {
             let filters = Filters { before: last.id.to_string(), ..filters.clone() };
             filters.address()
         });
-        Ok(AuditLogPage { frame, filters, lines: lines.into_iter().map(LineView::from).collect(), older })
+        Ok(AuditLogPage { frame, filters, lines, older })
     })
     .await
 }
 
 #[cfg(test)]
 mod tests {
+    use actix_web::web::Query;
     use chrono::DateTime;
     use serde_json::json;
 
@@ -184,7 +166,7 @@ mod tests {
             subject,
             details: json!({ "why": hostile, "line": "a\nb" }),
         };
-        let lines = vec![line(hostile.to_owned()).into(), line("x".repeat(5000)).into()];
+        let lines = vec![line(hostile.to_owned()), line("x".repeat(5000))];
         let (frame, older) = (Frame::of_admin("audit-log"), Some("/admin/audit-log?before=7".to_owned()));
         let page = AuditLogPage { frame, filters: Filters::default(), lines, older }.render().unwrap();
         assert!(!page.contains("<script>alert") && !page.contains('\u{1b}') && !page.contains("\"&action"), "{page}");

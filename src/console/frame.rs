@@ -11,7 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::files::Files;
 use crate::admin::{AdminError, Console, admins_only, operators_only};
 use crate::domain::account::Account;
-use crate::http::{AppState, Caller, Problem, as_caller};
+use crate::http::{Ask, Caller, Problem};
 
 /// The longest address that a person comes back to after signing in, in bytes.
 const THEN_MAX: usize = 1000;
@@ -19,8 +19,8 @@ const THEN_MAX: usize = 1000;
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                               connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Who may see a page. The later ones are fewer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Who may see a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Everyone who is signed in.
     Viewers,
@@ -111,25 +111,22 @@ struct ProblemPage<'a> {
     detail: &'a str,
 }
 
-/// Renders a page for the account that is signed in. Others are sent to sign in and come back. A page that the account may not
+/// Renders a page for the account that is signed in, and to which the table of pages gives access. Others are sent to sign in and come back. A page that the account may not
 /// see, that is not there or that cannot be read now is answered 403, 404 or 503 with a page that says so.
 ///
 /// `make` reads what the page shows. It runs in the line of the admin API, where it stands in front of no purchase.
 pub async fn page<T: Template + 'static>(
-    request: HttpRequest,
-    app_state: &Data<AppState>,
-    access: Access,
+    ask: Ask,
     section: &'static str,
     make: impl AsyncFnOnce(&Console, &Caller, Frame) -> Result<T, AdminError> + 'static,
 ) -> HttpResponse {
-    let Some(files) = request.app_data::<Data<Files>>().cloned() else {
-        tracing::error!("the console's files are not among the application's data");
+    let data = (ask.request.app_data::<Data<Files>>().cloned(), ask.request.app_data::<Access>().copied());
+    let (Some(files), Some(access)) = data else {
+        tracing::error!("the console's files, or who may see the page, are not among the application's data");
         return answer(StatusCode::INTERNAL_SERVER_ERROR).finish();
     };
-    // The table has the last word where a handler names a weaker access.
-    let access = request.app_data::<Access>().map_or(access, |of_table| access.max(*of_table));
-    let (dev, of_frame, back) = (app_state.dev, files.clone(), address(&request));
-    let made = as_caller(request, app_state, async move |console: &Console, caller: &Caller| {
+    let (dev, of_frame, back) = (ask.app_state.dev, files.clone(), address(&ask.request));
+    let made = ask.act(async move |console: &Console, caller: &Caller| {
         access.check(&caller.account)?;
         let frame = Frame::of(console, caller, section, dev, of_frame).await?;
         make(console, caller, frame).await
@@ -142,11 +139,8 @@ pub async fn page<T: Template + 'static>(
 }
 
 /// The answer at addresses of the console where there is no page. Only those who are signed in learn that there is none.
-pub async fn missing(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "overview", async |_, _, _| -> Result<NoPage, AdminError> {
-        Err(AdminError::Unknown("page"))
-    })
-    .await
+pub async fn missing(ask: Ask) -> HttpResponse {
+    page(ask, "overview", async |_, _, _| -> Result<NoPage, AdminError> { Err(AdminError::Unknown("page")) }).await
 }
 
 /// What `missing` never makes.
@@ -245,10 +239,5 @@ mod tests {
         assert_eq!(header("Referrer-Policy"), "same-origin");
         let policy = header("Content-Security-Policy");
         assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
-    }
-
-    #[test]
-    fn later_kinds_of_access_are_stricter() {
-        assert!(Access::Viewers < Access::Operators && Access::Operators < Access::Admins);
     }
 }

@@ -1,12 +1,11 @@
 //! The live page of a sale. It is empty when it arrives; live.js fills it from `GET /api/v1/admin/sales/{id}/live`.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::sales::named_sale;
-use crate::http::AppState;
+use crate::http::Ask;
 
 #[derive(Template)]
 #[template(path = "console/live.html")]
@@ -16,9 +15,9 @@ struct LivePage {
     product: String,
 }
 
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "sales", async |console, caller, frame| {
-        let sale = console.sale(named_sale(&caller.request)?).await?.figures.sale;
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let sale = console.sale(named_sale(caller)?).await?.sale;
         Ok(LivePage { frame, id: sale.id.get(), product: sale.product })
     })
     .await

@@ -26,7 +26,7 @@ pub use frame::Access;
 use actix_web::Route;
 use actix_web::web::{ServiceConfig, get, resource};
 
-/// The table of all pages: address, who may see it, and its handler. The handler passes the same access to `frame::page`.
+/// The table of all pages: address, who may see it, and its handler.
 /// The first address that fits is taken, so `/admin/sales/new` stands before `/admin/sales/{id}`.
 fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin", Access::Viewers, get().to(overview::show));
@@ -41,7 +41,7 @@ fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin/policies/{app}/{name}", Access::Viewers, get().to(policies::show));
     at("/admin/apps", Access::Admins, get().to(apps::list));
     at("/admin/alarms", Access::Viewers, get().to(alarms::list));
-    at("/admin/runbooks", Access::Viewers, get().to(runbooks::list));
+    at("/admin/runbooks", Access::Viewers, get().to(runbooks::show));
     at("/admin/runbooks/{name}", Access::Viewers, get().to(runbooks::show));
     at("/admin/orders", Access::Viewers, get().to(orders::list));
     at("/admin/orders/{id}", Access::Viewers, get().to(orders::order));
@@ -70,7 +70,7 @@ pub fn routes(unsupported: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
             app.service(page.default_service(unsupported()));
         });
         let mut open = |path: &str, route: Route| {
-            app.service(resource(path).route(route).default_service(unsupported()));
+            app.service(resource(path).app_data(Access::Viewers).route(route).default_service(unsupported()));
         };
         open("/admin/sign-in", get().to(sign_in::show));
         open("/admin/assets/{file}", get().to(files::asset));

@@ -1,16 +1,15 @@
 //! The pages of payments and refunds, for operators.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use strum::IntoEnumIterator;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::{money, show};
 use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
 use crate::admin::paging::given;
 use crate::domain::payment::{PaymentStatus, RefundStatus};
-use crate::http::{AppState, query};
+use crate::http::Ask;
 use crate::pages::price;
 
 #[derive(Template)]
@@ -67,13 +66,13 @@ fn next(path: &str, page: &MoneyPage, chosen: &Option<String>) -> Option<String>
     page.next.map(|last| format!("{path}?{status}before={last}"))
 }
 
-pub async fn payments(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "money", async |console, caller, frame| {
-        let query = query::<PaymentQuery>(caller.request.query_string())?;
+pub async fn payments(ask: Ask) -> HttpResponse {
+    page(ask, "money", async |console, caller, frame| {
+        let query = caller.query::<PaymentQuery>()?;
         let list = console.payments(&caller.account, &query).await?;
         // They are read only where there are some.
         let conflicts = match list.figures.set_aside {
-            0 => ConflictPage { callbacks: Vec::new(), next: None },
+            0 => ConflictPage::default(),
             _ => console.conflicts(&caller.account, &ConflictQuery::default()).await?,
         };
         let chosen = given(&query.status).map(str::to_owned);
@@ -83,9 +82,9 @@ pub async fn payments(request: HttpRequest, app_state: Data<AppState>) -> HttpRe
     .await
 }
 
-pub async fn refunds(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "money", async |console, caller, frame| {
-        let query = query::<RefundQuery>(caller.request.query_string())?;
+pub async fn refunds(ask: Ask) -> HttpResponse {
+    page(ask, "money", async |console, caller, frame| {
+        let query = caller.query::<RefundQuery>()?;
         let list = console.refunds(&caller.account, &query).await?;
         let chosen = given(&query.status).map(str::to_owned);
         let next = next("/admin/refunds", &list, &chosen);
@@ -146,7 +145,7 @@ mod tests {
             problem: "another amount".to_owned(),
             body: "{\"a\": \"<script>alert(1)</script>\"}".to_owned(),
         };
-        let conflicts = ConflictPage { callbacks: vec![callback], next: None };
+        let conflicts = ConflictPage { conflicts: vec![callback], next_before: None };
         let list = list("succeeded", 1);
         let page = PaymentsPage {
             frame: Frame::of_admin("money"),

@@ -1,19 +1,18 @@
 //! The pages of orders: searching them, and one of them with all that belongs to it.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use strum::VariantArray;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::{money, show};
 use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
-use crate::admin::paging::{given, uuid};
+use crate::admin::paging::given;
 use crate::admin::{AdminError, Console};
 use crate::domain::account::Account;
 use crate::domain::ids::OrderId;
 use crate::domain::order::OrderStatus;
-use crate::http::{AppState, query};
+use crate::http::Ask;
 
 #[derive(Template)]
 #[template(path = "console/orders.html")]
@@ -62,9 +61,9 @@ impl OrderPage {
     }
 }
 
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "orders", async |console, caller, frame| {
-        let query = query::<OrderQuery>(caller.request.query_string())?;
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "orders", async |console, caller, frame| {
+        let query = caller.query::<OrderQuery>()?;
         found(console, &caller.account, frame, query).await
     })
     .await
@@ -100,10 +99,10 @@ fn address(path: &str, query: &OrderQuery, before: Option<OrderId>) -> String {
     if all.is_empty() { path.to_owned() } else { format!("{path}?{}", all.join("&")) }
 }
 
-pub async fn order(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "orders", async |console, caller, frame| {
+pub async fn order(ask: Ask) -> HttpResponse {
+    page(ask, "orders", async |console, caller, frame| {
         // What is no id is the id of no order.
-        let id = uuid(caller.request.match_info().query("id"), "order").map_err(|_| AdminError::Unknown("order"))?;
+        let id = caller.uuid("order").map_err(|_| AdminError::Unknown("order"))?;
         let details = console.order(&caller.account, OrderId(id)).await?;
         Ok(OrderPage { frame, details })
     })

@@ -1,14 +1,12 @@
 //! The page that a person sees first.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::show;
 use crate::admin::overview::Overview;
-use crate::domain::alarm::AlarmKind;
-use crate::http::AppState;
+use crate::http::Ask;
 
 #[derive(Template)]
 #[template(path = "console/overview.html")]
@@ -18,19 +16,14 @@ struct OverviewPage {
 }
 
 impl OverviewPage {
-    /// Whether the console has a page that says what to do about such an alarm.
-    fn has_runbook(&self, kind: &str) -> bool {
-        AlarmKind::runbook_of(kind).is_some()
-    }
-
     /// How many sales take orders now.
     fn selling(&self) -> usize {
         self.overview.sales.iter().filter(|sale| sale.phase.as_str() == "open").count()
     }
 }
 
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "overview", async |console, caller, frame| {
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "overview", async |console, caller, frame| {
         let overview = console.overview(&caller.account).await?;
         Ok(OverviewPage { frame, overview })
     })

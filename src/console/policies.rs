@@ -1,12 +1,10 @@
 //! The policies of flow control, by application, and the form for each algorithm. docs/limits.md explains the terms.
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::policy_form::{Form, Hour};
 use super::show;
 use crate::admin::AdminError;
@@ -15,7 +13,7 @@ use crate::domain::account::Account;
 use crate::domain::ids::Invalid;
 use crate::domain::limiter::AlgorithmKind;
 use crate::domain::policy::{HOUSE_APP, Name, threshold};
-use crate::http::AppState;
+use crate::http::Ask;
 
 /// The most applications on one page; a filter shows each of the others.
 const APPS_MAX: usize = 200;
@@ -95,10 +93,10 @@ struct ListQuery {
 }
 
 /// The policies that the account sees, by application.
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "policies", async |console, caller, frame| {
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
         let account = &caller.account;
-        let query: ListQuery = parsed(caller.request.query_string())?;
+        let query: ListQuery = caller.query()?;
         let only = (!query.app.is_empty()).then(|| Name::parse(&query.app, "app")).transpose()?;
         let policies = console.policies(account, only.as_ref()).await?;
         let apps = console.apps(account).await?.into_iter().map(|app| app.name);
@@ -163,12 +161,11 @@ struct FormQuery {
 }
 
 /// A policy: its terms, its last hour, and the form that changes it.
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "policies", async |console, caller, frame| {
-        let part = |name: &str| caller.request.match_info().query(name);
-        let (app, name) = (Name::parse(part("app"), "app")?, Name::parse(part("name"), "name")?);
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let (app, name) = (Name::parse(caller.part("app"), "app")?, Name::parse(caller.part("name"), "name")?);
         let (visible, shown, minutes) = console.policy(&caller.account, &app, &name).await?;
-        let query: FormQuery = parsed(caller.request.query_string())?;
+        let query: FormQuery = caller.query()?;
         let policy = &visible.policy;
         let kind = algorithm(query.algorithm.as_deref())?.unwrap_or(policy.terms.algorithm.kind());
         let form = Form::new(kind, &policy.terms.apps, Some(policy));
@@ -210,9 +207,9 @@ struct NewQuery {
 }
 
 /// The first step to a new policy: its application, name and algorithm.
-pub async fn plan(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "policies", async |console, caller, frame| {
-        let query: NewQuery = parsed(caller.request.query_string())?;
+pub async fn plan(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let query: NewQuery = caller.query()?;
         let apps = console.apps(&caller.account).await?.into_iter().map(|app| app.name);
         let apps = apps.filter(|app| caller.account.may_change(std::slice::from_ref(app)).is_ok());
         let apps = apps.map(|app| AppChoice { name: app.to_string(), selected: app.as_str() == query.app });
@@ -223,9 +220,9 @@ pub async fn plan(request: HttpRequest, app_state: Data<AppState>) -> HttpRespon
 }
 
 /// The second step to a new policy: the form of its algorithm.
-pub async fn draft(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "policies", async |console, caller, frame| {
-        let query: NewQuery = parsed(caller.request.query_string())?;
+pub async fn draft(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let query: NewQuery = caller.query()?;
         let (app, name) = (Name::parse(&query.app, "app")?, Name::parse(&query.name, "name")?);
         // An application that is hidden, and one that does not exist, are answered alike.
         let taken = console.policies(&caller.account, Some(&app)).await?;
@@ -247,11 +244,6 @@ pub async fn draft(request: HttpRequest, app_state: Data<AppState>) -> HttpRespo
         })
     })
     .await
-}
-
-fn parsed<Q: DeserializeOwned>(text: &str) -> Result<Q, AdminError> {
-    let query = Query::<Q>::from_query(text).map_err(|_| Invalid::new("each part of the query", "must be given once"));
-    Ok(query?.into_inner())
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
 //! The page of products, for those who run sales.
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use super::frame::{Access, Frame, page};
-use crate::domain::ids::Invalid;
+use super::frame::{Frame, page};
+use crate::admin::paging::{cut, given};
 use crate::domain::sale::Product;
-use crate::http::AppState;
+use crate::http::Ask;
 
 /// Products on one page.
-const PRODUCTS_MAX: usize = 50;
+const PRODUCTS_MAX: i64 = 50;
 
 /// What is looked for, and which product is to be changed.
 #[derive(Default, Deserialize)]
@@ -71,29 +70,23 @@ fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "sales", async |console, caller, frame| {
-        let filter = Query::<Filter>::from_query(caller.request.query_string());
-        let filter = filter.map_err(|_| Invalid::new("q, after and name", "must each be given once"))?.into_inner();
-        let given =
-            |text: &Option<String>| text.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
-        let (q, after, name) = (given(&filter.q), filter.after, given(&filter.name));
-        let limit = PRODUCTS_MAX.cast_signed() as i64 + 1;
-        let mut products = console.products(&caller.account, after.as_deref(), q.as_deref(), limit).await?;
-        let has_more = products.len() > PRODUCTS_MAX;
-        products.truncate(PRODUCTS_MAX);
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let filter = caller.query::<Filter>()?;
+        let (q, name) = (given(&filter.q), given(&filter.name));
+        let mut products = console.products(&caller.account, filter.after.as_deref(), q, PRODUCTS_MAX + 1).await?;
+        let last = cut(&mut products, PRODUCTS_MAX).map(|last| encoded(&last.name));
         let edited = match name {
             None => None,
             Some(name) => {
-                let found = console.product_named(&caller.account, &name).await?;
+                let found = console.product_named(&caller.account, name).await?;
                 let is_new = found.is_none();
-                let empty = Product { id: 0, name, description: String::new(), picture: None };
+                let empty = Product { id: 0, name: name.to_owned(), description: String::new(), picture: None };
                 Some(Edited { is_new, product: found.unwrap_or(empty).into() })
             }
         };
-        let q = q.unwrap_or_default();
-        let last = products.last().filter(|_| has_more);
-        let more = last.map(|last| format!("/admin/products?q={}&after={}", encoded(&q), encoded(&last.name)));
+        let q = q.unwrap_or_default().to_owned();
+        let more = last.map(|last| format!("/admin/products?q={}&after={last}", encoded(&q)));
         Ok(ProductsPage { frame, rows: products.into_iter().map(ProductRow::from).collect(), q, edited, more })
     })
     .await

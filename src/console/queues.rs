@@ -1,15 +1,14 @@
 //! The pages of the outbox and of the outflows, for operators.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::show;
 use crate::admin::paging::given;
 use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery, OutboxPage, OutboxQuery, ParkedRow};
 use crate::domain::message::ParkedKind;
-use crate::http::{AppState, query};
+use crate::http::Ask;
 
 #[derive(Template)]
 #[template(path = "console/outbox.html")]
@@ -42,9 +41,9 @@ struct OutflowsPage {
     next: Option<String>,
 }
 
-pub async fn outbox(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "queues", async |console, caller, frame| {
-        let query = query::<OutboxQuery>(caller.request.query_string())?;
+pub async fn outbox(ask: Ask) -> HttpResponse {
+    page(ask, "queues", async |console, caller, frame| {
+        let query = caller.query::<OutboxQuery>()?;
         let outbox = console.outbox(&caller.account, &query).await?;
         let chosen = given(&query.kind).map(str::to_owned);
         let kind = chosen.as_ref().map(|kind| format!("kind={kind}&")).unwrap_or_default();
@@ -54,16 +53,16 @@ pub async fn outbox(request: HttpRequest, app_state: Data<AppState>) -> HttpResp
     .await
 }
 
-pub async fn outflows(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "money", async |console, caller, frame| {
-        let query = query::<ItemQuery>(caller.request.query_string())?;
+pub async fn outflows(ask: Ask) -> HttpResponse {
+    page(ask, "money", async |console, caller, frame| {
+        let query = caller.query::<ItemQuery>()?;
         let outflows = console.outflows(&caller.account).await?;
         let parked = console.parked_items(&caller.account, &query).await?;
         // The name of an outflow has no character that an address must not have.
         let known = given(&query.outflow).filter(|name| outflows.iter().any(|outflow| outflow.name == *name));
         let chosen = known.map(str::to_owned);
         let name = chosen.as_ref().map(|name| format!("outflow={name}&")).unwrap_or_default();
-        let next = parked.next.map(|last| format!("/admin/outflows?{name}before={last}"));
+        let next = parked.next_before.map(|last| format!("/admin/outflows?{name}before={last}"));
         Ok(OutflowsPage { frame, tab: "outflows", outflows, parked, chosen, next })
     })
     .await
@@ -132,7 +131,7 @@ mod tests {
                 created_at: DateTime::UNIX_EPOCH,
                 payload: "{\"a\": \"<b>\"}".to_owned(),
             };
-            let parked = ItemPage { items: vec![item], next: None };
+            let parked = ItemPage { items: vec![item], next_before: None };
             let (outflows, frame) = (vec![outflow], Frame::of_admin("money"));
             let page = OutflowsPage { frame, tab: "outflows", outflows, parked, chosen: None, next: None };
             let page = page.render().unwrap();

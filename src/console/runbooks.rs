@@ -1,13 +1,12 @@
 //! The runbooks as pages.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use askama::filters::Safe;
 
-use super::frame::{self, Access, Frame};
+use super::frame::{Frame, page};
 use crate::admin::AdminError;
-use crate::http::AppState;
+use crate::http::Ask;
 use crate::runbooks::{LIST, rendered, text_of};
 
 #[derive(Template)]
@@ -19,20 +18,11 @@ struct RunbookPage {
     text: Safe<String>,
 }
 
-/// The list of runbooks.
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    show_named(request, app_state, LIST.to_owned()).await
-}
-
-/// A runbook.
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    let name = request.match_info().query("name").to_owned();
-    show_named(request, app_state, name).await
-}
-
-async fn show_named(request: HttpRequest, app_state: Data<AppState>, name: String) -> HttpResponse {
-    frame::page(request, &app_state, Access::Viewers, "alarms", async move |_, _, frame| {
-        let text = text_of(&name).ok_or(AdminError::Unknown("runbook"))?;
+/// A runbook, or the list of them where the address names none.
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "alarms", async |_, caller, frame| {
+        let name = Some(caller.part("name")).filter(|name| !name.is_empty()).unwrap_or(LIST);
+        let text = text_of(name).ok_or(AdminError::Unknown("runbook"))?;
         let heading = text.lines().next().unwrap_or_default();
         let title = heading.trim_start_matches("# ").replace('`', "");
         Ok(RunbookPage { frame, title, is_list: name == LIST, text: rendered(text) })

@@ -2,71 +2,33 @@
 
 use std::sync::Arc;
 
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
 
-use super::frame::{Access, Frame, page};
+use super::frame::{Frame, page};
 use super::show;
 use crate::admin::AdminError;
-use crate::admin::sales::{LapsedLists, SaleDetails, SaleFigures, SaleList, SaleSearch, parse_search};
-use crate::domain::ids::{Invalid, SaleId};
+use crate::admin::paging::cut;
+use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
+use crate::domain::ids::SaleId;
 use crate::domain::live::LedgerFigures;
-use crate::domain::sale::{Sale, SalePhase, SaleStatus};
-use crate::http::AppState;
+use crate::http::{Ask, Caller};
 
 /// Sales on one page of the list.
-const SALES_MAX: usize = 50;
+const SALES_MAX: i64 = 50;
 /// Products whose names are offered when a sale is planned.
 const NAMES_MAX: i64 = 200;
-
-/// What is looked for.
-#[derive(Default, Deserialize)]
-struct Filter {
-    q: Option<String>,
-    status: Option<String>,
-    before: Option<String>,
-}
 
 #[derive(Template)]
 #[template(path = "console/sales.html")]
 struct SalesPage {
     frame: Frame,
-    rows: Vec<SaleRow>,
+    rows: Vec<ManagedSale>,
     q: String,
     status: String,
     /// The address of the next page.
     older: Option<String>,
-}
-
-/// A sale as the list shows it.
-struct SaleRow {
-    id: i64,
-    product: String,
-    price_cents: i64,
-    stock: i64,
-    total_stock: i64,
-    phase: &'static str,
-    starts_at_ms: i64,
-    ends_at_ms: i64,
-}
-
-impl SaleRow {
-    fn new(figures: SaleFigures, now_ms: i64) -> Self {
-        let SaleFigures { sale, total_stock, stock } = figures;
-        Self {
-            id: sale.id.get(),
-            phase: sale.phase_at(now_ms).as_str(),
-            product: sale.product,
-            price_cents: sale.price_cents,
-            stock,
-            total_stock,
-            starts_at_ms: sale.starts_at_ms,
-            ends_at_ms: sale.ends_at_ms,
-        }
-    }
 }
 
 #[derive(Template)]
@@ -81,50 +43,27 @@ struct NewSalePage {
 struct SalePage {
     frame: Frame,
     details: SaleDetails,
-    phase: SalePhase,
     /// `None` if counting them takes too long now.
     counted: Option<Arc<LedgerFigures>>,
-    /// `None` likewise.
+    /// The same.
     lapsed: Option<Arc<LapsedLists>>,
 }
 
 impl SalePage {
-    fn sale(&self) -> &Sale {
-        &self.details.figures.sale
-    }
-
-    fn is_paused(&self) -> bool {
-        self.sale().status == SaleStatus::Paused
-    }
-
-    fn is_closed(&self) -> bool {
-        self.sale().status == SaleStatus::Closed
-    }
-
     /// Whether the sale was never bought in, as far as is known.
     fn may_be_removed(&self) -> bool {
         self.counted.as_ref().is_some_and(|counted| counted.orders.iter().all(|of| of.orders == 0))
     }
 }
 
-/// The search that a page's address asks for. One sale more than is shown says whether there are older ones.
-fn search(request: &HttpRequest) -> Result<(Filter, SaleSearch), Invalid> {
-    let filter = Query::<Filter>::from_query(request.query_string());
-    let filter = filter.map_err(|_| Invalid::new("q, status and before", "must each be given once"))?.into_inner();
-    let search = parse_search(None, filter.before.as_deref(), filter.status.as_deref(), filter.q.as_deref())?;
-    Ok((filter, SaleSearch { limit: SALES_MAX.cast_signed() as i64 + 1, ..search }))
-}
-
-pub async fn list(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "sales", async |console, caller, frame| {
-        let (filter, search) = search(&caller.request)?;
-        let SaleList { mut sales, now_ms } = console.sales(&search).await?;
-        let has_older = sales.len() > SALES_MAX;
-        sales.truncate(SALES_MAX);
-        let last = sales.last().filter(|_| has_older).map(|last| last.sale.id);
-        let (q, status) = (filter.q.unwrap_or_default(), filter.status.unwrap_or_default());
-        let rows = sales.into_iter().map(|figures| SaleRow::new(figures, now_ms)).collect();
-        Ok(SalesPage { frame, rows, older: last.map(|last| older(&q, &status, last)), q, status })
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let query = SaleQuery { limit: None, ..caller.query()? };
+        // One sale more than is shown says whether there are older ones.
+        let mut rows = console.sales(&SaleSearch { limit: SALES_MAX + 1, ..query.search()? }).await?;
+        let (q, status) = (query.q.unwrap_or_default(), query.status.unwrap_or_default());
+        let older = cut(&mut rows, SALES_MAX).map(|last| older(&q, &status, last.id));
+        Ok(SalesPage { frame, rows, older, q, status })
     })
     .await
 }
@@ -135,64 +74,59 @@ fn older(q: &str, status: &str, last: SaleId) -> String {
     format!("/admin/sales?q={q}&status={status}&before={last}")
 }
 
-pub async fn new(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Operators, "sales", async |console, caller, frame| {
+pub async fn new(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
         let products = console.products(&caller.account, None, None, NAMES_MAX).await?;
         Ok(NewSalePage { frame, products: products.into_iter().map(|product| product.name).collect() })
     })
     .await
 }
 
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
-    page(request, &app_state, Access::Viewers, "sales", async |console, caller, frame| {
-        let id = named_sale(&caller.request)?;
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let id = named_sale(caller)?;
         let details = console.sale(id).await?;
         let (counted, lapsed) = tokio::join!(console.sale_orders(id), console.sale_lapsed(&caller.account, id));
-        Ok(SalePage { frame, phase: details.figures.sale.phase_at(details.now_ms), counted, lapsed, details })
+        Ok(SalePage { frame, counted, lapsed, details })
     })
     .await
 }
 
 /// The sale that the page's address names. An address that can name none is that of no page.
-pub fn named_sale(request: &HttpRequest) -> Result<SaleId, AdminError> {
-    SaleId::parse(request.match_info().query("id")).map_err(|_| AdminError::Unknown("sale"))
+pub fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
+    SaleId::parse(caller.part("id")).map_err(|_| AdminError::Unknown("sale"))
 }
 
 #[cfg(test)]
 mod tests {
-    use actix_web::test::TestRequest;
     use chrono::DateTime;
 
     use super::*;
-    use crate::admin::sales::{SalePlan, WaveRow};
+    use crate::admin::sales::WaveRow;
     use crate::domain::captcha::CaptchaKind;
     use crate::domain::ids::Units;
     use crate::domain::live::{OrderFigures, OutboxFigures};
     use crate::domain::order::OrderStatus;
-    use crate::domain::shards::ShardCount;
+    use crate::domain::sale::{SalePhase, SaleStatus};
 
-    fn figures() -> SaleFigures {
-        let sale = Sale {
+    fn sale() -> ManagedSale {
+        ManagedSale {
             id: SaleId::from_db(7),
+            product: "<Phone>".to_owned(),
             product_id: 1,
-            product: "<Phone>".into(),
-            description: String::new(),
-            picture: None,
             price_cents: 9_900,
+            stock: 8,
+            total_stock: 10,
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,
-            unlimited: false,
-            shards: ShardCount::ONE,
+            shards: 1,
+            status: SalePhase::Open,
             starts_at_ms: 0,
             ends_at_ms: 10_000,
-            pay_within_ms: 900_000,
-            status: SaleStatus::Open,
-            purchase_key: "secret-key".into(),
-            waiting_key: "waiting-key".into(),
-            waves: Vec::new(),
-        };
-        SaleFigures { sale, total_stock: 10, stock: 8 }
+            pay_within_s: 900,
+            is_closed: false,
+        }
     }
 
     fn counted(orders: i64) -> LedgerFigures {
@@ -211,15 +145,10 @@ mod tests {
 
     fn sale_page(counted: Option<LedgerFigures>, lapsed: Option<LapsedLists>) -> String {
         let wave = WaveRow { units: 5, due_at: DateTime::UNIX_EPOCH, released_at: None, planned: true };
-        let plan = SalePlan { refund_returns_stock: true, created_at: DateTime::UNIX_EPOCH, waves: vec![wave] };
-        let details = SaleDetails { figures: figures(), plan, now_ms: 5_000 };
-        let page = SalePage {
-            frame: Frame::of_admin("sales"),
-            phase: SalePhase::Open,
-            details,
-            counted: counted.map(Arc::new),
-            lapsed: lapsed.map(Arc::new),
-        };
+        let (sale, page) = (sale(), "/sales/7".to_owned());
+        let details = SaleDetails { sale, keep_refunded: false, created_at_ms: 0, waves: vec![wave], page };
+        let (counted, lapsed) = (counted.map(Arc::new), lapsed.map(Arc::new));
+        let page = SalePage { frame: Frame::of_admin("sales"), details, counted, lapsed };
         page.render().unwrap()
     }
 
@@ -227,7 +156,7 @@ mod tests {
     fn the_list_escapes_names_and_keeps_the_filter_on_the_next_page() {
         let page = SalesPage {
             frame: Frame::of_admin("sales"),
-            rows: vec![SaleRow::new(figures(), 5_000)],
+            rows: vec![sale()],
             q: "a&b\"".to_owned(),
             status: "open".to_owned(),
             older: Some(older("a&b\"", "open", SaleId::from_db(7))),
@@ -240,7 +169,7 @@ mod tests {
     const REMOVAL: &str = "data-api=\"/api/v1/admin/sales/7\" data-method=\"DELETE\"";
 
     #[test]
-    fn a_sale_that_sells_is_changed_by_the_addresses_of_the_api_and_shows_no_key() {
+    fn a_sale_that_sells_is_changed_by_the_addresses_of_the_api() {
         let none = || Some(LapsedLists::default());
         let page = sale_page(Some(counted(2)), none());
         for shown in [
@@ -252,7 +181,6 @@ mod tests {
         ] {
             assert!(page.contains(shown), "{shown}: {page}");
         }
-        assert!(!page.contains("secret-key") && !page.contains("waiting-key"), "{page}");
         assert!(!page.contains(REMOVAL), "it has orders: {page}");
         assert!(sale_page(Some(counted(0)), none()).contains(REMOVAL));
         assert!(page.contains("No hold has lapsed") && !page.contains("takes too long"), "{page}");
@@ -267,14 +195,5 @@ mod tests {
             assert!(page.contains(shown), "{shown}: {page}");
         }
         assert!(!page.contains("No hold has lapsed") && !page.contains(REMOVAL), "{page}");
-    }
-
-    #[test]
-    fn searches_come_from_the_address() {
-        let of = |query: &str| search(&TestRequest::with_uri(&format!("/admin/sales?{query}")).to_http_request());
-        let (filter, found) = of("q=%20phone&status=&before=9").unwrap();
-        assert_eq!((filter.q.as_deref(), found.text.as_deref()), (Some(" phone"), Some("phone")));
-        assert_eq!((found.before, found.phase, found.limit), (Some(SaleId::from_db(9)), None, 51));
-        assert!(of("status=closed").is_err() && of("q=a&q=b").is_err());
     }
 }

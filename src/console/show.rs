@@ -15,7 +15,7 @@ pub(super) static CURRENCY: OnceLock<String> = OnceLock::new();
 /// Separates groups of three digits: a thin space at which no line is broken.
 const GROUP: char = '\u{202f}';
 
-/// Whole numbers of any width, and references to them: askama passes fields by reference.
+/// Whole numbers of any width, moments in ms, and references to them: askama passes fields by reference.
 pub trait Number {
     fn number(&self) -> i64;
 }
@@ -43,6 +43,11 @@ impl Number for u64 {
 impl Number for usize {
     fn number(&self) -> i64 {
         i64::try_from(*self).unwrap_or(i64::MAX)
+    }
+}
+impl Number for DateTime<Utc> {
+    fn number(&self) -> i64 {
+        self.timestamp_millis()
     }
 }
 impl<N: Number + ?Sized> Number for &N {

@@ -30,10 +30,13 @@ impl RecordedMinute {
     }
 }
 
-/// How many calls the two ways of replaying refuse.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How many calls a replay refuses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = Replayed)]
 pub struct Refusals {
+    /// If the calls of each minute came evenly.
     pub evenly: u64,
+    /// If all calls of a minute came at once.
     pub at_once: u64,
 }
 

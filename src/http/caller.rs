@@ -1,20 +1,84 @@
 //! The signed-in account behind a request. A cookie names the session. Every request that changes something also carries a CSRF token.
 
-use actix_web::HttpRequest;
+use actix_web::dev::Payload;
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_TYPE, HOST, ORIGIN};
-use actix_web::web::Data;
+use actix_web::web::{Bytes, Data};
+use actix_web::{FromRequest, HttpRequest, HttpResponse};
+use futures_util::future::LocalBoxFuture;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use super::AppState;
 use super::cookies::cookie;
+use super::extract::{Body, query};
 use super::problem::Problem;
 use crate::admin::session::SessionToken;
 use crate::admin::{AdminError, Console};
 use crate::domain::account::Account;
+use crate::domain::ids::Invalid;
+use crate::domain::json_object;
 
 const CSRF_HEADER: &str = "x-csrf-token";
 /// The longest part of a path that the audit log holds.
 const PATH_MAX_CHARS: usize = 200;
+
+/// A request of a person whose session is not checked yet, with its body.
+pub struct Ask {
+    pub request: HttpRequest,
+    pub app_state: Data<AppState>,
+    body: Bytes,
+}
+
+impl FromRequest for Ask {
+    type Error = Problem;
+    type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
+
+    /// Reads the body of every request that changes something.
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let request = request.clone();
+        let body = (request.method() != Method::GET).then(|| Body::from_request(&request, payload));
+        Box::pin(async move {
+            let app_state: Data<AppState> = request.app_data().cloned().ok_or_else(Problem::unavailable)?;
+            let body = match body {
+                Some(body) => body.await?.0,
+                None => Bytes::new(),
+            };
+            Ok(Self { request, app_state, body })
+        })
+    }
+}
+
+impl Ask {
+    /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
+    pub async fn act<T: 'static>(
+        self,
+        act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+    ) -> Result<T, Problem> {
+        let Self { request, app_state, body } = self;
+        act_as(Sends::Json, request, &app_state, body, act).await
+    }
+
+    /// Acts, and answers 200 with what comes of it.
+    pub async fn answer<T: Serialize + 'static>(
+        self,
+        act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+    ) -> Result<HttpResponse, Problem> {
+        Ok(HttpResponse::Ok().json(self.act(act).await?))
+    }
+
+    /// Acts, and answers 200, for a request that changes nothing whatever its method: it stands in the line of reads.
+    pub async fn answer_read<T: Serialize + 'static>(
+        self,
+        act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+    ) -> Result<HttpResponse, Problem> {
+        let Self { request, app_state, body } = self;
+        let token = session_token(&request, &app_state)?;
+        let acting = act_with_token(Sends::Json, request, token, app_state.clone(), body, act);
+        Ok(HttpResponse::Ok().json(app_state.bulkheads.admin.run(acting).await?))
+    }
+}
 
 /// An account that is signed in, its session, and its request.
 pub struct Caller {
@@ -23,45 +87,64 @@ pub struct Caller {
     pub token: SessionToken,
     /// The latest end of the session.
     pub expires_at_ms: i64,
+    body: Bytes,
 }
 
-/// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
-pub async fn as_caller<T: 'static>(
-    request: HttpRequest,
-    app_state: &Data<AppState>,
-    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
-) -> Result<T, Problem> {
-    as_sender_of(Sends::Json, request, app_state, act).await
-}
+impl Caller {
+    /// What the path says in the place of this name.
+    pub fn part(&self, name: &str) -> &str {
+        self.request.match_info().query(name)
+    }
 
-/// Acts for a request that changes nothing, whatever its method: it counts in the bulkhead of reads.
-pub async fn as_reader<T: 'static>(
-    request: HttpRequest,
-    app_state: &Data<AppState>,
-    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
-) -> Result<T, Problem> {
-    let token = session_token(&request, app_state)?;
-    app_state.bulkheads.admin.run(act_with_token(Sends::Json, request, token, app_state.clone(), act)).await
+    /// The number `id` in the path.
+    pub fn number(&self, field: &'static str) -> Result<i64, Invalid> {
+        let id = self.part("id").parse().ok().filter(|id| *id > 0);
+        id.ok_or(Invalid::new(field, "must be a whole number of at least 1"))
+    }
+
+    /// The UUID `id` in the path.
+    pub fn uuid(&self, field: &'static str) -> Result<Uuid, Invalid> {
+        Uuid::try_parse(self.part("id")).map_err(|_| Invalid::new(field, "must be a UUID"))
+    }
+
+    /// The parameters of the query.
+    pub fn query<T: DeserializeOwned>(&self) -> Result<T, Invalid> {
+        query(self.request.query_string())
+    }
+
+    /// The JSON object in the body.
+    pub fn body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
+        Ok(json_object::from_slice(&self.body)?)
+    }
 }
 
 /// The body that a changing request must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sends {
+enum Sends {
     Json,
     Picture,
 }
 
-/// Acts for a request whose body is not JSON.
-pub async fn as_sender_of<T: 'static>(
+/// Acts for a request whose body is a picture, and is read elsewhere.
+pub async fn as_sender_of_picture<T: 'static>(
+    request: HttpRequest,
+    app_state: &Data<AppState>,
+    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+) -> Result<T, Problem> {
+    act_as(Sends::Picture, request, app_state, Bytes::new(), act).await
+}
+
+async fn act_as<T: 'static>(
     sends: Sends,
     request: HttpRequest,
     app_state: &Data<AppState>,
+    body: Bytes,
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
 ) -> Result<T, Problem> {
     let token = session_token(&request, app_state)?;
     let bulkheads = &app_state.bulkheads;
     let line = if request.method() == Method::GET { &bulkheads.admin } else { &bulkheads.admin_changes };
-    line.run(act_with_token(sends, request, token, app_state.clone(), act)).await
+    line.run(act_with_token(sends, request, token, app_state.clone(), body, act)).await
 }
 
 /// The token in the session's cookie. A malformed token is refused here and takes no place in a queue.
@@ -75,10 +158,12 @@ async fn act_with_token<T>(
     request: HttpRequest,
     token: SessionToken,
     app_state: Data<AppState>,
+    body: Bytes,
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
     let console = &app_state.console;
-    let caller = caller(console, request, token).await?;
+    let (account, expires_at_ms) = console.account(&token).await?;
+    let caller = Caller { request, account, token, expires_at_ms, body };
     let outcome = match check_not_forged(sends, &caller.request, &caller.token) {
         Ok(()) => act(console, &caller).await,
         Err(forged) => Err(forged),
@@ -89,12 +174,7 @@ async fn act_with_token<T>(
     }
 }
 
-async fn caller(console: &Console, request: HttpRequest, token: SessionToken) -> Result<Caller, AdminError> {
-    let (account, expires_at_ms) = console.account(&token).await?;
-    Ok(Caller { request, account, token, expires_at_ms })
-}
-
-/// Writes a refusal to the audit log. Returns the caller's answer: this error, or the reason why it could not be written.
+/// Writes an error that is a refusal to the audit log. Returns what the caller is told: this error, or why it could not be written.
 async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> AdminError {
     let Some(why) = error.refusal() else { return error };
     let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();

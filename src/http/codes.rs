@@ -167,8 +167,8 @@ fn text_header(meaning: &str) -> Header {
 
 /// Declares the problems that an address answers with, for the `responses` of `#[utoipa::path]`.
 macro_rules! problems {
-    ($name:ident: $($code:ident),+ $(,)?) => {
-        struct $name;
+    ($vis:vis $name:ident: $($code:ident),+ $(,)?) => {
+        $vis struct $name;
 
         impl utoipa::IntoResponses for $name {
             fn responses()

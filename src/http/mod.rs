@@ -18,7 +18,7 @@ pub(crate) mod system;
 
 pub use api_document::ApiDocument;
 pub use bulkhead::{Bulkheads, ReadTerms};
-pub use caller::{Caller, as_caller};
+pub use caller::{Ask, Caller};
 pub use content::Content;
 pub use cookies::CookieNames;
 pub use cors::cors;

@@ -1,22 +1,28 @@
 //! Accounts of people.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use super::audit_log;
 use super::sessions::read_role;
 use super::{Ledger, LedgerError};
 use crate::domain::account::{AccountName, AccountRole};
 
-/// An account in a list.
+/// An account.
+#[derive(Serialize, ToSchema)]
 pub struct ListedAccount {
     pub name: String,
     pub role: String,
-    pub disabled_at: Option<DateTime<Utc>>,
-    pub created_by: String,
-    pub created_at: DateTime<Utc>,
-    /// Live sessions: neither ended nor idle for too long.
+    /// Whether the account cannot sign in.
+    pub disabled: bool,
+    /// Open sessions.
     pub sessions: i64,
+    pub created_by: String,
+    #[serde(rename = "created_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
+    pub created_at: DateTime<Utc>,
 }
 
 /// The data to check a sign-in against.
@@ -69,7 +75,7 @@ impl Ledger {
     pub async fn accounts(&self, idle_ms: i64) -> Result<Vec<ListedAccount>, LedgerError> {
         let accounts = sqlx::query_as!(
             ListedAccount,
-            r#"SELECT name, role, disabled_at, created_by, created_at,
+            r#"SELECT name, role, disabled_at IS NOT NULL AS "disabled!", created_by, created_at,
                       (SELECT count(*) FROM sessions WHERE account = name AND expires_at > now()
                          AND seen_at > now() - $1::bigint * interval '1 ms') AS "sessions!"
                FROM accounts ORDER BY name"#,

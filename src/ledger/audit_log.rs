@@ -1,8 +1,10 @@
 //! The audit log of changes, with their actors. Each line is written in the transaction of its change.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::Value;
 use sqlx::{Executor, PgConnection};
+use utoipa::ToSchema;
 
 use super::{Ledger, LedgerError};
 use crate::domain::log_filter::LogFilter;
@@ -11,10 +13,14 @@ use crate::domain::log_filter::LogFilter;
 const LINES_PER_MINUTE: i64 = 30;
 
 /// A line of the audit log.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Line)]
 pub struct LogLine {
     pub id: i64,
+    #[serde(rename = "at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub at: DateTime<Utc>,
+    /// An account, `command line`, or a part of the service.
     pub actor: String,
     pub action: String,
     pub subject: String,

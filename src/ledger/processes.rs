@@ -11,13 +11,15 @@ const WORKERS_ALIVE_FOR: &str = "16 seconds";
 /// How many processes of a kind are listed, the latest reports first.
 const PROCESSES_MAX: i64 = 100;
 
-/// A process with a report within a day.
-#[derive(Debug, Clone)]
+/// A process that was seen within a day.
+#[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
 pub struct SeenProcess {
+    #[schema(value_type = String)]
     pub id: Uuid,
     pub seen_at_ms: i64,
+    /// Whether the process has reported itself in the last seconds.
     pub alive: bool,
-    /// Its workers; empty for a serving instance.
+    /// The workers that it runs.
     pub workers: Vec<String>,
 }
 

@@ -47,15 +47,15 @@ pub struct AlarmChanges {
     pub open: i64,
 }
 
-/// The unfinished outbox rows of one kind.
-#[derive(Debug, Clone)]
+/// Messages of one kind that are still to be done.
+#[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
 pub struct Backlog {
     pub kind: String,
     pub pending: i64,
     pub parked: i64,
-    /// The age of the oldest pending row, in seconds.
+    // The age of the oldest pending message, in seconds.
     pub oldest_s: i64,
-    /// Whether there are more rows than counted.
+    /// Whether there may be more: counting ends at 10000.
     pub more: bool,
 }
 

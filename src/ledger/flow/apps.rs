@@ -1,21 +1,28 @@
 //! Applications that may ask for permits, and the grants of accounts on their policies.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::json;
 use sqlx::PgConnection;
 use sqlx::types::Json;
+use utoipa::ToSchema;
 
 use crate::domain::account::{AccountName, AppToken, Granted};
 use crate::domain::policy::{Name, Role};
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
+/// An application that may ask for permits.
+#[derive(Serialize, ToSchema)]
 pub struct App {
     pub name: Name,
     pub created_by: String,
+    #[serde(rename = "created_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub created_at: DateTime<Utc>,
+    /// All grants for an admin; for others only their own.
     pub grants: Vec<Granted>,
-    /// Newest first. Empty if the application needs no token.
+    /// The valid tokens, the newest first, without what is secret. There are two while a token is replaced.
     pub tokens: Vec<AppToken>,
 }
 

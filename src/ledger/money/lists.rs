@@ -1,23 +1,32 @@
 //! Payments, refunds and quarantined callbacks, for people.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::json;
 use sqlx::PgConnection;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
 use crate::ledger::audit_log;
 use crate::ledger::{Ledger, LedgerError};
 
-#[derive(Debug, Clone, serde::Serialize)]
+/// A payment or refund.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = MoneyLine)]
 pub struct MoneyRow {
     pub id: Uuid,
+    #[schema(value_type = OrderId)]
     pub order_id: Uuid,
     pub channel: String,
     pub amount_cents: i64,
     pub currency: String,
     pub status: String,
+    #[serde(rename = "created_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub created_at: DateTime<Utc>,
+    #[serde(rename = "ended_at_ms", with = "chrono::serde::ts_milliseconds_option")]
+    #[schema(value_type = Option<i64>)]
     pub ended_at: Option<DateTime<Utc>>,
     /// For a payment: why it failed. For a refund: cause, who asked for it, and why.
     pub note: Option<String>,
@@ -33,14 +42,18 @@ pub struct MoneyFilter {
     pub limit: i64,
 }
 
-/// A quarantined callback.
-#[derive(Debug, Clone, serde::Serialize)]
+/// A signed callback, or an answer of a payment channel, that cannot be applied to our books. It had no effect.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = CallbackSetAside)]
 pub struct SetAside {
     pub id: i64,
+    #[serde(rename = "at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub at: DateTime<Utc>,
     pub channel: String,
     pub message_id: String,
     pub problem: String,
+    /// The callback's body, as it came.
     pub body: String,
 }
 

@@ -37,15 +37,18 @@ impl StatusQuery {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+/// How money stands.
+#[derive(Debug, Clone, Copy, serde::Serialize, utoipa::ToSchema)]
 pub struct MoneyFigures {
-    /// Payments that wait for a slot, and the age of the oldest in seconds.
+    /// Payments that wait to be sent to their channel, and the age of the oldest in seconds.
     pub created: i64,
     pub oldest_s: i64,
-    /// Payments with an unknown outcome.
+    /// Payments that were sent, and whose outcome is not known yet.
     pub under_way: i64,
+    /// Refunds that are under way, and those that their channel has refused.
     pub refunds: i64,
     pub refunds_failed: i64,
+    /// Callbacks that contradict our books.
     pub set_aside: i64,
 }
 

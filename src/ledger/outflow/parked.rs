@@ -1,22 +1,30 @@
 //! Parked outflow items: their receivers refused them, and they wait for people.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::ledger::audit_log;
 use crate::ledger::outbox::UNPARK_STEP;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A parked item, for people.
-#[derive(Debug, Clone, serde::Serialize)]
+/// An item that its receiver did not take, and which is no longer tried.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = OutflowItem)]
 pub struct ParkedItem {
     pub id: Uuid,
+    #[serde(rename = "outflow")]
     pub channel: String,
     pub key: String,
-    /// Rises with the time of adding, across all channels.
+    /// Rises with the time at which items were added, over all channels.
+    #[serde(skip)]
     pub seq: i64,
     pub attempts: i32,
+    #[serde(rename = "error")]
     pub last_error: Option<String>,
+    #[serde(rename = "created_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub created_at: DateTime<Utc>,
     /// The beginning of the payload.
     pub payload: String,

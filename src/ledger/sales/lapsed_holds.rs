@@ -1,11 +1,16 @@
 //! Holds that were not paid in time, by buyer or address (protocol, rule 17).
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use crate::domain::ids::SaleId;
 use crate::ledger::{Ledger, LedgerError};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Lapsed holds of one buyer, or of one network address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = LapsedLine)]
 pub struct LapsedHolds {
-    /// The buyer or the address; `None` if the address is unknown.
+    /// The buyer or the address; null where the address is not known.
     pub name: Option<String>,
     pub holds: i64,
     pub units: i64,

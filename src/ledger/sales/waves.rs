@@ -14,11 +14,19 @@ use crate::ledger::{Ledger, LedgerError};
 /// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
 const WAVES_MAX: i64 = 1000;
 
-#[derive(Debug, Clone)]
+/// Stock that goes on sale at one moment.
+#[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = ManagedWave)]
 pub struct WaveRow {
     pub units: i32,
+    #[serde(rename = "due_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub due_at: DateTime<Utc>,
+    /// Null while the units are not for sale.
+    #[serde(rename = "released_at_ms", with = "chrono::serde::ts_milliseconds_option")]
+    #[schema(value_type = Option<i64>)]
     pub released_at: Option<DateTime<Utc>>,
+    /// Whether buyers were told of it in advance.
     pub planned: bool,
 }
 
