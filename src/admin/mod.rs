@@ -15,6 +15,7 @@ pub mod policies;
 pub mod products;
 pub mod queues;
 mod rested;
+pub mod sale_form;
 pub mod sales;
 pub mod session;
 

@@ -178,33 +178,3 @@ fn fits(search: &OrderSearch, found: &OwnedOrder) -> bool {
         && search.status.is_none_or(|status| status == order.status)
         && search.user.as_ref().is_none_or(|user| user.as_str() == found.user_id)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_form_leaves_empty_is_not_searched_for() {
-        let empty = || Some(String::new());
-        let all = OrderQuery {
-            sale: empty(),
-            status: empty(),
-            user: empty(),
-            order: empty(),
-            before: empty(),
-            limit: empty(),
-        };
-        let search = all.search().unwrap();
-        assert!(search.sale.is_none() && search.status.is_none() && search.user.is_none() && search.before.is_none());
-        assert_eq!((search.limit, all.order()), (100, Ok(None)));
-        for (field, wrong) in [
-            ("sale id", OrderQuery { sale: Some("-1".into()), ..OrderQuery::default() }),
-            ("status", OrderQuery { status: Some("sold".into()), ..OrderQuery::default() }),
-            ("user", OrderQuery { user: Some("a b".into()), ..OrderQuery::default() }),
-            ("before", OrderQuery { before: Some("1".into()), ..OrderQuery::default() }),
-            ("limit", OrderQuery { limit: Some("1001".into()), ..OrderQuery::default() }),
-        ] {
-            assert_eq!(wrong.search().unwrap_err().field, field);
-        }
-    }
-}

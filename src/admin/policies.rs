@@ -17,6 +17,7 @@ use crate::flow::policy_changes::{self, NewToken};
 pub use crate::ledger::flow::apps::App;
 
 /// A policy as an account sees it.
+#[derive(Clone)]
 pub struct VisiblePolicy {
     pub policy: Policy,
     /// The policy's applications that the account may see.

@@ -8,14 +8,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::paging::{given, limit};
+use super::sale_form::PlanForm;
 use super::{AdminError, Console, operators_only, those_who_see_buyers_only};
 use crate::domain::account::Account;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, SaleId, Units};
 use crate::domain::live::LedgerFigures;
-use crate::domain::sale::{NewSale, SalePhase, SaleStatus, Wave};
-use crate::domain::shards::ShardCount;
-use crate::domain::stock::Stock;
+use crate::domain::sale::{SalePhase, SaleStatus};
 use crate::ledger::LedgerError;
 pub use crate::ledger::sales::lapsed_holds::LapsedHolds;
 pub use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
@@ -25,8 +24,6 @@ pub use crate::ledger::sales::waves::WaveRow;
 const TEXT_MAX: usize = 200;
 /// Lines of each list of lapsed holds that a sale's page shows.
 const LAPSED_MAX: i64 = 20;
-/// How long a sale lasts whose end is not given.
-const LASTS_MS: i64 = 3_600_000;
 
 /// A sale, as its manager sees it.
 #[derive(Serialize, ToSchema)]
@@ -94,25 +91,6 @@ pub struct SaleDetails {
 pub struct LapsedLists {
     pub by_buyer: Vec<LapsedHolds>,
     pub by_address: Vec<LapsedHolds>,
-}
-
-/// The terms of a sale that is to be planned.
-#[derive(Debug, Clone)]
-pub struct PlannedTerms {
-    pub product: String,
-    pub price_cents: i64,
-    pub stock: Stock,
-    pub per_user: Units,
-    /// Without it, the sale starts at once.
-    pub starts_at_ms: Option<i64>,
-    /// Without it, the sale lasts an hour.
-    pub ends_at_ms: Option<i64>,
-    pub pay_within_ms: i64,
-    pub refund_returns_stock: bool,
-    pub min_level: i64,
-    pub captcha: CaptchaKind,
-    pub shards: ShardCount,
-    pub waves: Vec<Wave>,
 }
 
 /// The sale that was planned. It is published: its page is there, and it opens by itself.
@@ -242,10 +220,10 @@ impl Console {
     ///
     /// # Errors
     /// `Invalid` for a term out of its bounds, `Unworkable` for terms that contradict each other or the time.
-    pub async fn plan_sale(&self, account: &Account, terms: PlannedTerms) -> Result<Planned, AdminError> {
+    pub async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
         operators_only(account)?;
         let now_ms = self.ledger.now_ms().await?;
-        let new = new_sale(terms, now_ms)?;
+        let new = form.new_sale(now_ms)?;
         let (sale_id, everywhere) = self.stores.plan_sale(&new, now_ms, account.name.as_str()).await?;
         Ok(Planned { sale_id, everywhere, page: page_of(sale_id) })
     }
@@ -297,107 +275,9 @@ impl Console {
     }
 }
 
-/// The terms, with times that count from `now_ms`. What is wrong is named as the API names it.
-fn new_sale(terms: PlannedTerms, now_ms: i64) -> Result<NewSale, AdminError> {
-    let starts_at_ms = terms.starts_at_ms.unwrap_or(now_ms);
-    let ends_at_ms = terms.ends_at_ms.unwrap_or(starts_at_ms.saturating_add(LASTS_MS));
-    if ends_at_ms <= now_ms {
-        return Err(AdminError::Unworkable(Invalid::new("ends_at_ms", "must be in the future")));
-    }
-    let new = NewSale {
-        product: terms.product,
-        price_cents: terms.price_cents,
-        stock: terms.stock,
-        per_user: terms.per_user,
-        starts_in_ms: starts_at_ms.saturating_sub(now_ms),
-        ends_in_ms: ends_at_ms.saturating_sub(now_ms),
-        pay_within_ms: terms.pay_within_ms,
-        refund_returns_stock: terms.refund_returns_stock,
-        min_level: terms.min_level,
-        captcha: terms.captcha,
-        shards: terms.shards,
-        waves: terms.waves,
-    };
-    new.check().map_err(|wrong| match wrong.field {
-        "starts-in" => {
-            let problem = "and ends_at_ms must be within ten years of now";
-            AdminError::Unworkable(Invalid::new("starts_at_ms", problem))
-        }
-        "ends-in" => AdminError::Unworkable(Invalid::new("ends_at_ms", "must be later than starts_at_ms")),
-        "wave" => AdminError::Unworkable(Invalid::new("waves", wrong.problem)),
-        "price-cents" => Invalid::new("price_cents", wrong.problem).into(),
-        "per-user" => Invalid::new("per_user", wrong.problem).into(),
-        "min-level" => Invalid::new("min_level", wrong.problem).into(),
-        "pay-within" => Invalid::new("pay_within_s", wrong.problem).into(),
-        _ => wrong.into(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const NOW_MS: i64 = 1_800_000_000_000;
-
-    fn terms() -> PlannedTerms {
-        PlannedTerms {
-            product: "Phone".to_owned(),
-            price_cents: 100,
-            stock: Stock::Units(10),
-            per_user: Units::ONE,
-            starts_at_ms: Some(NOW_MS + 5_000),
-            ends_at_ms: None,
-            pay_within_ms: 900_000,
-            refund_returns_stock: true,
-            min_level: 0,
-            captcha: CaptchaKind::None,
-            shards: ShardCount::ONE,
-            waves: Vec::new(),
-        }
-    }
-
-    /// Whether it is one of the terms that is wrong, or all of them together, and what is said.
-    fn refusal(terms: PlannedTerms) -> (bool, String) {
-        match new_sale(terms, NOW_MS).unwrap_err() {
-            AdminError::Invalid(wrong) => (true, wrong.to_string()),
-            other => (false, other.to_string()),
-        }
-    }
-
-    #[test]
-    fn times_count_from_now_and_an_end_may_be_left_out() {
-        let new = new_sale(terms(), NOW_MS).unwrap();
-        assert_eq!((new.starts_in_ms, new.ends_in_ms), (5_000, 3_605_000));
-        let at_once = new_sale(PlannedTerms { starts_at_ms: None, ..terms() }, NOW_MS).unwrap();
-        assert_eq!((at_once.starts_in_ms, at_once.ends_in_ms), (0, 3_600_000));
-    }
-
-    #[test]
-    fn what_is_wrong_has_the_name_that_the_api_gives_it() {
-        let wave = |units| vec![Wave { after_ms: 0, units }];
-        for (terms, single, said) in [
-            (PlannedTerms { price_cents: -1, ..terms() }, true, "price_cents must be 0 to"),
-            (PlannedTerms { min_level: -1, ..terms() }, true, "min_level must be 0 to"),
-            (PlannedTerms { pay_within_ms: 1, ..terms() }, true, "pay_within_s must be 1 second to"),
-            (PlannedTerms { product: String::new(), ..terms() }, true, "product must be 1 to 200"),
-            (
-                PlannedTerms { ends_at_ms: Some(NOW_MS + 1), ..terms() },
-                false,
-                "ends_at_ms must be later than starts_at_ms",
-            ),
-            (PlannedTerms { ends_at_ms: Some(NOW_MS), ..terms() }, false, "ends_at_ms must be in the future"),
-            (
-                PlannedTerms { starts_at_ms: Some(i64::MAX), ..terms() },
-                false,
-                "starts_at_ms and ends_at_ms must be within ten years",
-            ),
-            (PlannedTerms { waves: wave(11), ..terms() }, false, "waves units must not add up to more than the stock"),
-            (PlannedTerms { stock: Stock::Unlimited, waves: wave(1), ..terms() }, false, "waves must be left out"),
-        ] {
-            let (is_single, text) = refusal(terms);
-            assert!(is_single == single && text.starts_with(said), "{text}");
-        }
-    }
 
     #[test]
     fn searches_are_bounded_and_empty_fields_are_none() {

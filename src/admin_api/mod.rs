@@ -13,7 +13,6 @@ pub mod overview;
 pub mod policies;
 pub mod products;
 pub mod queues;
-mod sale_forms;
 pub mod sales;
 pub mod session;
 

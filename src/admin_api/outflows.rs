@@ -1,12 +1,11 @@
 //! The outflows: pausing them, changing their rate, and sending parked items again. For operators.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::queues::{AllRetried, Retried};
 use super::{Answer, NotDoneToOne, NotReadGuarded, NotReadSomeGuarded};
 use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery};
-use crate::domain::whole_number;
 use crate::flow::outflow_changes::OutflowChange;
 use crate::http::Ask;
 
@@ -32,21 +31,6 @@ struct Outflow {
 #[derive(Serialize, ToSchema)]
 struct Outflows {
     outflows: Vec<Outflow>,
-}
-
-/// What is to change of an outflow. What is left out or null stays as it is.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct OutflowTerms {
-    paused: Option<bool>,
-    /// Requests per second. When it changes, nothing is sent for a second.
-    #[serde(default, deserialize_with = "whole_number::optional")]
-    #[schema(minimum = 1, maximum = 100)]
-    rate: Option<i64>,
-    /// The largest difference between the network delays of two requests.
-    #[serde(default, deserialize_with = "whole_number::optional")]
-    #[schema(minimum = 0, maximum = 10000)]
-    jitter_ms: Option<i64>,
 }
 
 impl From<ChannelFigures> for Outflow {
@@ -86,14 +70,12 @@ pub async fn list(ask: Ask) -> Answer {
     path = "/api/v1/admin/outflows/{name}",
     operation_id = "change_outflow",
     params(("name" = String, Path, description = "The outflow")),
-    request_body = OutflowTerms,
+    request_body = OutflowChange,
     responses((status = 200, description = "The outflow as it is now", body = Outflow), NotDoneToOne),
 )]
 pub async fn change(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
-        let OutflowTerms { paused, rate, jitter_ms } = caller.body()?;
-        let change = OutflowChange { paused, rate, jitter_ms };
-        Ok(Outflow::from(console.change_outflow(&caller.account, caller.part("name"), change).await?))
+        Ok(Outflow::from(console.change_outflow(&caller.account, caller.part("name"), caller.body()?).await?))
     })
     .await
 }

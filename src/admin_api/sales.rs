@@ -2,16 +2,35 @@
 
 use actix_web::HttpResponse;
 use actix_web::http::header::LOCATION;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::sale_forms::{PlanForm, StatusForm, StockForm};
 use super::{Answer, NotChanged, NotReadOne, NotReadSome};
 use crate::admin::AdminError;
+use crate::admin::sale_form::PlanForm;
 use crate::admin::sales::{ManagedSale, Planned, SaleDetails, SaleQuery};
 use crate::domain::ids::{Invalid, SaleId};
+use crate::domain::sale::SaleStatus;
+use crate::domain::whole_number;
 use crate::http::codes::problems;
 use crate::http::{Ask, Caller};
+
+/// The status that a sale shall have.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct StatusForm {
+    /// `closed` is final.
+    status: SaleStatus,
+}
+
+/// Units to add to a sale's stock.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct StockForm {
+    #[serde(deserialize_with = "whole_number::required")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
+    units: i32,
+}
 
 /// Sales, newest first.
 #[derive(Serialize, ToSchema)]
@@ -64,11 +83,7 @@ pub async fn list(ask: Ask) -> Answer {
     ),
 )]
 pub async fn plan(ask: Ask) -> Answer {
-    let planned = ask.act(async |console, caller| {
-        let form: PlanForm = caller.body()?;
-        console.plan_sale(&caller.account, form.terms()?).await
-    });
-    let planned = planned.await?;
+    let planned = ask.act(async |console, caller| console.plan_sale(&caller.account, caller.body()?).await).await?;
     let address = format!("/api/v1/admin/sales/{}", planned.sale_id);
     Ok(HttpResponse::Created().insert_header((LOCATION, address)).json(planned))
 }

@@ -75,9 +75,8 @@ pub(super) fn exit_code(verdicts: &[SaleVerdict]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A verdict in words: a line for the sale, then its findings, indented.
-pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
-    let word = if verdict.held { "held" } else { "BROKEN" };
+/// Whether the sale rests, or what of it is in flight.
+pub(super) fn state(verdict: &SaleVerdict) -> String {
     let in_flight = verdict.in_flight;
     let mut state = match (verdict.at_rest, verdict.redis_compared) {
         (true, true) => "at rest".to_owned(),
@@ -94,6 +93,12 @@ pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
     if in_flight.money > 0 {
         state.push_str(&format!("; {} payments and refunds in progress", in_flight.money));
     }
+    state
+}
+
+/// A verdict in words: a line for the sale, then its findings, indented.
+pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
+    let (word, state) = (if verdict.held { "held" } else { "BROKEN" }, state(verdict));
     let redis = verdict.redis_available.map_or("-".to_owned(), |units| units.to_string());
     let mut text = format!(
         "sale {}: {word} ({state}); total {}, left {}, in live orders {}, for sale in Redis {redis}",

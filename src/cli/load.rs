@@ -179,19 +179,6 @@ fn lost_orders(number: usize) -> String {
 /// The verdict in the words of the HTML page.
 fn audit_summary(verdict: &SaleVerdict, promised: usize, lost: usize) -> AuditSummary {
     let number = |number: i64| u64::try_from(number).map_or_else(|_| number.to_string(), with_commas);
-    let in_flight = verdict.in_flight;
-    let state = match (verdict.at_rest, verdict.retired, verdict.redis_compared) {
-        (true, true, _) => "retired from Redis".to_owned(),
-        (true, false, true) => "at rest, and Redis agrees with the ledger".to_owned(),
-        (true, false, false) => "at rest; Redis could not be compared".to_owned(),
-        (false, ..) => format!(
-            "still in flight: {} units promised, {} unconfirmed, {} unreleased; {} messages",
-            number(in_flight.promised_units),
-            number(in_flight.unconfirmed_units),
-            number(in_flight.unreleased_units),
-            number(in_flight.messages)
-        ),
-    };
     let of_stock = |units: i64| if verdict.total_stock < 0 { "unlimited".to_owned() } else { number(units) };
     let mut problems: Vec<String> = verdict
         .findings
@@ -207,7 +194,7 @@ fn audit_summary(verdict: &SaleVerdict, promised: usize, lost: usize) -> AuditSu
     AuditSummary {
         held: verdict.held && lost == 0,
         facts: vec![
-            ("State", state),
+            ("State", audit::state(verdict)),
             (
                 "Promised with a 202",
                 format!(

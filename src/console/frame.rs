@@ -1,6 +1,8 @@
 //! What all pages of the console share: who may see a page, the frame around it, its headers, and the pages of those who may not
 //! see it, or for whom it is not there.
 
+use std::fmt::Display;
+
 use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderValue, LOCATION, RETRY_AFTER};
 use actix_web::web::Data;
@@ -9,6 +11,7 @@ use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::files::Files;
+use crate::admin::paging::given;
 use crate::admin::{AdminError, Console, admins_only, operators_only};
 use crate::domain::account::Account;
 use crate::http::{Ask, Caller, Problem};
@@ -125,7 +128,7 @@ pub async fn page<T: Template + 'static>(
         tracing::error!("the console's files, or who may see the page, are not among the application's data");
         return answer(StatusCode::INTERNAL_SERVER_ERROR).finish();
     };
-    let (dev, of_frame, back) = (ask.app_state.dev, files.clone(), address(&ask.request));
+    let (dev, of_frame, back) = (ask.app_state.dev, files.clone(), address_of(&ask.request));
     let made = ask.act(async move |console: &Console, caller: &Caller| {
         access.check(&caller.account)?;
         let frame = Frame::of(console, caller, section, dev, of_frame).await?;
@@ -147,6 +150,14 @@ pub async fn missing(ask: Ask) -> HttpResponse {
 #[derive(Template)]
 #[template(source = "", ext = "html")]
 struct NoPage;
+
+/// An address with those of these conditions that say anything, and where the page before ended. The conditions were read, so their texts
+/// have no character that an address must not have.
+pub fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Option<&dyn Display>) -> String {
+    let conditions = conditions.iter().filter_map(|(name, text)| Some(format!("{name}={}", given(text)?)));
+    let all: Vec<String> = conditions.chain(before.map(|before| format!("before={before}"))).collect();
+    if all.is_empty() { path.to_owned() } else { format!("{path}?{}", all.join("&")) }
+}
 
 /// A rendered page with the headers of the console.
 pub fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
@@ -191,7 +202,7 @@ fn problem_page(problem: &Problem, files: &Files) -> HttpResponse {
 }
 
 /// The path and query of a request, to come back to.
-fn address(request: &HttpRequest) -> String {
+fn address_of(request: &HttpRequest) -> String {
     let whole = request.uri().path_and_query().map(|whole| whole.as_str()).unwrap_or_default();
     if is_own(whole) { whole.to_owned() } else { "/admin".to_owned() }
 }

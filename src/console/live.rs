@@ -22,16 +22,3 @@ pub async fn show(ask: Ask) -> HttpResponse {
     })
     .await
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_names_its_stream_and_says_whose_figures_it_shows() {
-        let page = LivePage { frame: Frame::of_admin("sales"), id: 7, product: "<Phone>".to_owned() };
-        let page = page.render().unwrap();
-        assert!(page.contains("data-live=\"/api/v1/admin/sales/7/live\"") && !page.contains("<Phone>"), "{page}");
-        assert!(page.contains("the instance that answers") && !page.contains("\"unknown\""), "{page}");
-    }
-}

@@ -1,16 +1,27 @@
 //! Showing outflows, and changing their rate or pausing them: what the console and the command line share.
 
+use serde::Deserialize;
+use utoipa::ToSchema;
+
 use super::FlowError;
 use crate::domain::outflow::Pace;
+use crate::domain::whole_number;
 use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
 use crate::ledger::{Ledger, LedgerError};
 
-/// What to change of an outflow; `None` leaves a term as it is.
-#[derive(Debug, Clone, Copy, Default)]
+/// What is to change of an outflow. What is left out or null stays as it is.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = OutflowTerms)]
 pub struct OutflowChange {
     pub paused: Option<bool>,
-    /// Requests per second.
+    /// Requests per second. When it changes, nothing is sent for a second.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 1, maximum = 100)]
     pub rate: Option<i64>,
+    /// The largest difference between the network delays of two requests.
+    #[serde(default, deserialize_with = "whole_number::optional")]
+    #[schema(minimum = 0, maximum = 10000)]
     pub jitter_ms: Option<i64>,
 }
 

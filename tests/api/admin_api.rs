@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
 use reqwest::{Client, RequestBuilder};
 use seckill::admin::password::hash_new;
 use seckill::domain::account::{AccountName, AccountRole, NewPassword};
@@ -132,8 +132,15 @@ impl Person {
         }
     }
 
-    /// The service's answer, repeated while it is 503: a sign-in when the limiter is slow, a new password when the hashing thread gets no
-    /// processor. A test that expects a 503 sends the request by itself.
+    /// Status and text of a page of the console.
+    pub async fn page(&self, path: &str) -> (u16, String) {
+        let url = self.base.replace("/api/v1/admin/", path);
+        let page = self.authenticated(self.http.get(url).header(ACCEPT, "text/html")).send().await.unwrap();
+        (page.status().as_u16(), page.text().await.unwrap())
+    }
+
+    /// What the service answers, when it is not too busy. It may answer 503 for a moment: a sign-in when the limiter is slow, a new
+    /// password when the thread that hashes it gets no processor. A test that expects a 503 sends the request by itself.
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         eventually(|| async {
             let answer = send(self.request(method, path, body.clone())).await;
@@ -168,9 +175,10 @@ fn window(apps: &[&str], limit: i64) -> Value {
     json!({ "apps": apps, "algorithm": "fixed-window", "limit": limit, "window_ms": 86_400_000 })
 }
 
-/// A10: every role on every route. Each refusal is in the audit log.
+/// A10: a policy of several applications is changed by those who may change the policies of all of them. Each refusal is in the audit
+/// log. Every role on every route: `console_rights`.
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
+async fn accounts_change_what_they_were_granted_and_nothing_else() {
     let system = System::shared_with(&UNLIMITED).await;
     for named in ["mine", "seen", "other"] {
         policy_changes::create_app(&system.stores.ledger, &app(named), "test").await.unwrap();
@@ -186,11 +194,7 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
         granted(&system, name, &grants).await;
         people.push(Person::sign_in(&system, name).await);
     }
-    let grant = json!({ "app": "seen", "account": "roles-vic", "role": "viewer" });
     for (method, path, body, expected) in [
-        ("GET", "session", None, [200, 200, 200]),
-        ("GET", "apps", None, [200, 200, 200]),
-        ("GET", "policies", None, [200, 200, 200]),
         ("GET", "policies?app=seen", None, [200, 200, 200]),
         ("GET", "policies?app=other", None, [200, 404, 404]),
         ("PUT", "policies/p", Some(window(&["mine"], 9)), [200, 200, 403]),
@@ -205,17 +209,8 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
         ("DELETE", "policies/p?app=mine", None, [404, 200, 403]),
         ("DELETE", "policies/p?app=nowhere", None, [404, 404, 404]),
         ("POST", "apps", Some(json!({ "name": "fresh" })), [201, 403, 403]),
-        ("PUT", "grants", Some(grant), [200, 403, 403]),
-        ("GET", "audit-log?limit=5", None, [200, 403, 403]),
-        ("GET", "alarms", None, [200, 200, 200]),
-        ("DELETE", "session", None, [200, 200, 200]),
     ] {
-        assert_eq!(
-            Person::signed_out(&system).call(method, path, body.clone()).await.code(),
-            "401 signed-out",
-            "{path}"
-        );
-        // The account with the fewest rights first: an admin's deletion would change the answers to the others.
+        // The account with the fewest rights first: what an admin deletes would be gone for the others.
         for i in [2, 1, 0] {
             let (name, status) = (names[i], expected[i]);
             let before = refusals(&system, name).await;
@@ -274,45 +269,29 @@ async fn applications_that_were_not_granted_stay_hidden() {
     system.finish().await;
 }
 
-/// A11: without the token, from a foreign Origin, as text/plain.
+/// A11: what looks like our own origin or type, and is not. All other forgeries at every route: `console_rights`.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_sites_change_nothing() {
     let system = System::shared_with(&UNLIMITED).await;
     account(&system, "forged", AccountRole::Admin).await;
     let root = Person::sign_in(&system, "forged").await;
-    let other = Person::sign_in(&system, "forged").await;
-    let new = |n: u32| Some(json!({ "name": format!("forged-{n}") }));
+    let new = || Some(json!({ "name": "forged" }));
     let host = system.instances[0].address;
     let forged = [
-        Person { csrf: None, ..root.clone() }.request("POST", "apps", new(1)),
-        Person { csrf: other.csrf.clone(), ..root.clone() }.request("POST", "apps", new(2)),
-        Person { csrf: Some(String::new()), ..root.clone() }.request("POST", "apps", new(3)),
-        root.request("POST", "apps", new(4)).header(ORIGIN, "https://evil.example"),
-        root.request("POST", "apps", new(5)).header(ORIGIN, format!("http://{host}.evil.example")),
-        root.request("POST", "apps", new(6)).header(ORIGIN, "null"),
-        root.request("POST", "apps", new(7)).header(ORIGIN, "https://evil.example").header(HOST, "localhost"),
-        root.request("POST", "apps", None).header(CONTENT_TYPE, "text/plain").body(r#"{"name":"forged-8"}"#),
-        root.request("POST", "apps", None).header(CONTENT_TYPE, "application/jsonx").body(r#"{"name":"forged-9"}"#),
-        root.request("POST", "apps", None).body(r#"{"name":"forged-10"}"#),
-        Person { csrf: None, ..root.clone() }.request("DELETE", "session", None),
-        root.request("DELETE", "session", None).header(ORIGIN, "https://evil.example"),
+        Person { csrf: Some(String::new()), ..root.clone() }.request("POST", "apps", new()),
+        root.request("POST", "apps", new()).header(ORIGIN, format!("http://{host}.evil.example")),
+        root.request("POST", "apps", new()).header(ORIGIN, "https://evil.example").header(HOST, "localhost"),
+        root.request("POST", "apps", None).header(CONTENT_TYPE, "application/jsonx").body(r#"{"name":"forged"}"#),
     ];
     let tried = i64::try_from(forged.len()).unwrap();
     for request in forged {
         assert_eq!(send(request).await.code(), "403 forged-request");
     }
     assert_eq!(refusals(&system, "forged").await, tried);
-    let apps = "SELECT count(*) FROM apps WHERE name LIKE 'forged-%'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(apps).fetch_one(&system.sql).await.unwrap(), 0);
-    // Another site cannot sign its visitors in.
-    let credentials = || Some(json!({ "name": "forged", "password": PASSWORD }));
-    let visitor = Person::signed_out(&system);
-    let foreign = visitor.request("POST", "session", credentials()).header(ORIGIN, "https://evil.example");
-    assert_eq!(send(foreign).await.code(), "403 forged-request");
-    // A page of our own sends all required headers.
-    let own = root.request("POST", "apps", new(1)).header(ORIGIN, format!("http://{host}"));
+    // A page of our own sends all that is required, and nothing was made before.
+    let own = root.request("POST", "apps", new()).header(ORIGIN, format!("http://{host}"));
     assert_eq!(send(own).await.status, 201);
-    assert_eq!(root.call("POST", "apps", new(1)).await.code(), "409 conflict");
+    assert_eq!(root.call("POST", "apps", new()).await.code(), "409 conflict");
     system.finish().await;
 }
 

@@ -1,7 +1,5 @@
 //! The console's part for policies, applications and the audit log: the preview of a change, filters, and the runbooks.
 
-use reqwest::Client;
-use reqwest::header::ACCEPT;
 use seckill::domain::account::AccountRole;
 use seckill::domain::policy::{NewPolicy, Role};
 use serde_json::{Value, json};
@@ -10,13 +8,6 @@ use crate::admin_api::{Person, UNLIMITED, account, granted, send};
 use crate::console_frame::people;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::System;
-
-/// A page as a person sees it: status and text.
-async fn page(system: &System, person: &Person, path: &str) -> (u16, String) {
-    let request = person.authenticated(Client::new().get(system.url(path)).header(ACCEPT, "text/html"));
-    let page = request.send().await.unwrap();
-    (page.status().as_u16(), page.text().await.unwrap())
-}
 
 /// A window of a minute with this limit.
 fn a_minute(app: &str, limit: i64) -> Value {
@@ -88,8 +79,8 @@ async fn a_preview_says_what_a_change_would_have_refused() {
         policy["warnings"] = json!([]);
     }
     assert_eq!(after, before, "a preview has changed something");
-    // The page shows the same hour.
-    let (status, text) = page(&system, &owner, "/admin/policies/previewed/p").await;
+    // The page has the same hour.
+    let (status, text) = owner.page("/admin/policies/previewed/p").await;
     assert_eq!(status, 200);
     assert!(text.contains("13 calls, 5 of them refused") && text.contains("less than narrow"), "{text}");
     system.finish().await;
@@ -106,9 +97,9 @@ async fn a_policy_is_shown_to_viewers_and_changed_by_owners() {
     for (person, rights, may) in
         [(&owner, "owner: you see and change them", true), (&seer, "viewer: you see them", false)]
     {
-        let (_, list) = page(&system, person, "/admin/policies").await;
+        let (_, list) = person.page("/admin/policies").await;
         assert!(list.contains(rights) && list.contains("/admin/policies/viewed/p"), "{list}");
-        let (status, policy) = page(&system, person, "/admin/policies/viewed/p").await;
+        let (status, policy) = person.page("/admin/policies/viewed/p").await;
         assert_eq!(status, 200);
         assert_eq!(policy.contains("data-method=\"PUT\""), may, "{policy}");
         assert_eq!(policy.contains("policies/p?app=viewed\" data-method=\"DELETE\""), may, "{policy}");
@@ -122,7 +113,7 @@ async fn a_policy_is_shown_to_viewers_and_changed_by_owners() {
         ("concurrency", "lease_ms"),
     ] {
         for address in ["/admin/policies/viewed/p?", "/admin/policies/draft?app=viewed&name=new&"] {
-            let (status, form) = page(&system, &owner, &format!("{address}algorithm={algorithm}")).await;
+            let (status, form) = owner.page(&format!("{address}algorithm={algorithm}")).await;
             assert_eq!(status, 200, "{address} {algorithm}");
             assert!(form.contains(&format!("name=\"{field}\"")), "{address} {algorithm}: {form}");
         }
@@ -136,7 +127,7 @@ async fn a_policy_is_shown_to_viewers_and_changed_by_owners() {
         ("/admin/policies/viewed/nothing", 404),
         ("/admin/policies?app=nowhere", 404),
     ] {
-        assert_eq!(page(&system, &owner, address).await.0, status, "{address}");
+        assert_eq!(owner.page(address).await.0, status, "{address}");
     }
     system.finish().await;
 }
@@ -207,16 +198,15 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     ] {
         assert_eq!(get(wrong).await.code(), "400 invalid-request", "{wrong:.40}");
     }
-    // The page has the same filters, and each text links to the lines with that text.
-    let (status, text) =
-        page(&system, &root, "/admin/audit-log?actor=logged-owner&action=policy+set&from=2026-01-01T00:00").await;
+    // The page has the same filters, and each text leads to the lines that have it.
+    let (status, text) = root.page("/admin/audit-log?actor=logged-owner&action=policy+set&from=2026-01-01T00:00").await;
     assert_eq!(status, 200);
     assert!(
         text.contains("/admin/audit-log?subject=policy+p+of+logged") && text.contains("value=\"logged-owner\""),
         "{text}"
     );
     assert!(!text.contains("signed in</a>"), "{text}");
-    assert_eq!(page(&system, &root, "/admin/audit-log?from=yesterday").await.0, 400);
+    assert_eq!(root.page("/admin/audit-log?from=yesterday").await.0, 400);
     system.finish().await;
 }
 
@@ -234,7 +224,7 @@ async fn a_policy_of_a_hundred_applications_is_logged_and_found() {
     assert_eq!(root.call("PUT", "policies/wide", Some(terms)).await.status, 200);
     let log = root.call("GET", "audit-log?action=policy%20set&actor=wide", None).await.body;
     assert!(log["lines"][0]["subject"].as_str().unwrap().len() > 6_000, "{log}");
-    assert_eq!(page(&system, &root, "/admin/audit-log").await.0, 200);
+    assert_eq!(root.page("/admin/audit-log").await.0, 200);
     system.finish().await;
 }
 
@@ -243,15 +233,15 @@ async fn a_policy_of_a_hundred_applications_is_logged_and_found() {
 async fn a_runbook_says_what_to_do() {
     let system = System::shared_with(&UNLIMITED).await;
     let [root, _, vic] = people(&system).await;
-    let (status, runbook) = page(&system, &vic, "/admin/runbooks/parked").await;
+    let (status, runbook) = vic.page("/admin/runbooks/parked").await;
     assert_eq!(status, 200);
     for part in ["<h2>What to do</h2>", "<h2>What not to do</h2>", "<ol>", "<code>"] {
         assert!(runbook.contains(part), "{part}: {runbook}");
     }
-    let (_, list) = page(&system, &vic, "/admin/runbooks").await;
+    let (_, list) = vic.page("/admin/runbooks").await;
     assert!(list.contains("href=\"/admin/runbooks/sale-day\""), "{list}");
     for unknown in ["nothing", "..%2F..%2FCargo", "parked.md", "README%00"] {
-        assert_eq!(page(&system, &root, &format!("/admin/runbooks/{unknown}")).await.0, 404, "{unknown}");
+        assert_eq!(root.page(&format!("/admin/runbooks/{unknown}")).await.0, 404, "{unknown}");
     }
     system.finish().await;
 }
@@ -265,7 +255,7 @@ async fn applications_are_looked_after_on_their_page() {
     let token = made.body["token"].as_str().unwrap().to_owned();
     account(&system, "cashier", AccountRole::Manager).await;
     granted(&system, "cashier", &[("till", Role::Owner)]).await;
-    let (status, text) = page(&system, &root, "/admin/apps").await;
+    let (status, text) = root.page("/admin/apps").await;
     assert_eq!(status, 200);
     let id = &blake3::hash(token.as_bytes()).to_hex()[..8];
     for shown in [id, "data-api=\"/api/v1/admin/apps/till/tokens\"", ">cashier</th>", "owner: see and change"] {

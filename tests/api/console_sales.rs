@@ -619,33 +619,25 @@ async fn a_stream_ends_with_its_session() {
     system.finish().await;
 }
 
-/// The pages show their contents only to roles that may see them, and actions only to roles that may act.
+/// The pages show what is there, and none of the keys that only buyers of an open sale are given.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pages_show_a_sale_to_all_and_its_changes_to_those_who_run_it() {
+async fn the_pages_show_a_sale_without_its_keys() {
     let system = System::shared_with(&UNLIMITED).await;
-    let [_, max, vic] = people(&system).await;
+    let [_, max, _] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
     bought(&system, &sale, "ann").await;
     system.settled(&sale).await;
-    let open = async |person: &Person, path: &str| {
-        let response = person.authenticated(Client::new().get(system.url(path))).send().await.unwrap();
-        (response.status().as_u16(), response.text().await.unwrap())
-    };
-    let [page, watch] = [format!("/admin/sales/{}", sale.id), format!("/admin/sales/{}/live", sale.id)];
-    for (path, word, viewers) in [
-        ("/admin/sales", "Phone", 200),
-        (&page, "pending_payment", 200),
-        (&watch, "data-live", 200),
-        ("/admin/sales/new", "Plan and publish", 403),
-        ("/admin/products?name=Phone", "Set the picture", 403),
-        ("/admin/sales/999999", "", 404),
+    for (path, word) in [
+        ("/admin/sales".to_owned(), "Phone"),
+        (format!("/admin/sales/{}", sale.id), "pending_payment"),
+        (format!("/admin/sales/{}/live", sale.id), "data-live"),
+        ("/admin/sales/new".to_owned(), "Plan and publish"),
+        ("/admin/products?name=Phone".to_owned(), "Set the picture"),
     ] {
-        let ((status, text), (for_viewer, _)) = (open(&max, path).await, open(&vic, path).await);
-        assert_eq!((status, for_viewer), (if viewers == 404 { 404 } else { 200 }, viewers), "{path}");
-        assert!(text.contains(word), "{path}: {text}");
+        let (status, text) = max.page(&path).await;
+        assert!(status == 200 && text.contains(word), "{path}: {status} {text}");
         assert!(!text.contains(&sale.key) && !text.contains(&sale.waiting_key), "{path} shows a key");
     }
-    let ((_, for_manager), (_, for_viewer)) = (open(&max, &page).await, open(&vic, &page).await);
-    assert!(for_manager.contains("Pause the sale") && !for_viewer.contains("Pause the sale"));
+    assert_eq!(max.page("/admin/sales/999999").await.0, 404);
     system.finish().await;
 }

@@ -1,18 +1,20 @@
-//! What a sale's manager sends: the terms of a sale to plan, a status, and units to add.
+//! The terms of a sale to plan, as a manager sends them.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::admin::sales::PlannedTerms;
+use super::AdminError;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, Units};
-use crate::domain::sale::{SaleStatus, Wave};
+use crate::domain::sale::{NewSale, Wave};
 use crate::domain::shards::ShardCount;
 use crate::domain::stock::Stock;
 use crate::domain::{json_object, whole_number};
 
 /// Waves of one sale that can be planned: more than a page shows at once.
 const WAVES_MAX: usize = 100;
+/// How long a sale lasts whose end is not given.
+const LASTS_MS: i64 = 3_600_000;
 /// Programs that count with doubles count exactly up to here.
 const TIME_MAX: i64 = 9_007_199_254_740_991;
 
@@ -77,52 +79,77 @@ struct WaveForm {
 }
 
 impl PlanForm {
-    /// The terms, each within its bounds. Whether they go together is decided later.
-    pub fn terms(self) -> Result<PlannedTerms, Invalid> {
+    /// The terms, with times that count from `now_ms`.
+    ///
+    /// # Errors
+    /// `Invalid` for a term out of its bounds, `Unworkable` for terms that contradict each other or the time.
+    pub(super) fn new_sale(self, now_ms: i64) -> Result<NewSale, AdminError> {
         if self.waves.len() > WAVES_MAX {
-            return Err(Invalid::new("waves", "must be at most 100"));
+            return Err(Invalid::new("waves", "must be at most 100").into());
         }
         for (at, field) in [(self.starts_at_ms, "starts_at_ms"), (self.ends_at_ms, "ends_at_ms")] {
             if at.is_some_and(|at| !(0..=TIME_MAX).contains(&at)) {
-                return Err(Invalid::new(field, "must be 0 to 9007199254740991"));
+                return Err(Invalid::new(field, "must be 0 to 9007199254740991").into());
             }
         }
         let wave = |wave: WaveForm| match i32::try_from(wave.units) {
             Ok(1..) => Ok(Wave { after_ms: i64::from(wave.after_s) * 1000, units: wave.units }),
             _ => Err(Invalid::new("waves", "units must be 1 to 2147483647")),
         };
-        let per_user =
-            Units::parse(self.per_user.unwrap_or(1)).map_err(|wrong| Invalid::new("per_user", wrong.problem))?;
-        Ok(PlannedTerms {
+        let per_user = Units::parse(self.per_user.unwrap_or(1));
+        let (stock, shards) = (Stock::parse(self.stock)?, ShardCount::parse(self.shards.unwrap_or(1))?);
+        let starts_at_ms = self.starts_at_ms.unwrap_or(now_ms);
+        let ends_at_ms = self.ends_at_ms.unwrap_or(starts_at_ms.saturating_add(LASTS_MS));
+        let new = NewSale {
             product: self.product,
             price_cents: self.price_cents,
-            stock: Stock::parse(self.stock)?,
-            per_user,
-            starts_at_ms: self.starts_at_ms,
-            ends_at_ms: self.ends_at_ms,
+            stock,
+            per_user: per_user.map_err(|wrong| Invalid::new("per_user", wrong.problem))?,
+            starts_in_ms: starts_at_ms.saturating_sub(now_ms),
+            ends_in_ms: ends_at_ms.saturating_sub(now_ms),
             pay_within_ms: self.pay_within_s.unwrap_or(900).saturating_mul(1000),
             refund_returns_stock: !self.keep_refunded.unwrap_or(false),
             min_level: self.min_level.unwrap_or(0),
             captcha: self.captcha.unwrap_or_default(),
-            shards: ShardCount::parse(self.shards.unwrap_or(1))?,
+            shards,
             waves: self.waves.into_iter().map(wave).collect::<Result<_, _>>()?,
-        })
+        };
+        if ends_at_ms <= now_ms {
+            return Err(AdminError::Unworkable(Invalid::new("ends_at_ms", "must be in the future")));
+        }
+        new.check().map_err(as_the_api_names_it)
     }
 }
 
-/// The status that a sale shall have.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StatusForm {
-    /// `closed` is final.
-    pub status: SaleStatus,
+/// What is wrong, named as the API names it.
+fn as_the_api_names_it(wrong: Invalid) -> AdminError {
+    let unworkable = |field, problem| AdminError::Unworkable(Invalid::new(field, problem));
+    match wrong.field {
+        "starts-in" => unworkable("starts_at_ms", "and ends_at_ms must be within ten years of now"),
+        "ends-in" => unworkable("ends_at_ms", "must be later than starts_at_ms"),
+        "wave" => unworkable("waves", wrong.problem),
+        "price-cents" => Invalid::new("price_cents", wrong.problem).into(),
+        "per-user" => Invalid::new("per_user", wrong.problem).into(),
+        "min-level" => Invalid::new("min_level", wrong.problem).into(),
+        "pay-within" => Invalid::new("pay_within_s", wrong.problem).into(),
+        _ => wrong.into(),
+    }
 }
 
-/// Units to add to a sale's stock.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StockForm {
-    #[serde(deserialize_with = "whole_number::required")]
-    #[schema(minimum = 1, maximum = 2_147_483_647)]
-    pub units: i32,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_count_from_now_and_an_end_may_be_left_out() {
+        const NOW_MS: i64 = 1_800_000_000_000;
+        let new = |starts_at_ms: serde_json::Value| {
+            let form =
+                serde_json::json!({ "product": "Phone", "price_cents": 1, "stock": 1, "starts_at_ms": starts_at_ms });
+            let new = serde_json::from_value::<PlanForm>(form).unwrap().new_sale(NOW_MS).unwrap();
+            (new.starts_in_ms, new.ends_in_ms)
+        };
+        assert_eq!(new((NOW_MS + 5_000).into()), (5_000, 3_605_000));
+        assert_eq!(new(serde_json::Value::Null), (0, 3_600_000));
+    }
 }
