@@ -58,10 +58,9 @@ struct AccountChanged {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/accounts",
-    operation_id = "list_accounts",
     responses((status = 200, description = "All accounts", body = Accounts), NotReadGuarded),
 )]
-pub async fn list(ask: Ask) -> Answer {
+pub async fn list_accounts(ask: Ask) -> Answer {
     ask.answer(async |console, caller| Ok(Accounts { accounts: console.accounts(&caller.account).await? })).await
 }
 
@@ -71,11 +70,10 @@ pub async fn list(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/accounts",
-    operation_id = "create_account",
     request_body = NewAccount,
     responses((status = 201, description = "Created", body = CreatedAccount), NotMade),
 )]
-pub async fn create(ask: Ask) -> Answer {
+pub async fn create_account(ask: Ask) -> Answer {
     let created = ask.act(async |console, caller| {
         let NewAccount { name, role, password } = caller.body()?;
         let name = AccountName::parse(&name, "name")?;
@@ -92,12 +90,11 @@ pub async fn create(ask: Ask) -> Answer {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/accounts/{name}",
-    operation_id = "change_account",
     params(("name" = AccountName, Path, description = "The account")),
     request_body = AccountChange,
     responses((status = 200, description = "Done", body = AccountChanged), NotChanged),
 )]
-pub async fn change(ask: Ask) -> Answer {
+pub async fn change_account(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let name = AccountName::parse(caller.part("name"), "name")?;
         let AccountChange { role, disabled, password } = caller.body()?;

@@ -81,10 +81,9 @@ struct GrantSet {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/apps",
-    operation_id = "list_apps",
     responses((status = 200, description = "All of them, by name", body = Apps), NotRead),
 )]
-pub async fn list(ask: Ask) -> Answer {
+pub async fn list_apps(ask: Ask) -> Answer {
     ask.answer(async |console, caller| Ok(Apps { apps: console.apps(&caller.account).await? })).await
 }
 
@@ -94,7 +93,6 @@ pub async fn list(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/apps",
-    operation_id = "create_app",
     request_body = NewApp,
     responses(
         (
@@ -104,7 +102,7 @@ pub async fn list(ask: Ask) -> Answer {
         NotMade,
     ),
 )]
-pub async fn create(ask: Ask) -> Answer {
+pub async fn create_app(ask: Ask) -> Answer {
     let created = ask.act(async |console, caller| {
         let new: NewApp = caller.body()?;
         let name = app(&new.name)?;
@@ -120,7 +118,6 @@ pub async fn create(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/apps/{name}/tokens",
-    operation_id = "rotate_app_token",
     params(("name" = Name, Path, description = "The application")),
     request_body = NewToken,
     responses(
@@ -131,7 +128,7 @@ pub async fn create(ask: Ask) -> Answer {
         NotChanged,
     ),
 )]
-pub async fn rotate_token(ask: Ask) -> Answer {
+pub async fn rotate_app_token(ask: Ask) -> Answer {
     let rotated = ask.act(async |console, caller| {
         let name = app(caller.part("name"))?;
         let NewToken { overlap_ms } = caller.body()?;
@@ -148,11 +145,10 @@ pub async fn rotate_token(ask: Ask) -> Answer {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/grants",
-    operation_id = "set_grant",
     request_body = Grant,
     responses((status = 200, description = "Done", body = GrantSet), NotDoneToOne),
 )]
-pub async fn grant(ask: Ask) -> Answer {
+pub async fn set_grant(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let grant: Grant = caller.body()?;
         let (app, role) = (app(&grant.app)?, grant.role);

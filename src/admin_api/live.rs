@@ -35,7 +35,6 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
 #[utoipa::path(
     get,
     path = "/api/v1/admin/sales/{id}/live",
-    operation_id = "watch_sale",
     params(
         ("id" = SaleId, Path, description = "The sale"),
         (
@@ -51,7 +50,7 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
         NotReadOne,
     ),
 )]
-pub async fn follow(ask: Ask) -> Answer {
+pub async fn watch_sale(ask: Ask) -> Answer {
     let app_state = ask.app_state.clone();
     let token = session_token(&ask.request, &app_state)?;
     let seen = ask.request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());

@@ -84,11 +84,10 @@ pub struct LimitQuery {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/audit-log",
-    operation_id = "audit_log",
     params(LogQuery),
     responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
 )]
-pub async fn audit(ask: Ask) -> Answer {
+pub async fn audit_log(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let filter = caller.query::<LogQuery>()?.filter()?;
         Ok(AuditLog { lines: console.audit_log(&caller.account, filter).await? })
@@ -102,7 +101,6 @@ pub async fn audit(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/alarms",
-    operation_id = "alarms",
     params(LimitQuery),
     responses((status = 200, description = "The newest alarms", body = Alarms), NotReadSome),
 )]

@@ -3,7 +3,6 @@
 
 pub mod accounts;
 pub mod apps;
-pub mod lapsed_holds;
 pub mod live;
 pub mod log;
 pub mod money;

@@ -43,11 +43,10 @@ struct RefundRetried {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/payments",
-    operation_id = "list_payments",
     params(PaymentQuery),
     responses((status = 200, description = "A page of payments", body = Payments), NotReadSomeGuarded),
 )]
-pub async fn payments(ask: Ask) -> Answer {
+pub async fn list_payments(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let page = console.payments(&caller.account, &caller.query::<PaymentQuery>()?).await?;
         let MoneyPage { figures, rows: payments, next } = page;
@@ -60,11 +59,10 @@ pub async fn payments(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/refunds",
-    operation_id = "list_refunds",
     params(RefundQuery),
     responses((status = 200, description = "A page of refunds", body = Refunds), NotReadSomeGuarded),
 )]
-pub async fn refunds(ask: Ask) -> Answer {
+pub async fn list_refunds(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let page = console.refunds(&caller.account, &caller.query::<RefundQuery>()?).await?;
         let MoneyPage { figures, rows: refunds, next } = page;
@@ -77,11 +75,10 @@ pub async fn refunds(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/payments/conflicts",
-    operation_id = "list_conflicts",
     params(ConflictQuery),
     responses((status = 200, description = "A page of callbacks that are not settled", body = ConflictPage), NotReadSomeGuarded),
 )]
-pub async fn conflicts(ask: Ask) -> Answer {
+pub async fn list_conflicts(ask: Ask) -> Answer {
     ask.answer(async |console, caller| console.conflicts(&caller.account, &caller.query::<ConflictQuery>()?).await)
         .await
 }
@@ -92,11 +89,10 @@ pub async fn conflicts(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/payments/conflicts/{id}/settle",
-    operation_id = "settle_conflict",
     params(("id" = i64, Path, minimum = 1, description = "The callback")),
     responses((status = 200, description = "Settled", body = Settled), NotDoneToOne),
 )]
-pub async fn settle(ask: Ask) -> Answer {
+pub async fn settle_conflict(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let settled = caller.number("callback id")?;
         console.settle_conflict(&caller.account, settled).await?;
@@ -111,11 +107,10 @@ pub async fn settle(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/refunds/{id}/retry",
-    operation_id = "retry_refund",
     params(("id" = RefundId, Path, description = "The refund")),
     responses((status = 200, description = "The refund is under way again", body = RefundRetried), NotDoneToOne),
 )]
-pub async fn retry(ask: Ask) -> Answer {
+pub async fn retry_refund(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let refund_id = RefundId(caller.uuid("refund id")?);
         console.retry_refund(&caller.account, refund_id).await?;

@@ -131,11 +131,10 @@ problems! {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/orders",
-    operation_id = "search_orders",
     params(OrderQuery),
     responses((status = 200, description = "A page of orders", body = BuyersOrders), NotReadSome),
 )]
-pub async fn list(ask: Ask) -> Answer {
+pub async fn search_orders(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let found = console.orders(&caller.account, &caller.query::<OrderQuery>()?).await?;
         let orders = found.orders.into_iter().map(BuyersOrder::from).collect();
@@ -153,7 +152,6 @@ pub async fn list(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/orders.csv",
-    operation_id = "export_orders",
     params(OrderQuery),
     responses(
         (
@@ -166,7 +164,7 @@ pub async fn list(ask: Ask) -> Answer {
         NotReadSomeGuarded,
     ),
 )]
-pub async fn export(ask: Ask) -> Answer {
+pub async fn export_orders(ask: Ask) -> Answer {
     let app_state = ask.app_state.clone();
     let export =
         ask.act(async |console, caller| console.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
@@ -215,11 +213,10 @@ fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result
 #[utoipa::path(
     get,
     path = "/api/v1/admin/orders/{id}",
-    operation_id = "show_any_order",
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order", body = WholeOrder), NotReadOne),
 )]
-pub async fn show(ask: Ask) -> Answer {
+pub async fn show_any_order(ask: Ask) -> Answer {
     ask.answer(async |console, caller| Ok(WholeOrder::from(console.order(&caller.account, order_id(caller)?).await?)))
         .await
 }
@@ -230,12 +227,11 @@ pub async fn show(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/orders/{id}/refunds",
-    operation_id = "refund_any_order",
     params(("id" = OrderId, Path, description = "The order")),
     request_body = RefundOrder,
     responses((status = 202, description = "The refund is under way", body = OrderRefund), NotRefunded),
 )]
-pub async fn refund(ask: Ask) -> Answer {
+pub async fn refund_any_order(ask: Ask) -> Answer {
     let payments = ask.app_state.payment_service.clone();
     let refund = ask.act(async move |console, caller| {
         let order = order_id(caller)?;

@@ -53,10 +53,9 @@ impl From<ChannelFigures> for Outflow {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/outflows",
-    operation_id = "list_outflows",
     responses((status = 200, description = "All of them, by name", body = Outflows), NotReadGuarded),
 )]
-pub async fn list(ask: Ask) -> Answer {
+pub async fn list_outflows(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let outflows = console.outflows(&caller.account).await?.into_iter().map(Outflow::from);
         Ok(Outflows { outflows: outflows.collect() })
@@ -68,12 +67,11 @@ pub async fn list(ask: Ask) -> Answer {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/outflows/{name}",
-    operation_id = "change_outflow",
     params(("name" = String, Path, description = "The outflow")),
     request_body = OutflowChange,
     responses((status = 200, description = "The outflow as it is now", body = Outflow), NotDoneToOne),
 )]
-pub async fn change(ask: Ask) -> Answer {
+pub async fn change_outflow(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         Ok(Outflow::from(console.change_outflow(&caller.account, caller.part("name"), caller.body()?).await?))
     })
@@ -84,11 +82,10 @@ pub async fn change(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/outflow-items",
-    operation_id = "list_outflow_items",
     params(ItemQuery),
     responses((status = 200, description = "A page of parked items", body = ItemPage), NotReadSomeGuarded),
 )]
-pub async fn items(ask: Ask) -> Answer {
+pub async fn list_outflow_items(ask: Ask) -> Answer {
     ask.answer(async |console, caller| console.parked_items(&caller.account, &caller.query::<ItemQuery>()?).await).await
 }
 
@@ -98,11 +95,10 @@ pub async fn items(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outflow-items/{id}/retry",
-    operation_id = "retry_outflow_item",
     params(("id" = Uuid, Path, description = "The item")),
     responses((status = 200, description = "The item is pending again", body = Retried), NotDoneToOne),
 )]
-pub async fn retry_item(ask: Ask) -> Answer {
+pub async fn retry_outflow_item(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         console.retry_item(&caller.account, caller.uuid("item id")?).await?;
         Ok(Retried { retried: 1 })
@@ -116,11 +112,10 @@ pub async fn retry_item(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outflows/{name}/retry",
-    operation_id = "retry_outflow_items",
     params(("name" = String, Path, description = "The outflow")),
     responses((status = 200, description = "The items are pending again", body = AllRetried), NotDoneToOne),
 )]
-pub async fn retry_items(ask: Ask) -> Answer {
+pub async fn retry_outflow_items(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         Ok(AllRetried::from(console.retry_items(&caller.account, caller.part("name")).await?))
     })

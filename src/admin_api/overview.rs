@@ -10,9 +10,8 @@ use crate::http::Ask;
 #[utoipa::path(
     get,
     path = "/api/v1/admin/overview",
-    operation_id = "overview",
     responses((status = 200, description = "The overview", body = Overview), NotRead),
 )]
-pub async fn show(ask: Ask) -> Answer {
+pub async fn overview(ask: Ask) -> Answer {
     ask.answer(async |console, caller| console.overview(&caller.account).await).await
 }

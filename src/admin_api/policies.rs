@@ -129,11 +129,10 @@ fn described(caller: &Caller) -> Result<NewPolicy, AdminError> {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/policies",
-    operation_id = "list_policies",
     params(ListQuery),
     responses((status = 200, description = "All of them, by name", body = Policies), NotReadOne),
 )]
-pub async fn list(ask: Ask) -> Answer {
+pub async fn list_policies(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let app = caller.query::<ListQuery>()?.app.map(|text| app(&text)).transpose()?;
         let policies = console.policies(&caller.account, app.as_ref()).await?.into_iter().map(PolicyView::from);
@@ -149,12 +148,11 @@ pub async fn list(ask: Ask) -> Answer {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/policies/{name}",
-    operation_id = "set_policy",
     params(("name" = Name, Path, description = "The policy")),
     request_body = PolicyForm,
     responses((status = 200, description = "Done", body = Changed), NotSet),
 )]
-pub async fn set(ask: Ask) -> Answer {
+pub async fn set_policy(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         Ok(Changed { everywhere: console.set_policy(&caller.account, described(caller)?).await? })
     })
@@ -168,12 +166,11 @@ pub async fn set(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/policies/{name}/preview",
-    operation_id = "preview_policy",
     params(("name" = Name, Path, description = "The policy")),
     request_body = PolicyForm,
     responses((status = 200, description = "The replay", body = Preview), NotSet),
 )]
-pub async fn preview(ask: Ask) -> Answer {
+pub async fn preview_policy(ask: Ask) -> Answer {
     ask.answer_read(async |console, caller| console.preview_policy(&caller.account, described(caller)?).await).await
 }
 
@@ -183,11 +180,10 @@ pub async fn preview(ask: Ask) -> Answer {
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/policies/{name}",
-    operation_id = "delete_policy",
     params(("name" = Name, Path, description = "The policy"), DeleteQuery),
     responses((status = 200, description = "Done", body = Changed), NotChanged),
 )]
-pub async fn delete(ask: Ask) -> Answer {
+pub async fn delete_policy(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let query = caller.query::<DeleteQuery>();
         let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;

@@ -52,12 +52,11 @@ struct PictureSet {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/products/{name}",
-    operation_id = "set_product",
     params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
     request_body = ProductForm,
     responses((status = 200, description = "Done", body = ChangedProduct), NotMade),
 )]
-pub async fn set(ask: Ask) -> Answer {
+pub async fn set_product(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let name = product_name(caller)?;
         let ProductForm { description, picture_alt } = caller.body()?;
@@ -74,12 +73,11 @@ pub async fn set(ask: Ask) -> Answer {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/products/{name}/picture",
-    operation_id = "set_product_picture",
     params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
     request_body(content = Vec<u8>, content_type = "image/*", description = "The picture"),
     responses((status = 200, description = "Done", body = PictureSet), NotDone),
 )]
-pub async fn set_picture(request: HttpRequest, app_state: Data<AppState>, payload: Payload) -> Answer {
+pub async fn set_product_picture(request: HttpRequest, app_state: Data<AppState>, payload: Payload) -> Answer {
     // Before the file is read: strangers send no megabytes.
     let named = as_sender_of_picture(request.clone(), &app_state, async move |console, caller| {
         let name = product_name(caller)?;

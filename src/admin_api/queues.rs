@@ -80,11 +80,10 @@ pub(super) struct Retried {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/outbox",
-    operation_id = "show_outbox",
     params(OutboxQuery),
     responses((status = 200, description = "Figures, and a page of parked messages", body = Outbox), NotReadSomeGuarded),
 )]
-pub async fn outbox(ask: Ask) -> Answer {
+pub async fn show_outbox(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let page = console.outbox(&caller.account, &caller.query::<OutboxQuery>()?).await?;
         let to_do = page.figures.into_iter().map(|row| ToDo {
@@ -114,7 +113,6 @@ pub async fn outbox(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outbox/{id}/retry",
-    operation_id = "retry_message",
     params(("id" = i64, Path, minimum = 1, description = "The message")),
     responses((status = 200, description = "The message is pending again", body = Retried), NotDoneToOne),
 )]
@@ -131,7 +129,6 @@ pub async fn retry_message(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/outbox/retry",
-    operation_id = "retry_messages",
     request_body = RetryKind,
     responses((status = 200, description = "The messages are pending again", body = AllRetried), NotDone),
 )]

@@ -3,12 +3,13 @@
 use actix_web::HttpResponse;
 use actix_web::http::header::LOCATION;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Answer, NotChanged, NotReadOne, NotReadSome};
 use crate::admin::AdminError;
+use crate::admin::paging::limit;
 use crate::admin::sale_form::PlanForm;
-use crate::admin::sales::{ManagedSale, Planned, SaleDetails, SaleQuery};
+use crate::admin::sales::{LapsedHolds, ManagedSale, Planned, SaleDetails, SaleQuery};
 use crate::domain::ids::{Invalid, SaleId};
 use crate::domain::sale::SaleStatus;
 use crate::domain::whole_number;
@@ -44,6 +45,24 @@ struct SaleChanged {
     sale_id: SaleId,
 }
 
+/// Who let holds lapse, most first.
+#[derive(Serialize, ToSchema)]
+struct LapsedLines {
+    lapsed: Vec<LapsedHolds>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LapsedQuery {
+    /// One line for each `buyer` (by default), or for each `address`: an IPv4 address, or an IPv6 /64.
+    #[param(nullable = false, pattern = "^(buyer|address)$")]
+    by: Option<String>,
+    /// The most lines to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
+
+problems!(NoLapsedHolds: InvalidRequest, SignedOut, Forbidden, NotFound, TemporarilyUnavailable);
 problems! {
     NotPlanned: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, UnworkableTerms, BodyTooLarge,
     TemporarilyUnavailable
@@ -53,11 +72,10 @@ problems! {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/sales",
-    operation_id = "list_managed_sales",
     params(SaleQuery),
     responses((status = 200, description = "Sales", body = ManagedSales), NotReadSome),
 )]
-pub async fn list(ask: Ask) -> Answer {
+pub async fn list_managed_sales(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let search = caller.query::<SaleQuery>()?.search()?;
         Ok(ManagedSales { sales: console.sales(&search).await? })
@@ -72,7 +90,6 @@ pub async fn list(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/sales",
-    operation_id = "plan_sale",
     request_body = PlanForm,
     responses(
         (
@@ -82,7 +99,7 @@ pub async fn list(ask: Ask) -> Answer {
         NotPlanned,
     ),
 )]
-pub async fn plan(ask: Ask) -> Answer {
+pub async fn plan_sale(ask: Ask) -> Answer {
     let planned = ask.act(async |console, caller| console.plan_sale(&caller.account, caller.body()?).await).await?;
     let address = format!("/api/v1/admin/sales/{}", planned.sale_id);
     Ok(HttpResponse::Created().insert_header((LOCATION, address)).json(planned))
@@ -92,11 +109,10 @@ pub async fn plan(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/sales/{id}",
-    operation_id = "show_managed_sale",
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleDetails), NotReadOne),
 )]
-pub async fn show(ask: Ask) -> Answer {
+pub async fn show_managed_sale(ask: Ask) -> Answer {
     ask.answer(async |console, caller| console.sale(named_sale(caller)?).await).await
 }
 
@@ -106,12 +122,11 @@ pub async fn show(ask: Ask) -> Answer {
 #[utoipa::path(
     put,
     path = "/api/v1/admin/sales/{id}/status",
-    operation_id = "set_sale_status",
     params(("id" = SaleId, Path, description = "The sale")),
     request_body = StatusForm,
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
-pub async fn set_status(ask: Ask) -> Answer {
+pub async fn set_sale_status(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let sale_id = named_sale(caller)?;
         let StatusForm { status } = caller.body()?;
@@ -128,7 +143,6 @@ pub async fn set_status(ask: Ask) -> Answer {
 #[utoipa::path(
     post,
     path = "/api/v1/admin/sales/{id}/stock",
-    operation_id = "add_stock",
     params(("id" = SaleId, Path, description = "The sale")),
     request_body = StockForm,
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
@@ -152,15 +166,37 @@ pub async fn add_stock(ask: Ask) -> Answer {
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/sales/{id}",
-    operation_id = "remove_sale",
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
-pub async fn remove(ask: Ask) -> Answer {
+pub async fn remove_sale(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let sale_id = named_sale(caller)?;
         console.remove_sale(&caller.account, sale_id).await?;
         Ok(SaleChanged { sale_id })
+    })
+    .await
+}
+
+/// Who let holds of a sale lapse, most first
+///
+/// For operators. A hold lapses when it is not paid in time. A buyer with many lapsed holds keeps others from buying.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/sales/{id}/lapsed-holds",
+    params(("id" = SaleId, Path, description = "The sale"), LapsedQuery),
+    responses((status = 200, description = "By buyer, or by address", body = LapsedLines), NoLapsedHolds),
+)]
+pub async fn lapsed_holds(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let (sale, query) = (named_sale(caller)?, caller.query::<LapsedQuery>()?);
+        let by_address = match query.by.as_deref() {
+            None | Some("buyer") => false,
+            Some("address") => true,
+            Some(_) => return Err(Invalid::new("by", "must be buyer or address").into()),
+        };
+        let lapsed = console.lapsed_holds(&caller.account, sale, by_address, limit(&query.limit)?).await?;
+        Ok(LapsedLines { lapsed })
     })
     .await
 }

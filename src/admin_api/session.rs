@@ -72,7 +72,6 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
 #[utoipa::path(
     post,
     path = "/api/v1/admin/session",
-    operation_id = "sign_in",
     request_body = Credentials,
     responses(
         (
@@ -85,7 +84,7 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
         NotSignedIn,
     ),
 )]
-pub async fn create(
+pub async fn sign_in(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -125,7 +124,6 @@ pub async fn create(
 #[utoipa::path(
     get,
     path = "/api/v1/admin/session",
-    operation_id = "show_session",
     responses(
         (
             status = 200, description = "The session", body = Session,
@@ -134,7 +132,7 @@ pub async fn create(
         NotRead,
     ),
 )]
-pub async fn show(ask: Ask) -> Answer {
+pub async fn show_session(ask: Ask) -> Answer {
     let session = ask.act(async |_, caller| {
         Ok(Session {
             name: caller.account.name.clone(),
@@ -150,7 +148,6 @@ pub async fn show(ask: Ask) -> Answer {
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/session",
-    operation_id = "sign_out",
     responses(
         (
             status = 200, description = "Signed out", body = SignedOut,
@@ -159,7 +156,7 @@ pub async fn show(ask: Ask) -> Answer {
         NotSignedOut,
     ),
 )]
-pub async fn delete(ask: Ask) -> Answer {
+pub async fn sign_out(ask: Ask) -> Answer {
     let no_session = ask.app_state.cookies.no_session();
     ask.act(async |console, caller| console.sign_out(&caller.token).await).await?;
     Ok(HttpResponse::Ok().cookie(no_session).json(SignedOut { signed_out: true }))
@@ -171,14 +168,13 @@ pub async fn delete(ask: Ask) -> Answer {
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/sessions",
-    operation_id = "sign_out_everywhere",
     params(AccountQuery),
     responses(
         (status = 200, description = "Their next requests are answered `signed-out`", body = SignedOutEverywhere),
         NotDoneToOne,
     ),
 )]
-pub async fn delete_all(ask: Ask) -> Answer {
+pub async fn sign_out_everywhere(ask: Ask) -> Answer {
     ask.answer(async |console, caller| {
         let account = caller.query::<AccountQuery>()?.account;
         let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;

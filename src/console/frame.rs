@@ -238,17 +238,4 @@ mod tests {
             assert!(!is_own(other), "{other}");
         }
     }
-
-    #[test]
-    fn no_answer_is_kept_framed_or_allowed_anything_inline() {
-        let response = to_sign_in("/admin/sales?q=a&b");
-        let header =
-            |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        assert_eq!(response.status(), StatusCode::SEE_OTHER);
-        assert_eq!(header("Location"), "/admin/sign-in?then=%2Fadmin%2Fsales%3Fq%3Da%26b");
-        assert_eq!(header("Cache-Control"), "no-store");
-        assert_eq!(header("Referrer-Policy"), "same-origin");
-        let policy = header("Content-Security-Policy");
-        assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
-    }
 }

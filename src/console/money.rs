@@ -19,6 +19,7 @@ struct PaymentsPage {
     tab: &'static str,
     list: MoneyPage,
     conflicts: ConflictPage,
+    statuses: Vec<&'static str>,
     /// The status whose payments are shown.
     chosen: Option<String>,
     /// The address of the next page.
@@ -31,28 +32,9 @@ struct RefundsPage {
     frame: Frame,
     tab: &'static str,
     list: MoneyPage,
+    statuses: Vec<&'static str>,
     chosen: Option<String>,
     next: Option<String>,
-}
-
-impl PaymentsPage {
-    fn statuses(&self) -> impl Iterator<Item = &'static str> {
-        PaymentStatus::iter().map(<&'static str>::from)
-    }
-
-    fn is_chosen(&self, status: &str) -> bool {
-        self.chosen.as_deref() == Some(status)
-    }
-}
-
-impl RefundsPage {
-    fn statuses(&self) -> impl Iterator<Item = &'static str> {
-        RefundStatus::iter().map(<&'static str>::from)
-    }
-
-    fn is_chosen(&self, status: &str) -> bool {
-        self.chosen.as_deref() == Some(status)
-    }
 }
 
 /// The amount of a payment or refund, in its own currency.
@@ -71,7 +53,8 @@ pub async fn payments(ask: Ask) -> HttpResponse {
         };
         let chosen = given(&query.status).map(str::to_owned);
         let next = list.next.map(|last| address("/admin/payments", &[("status", &query.status)], Some(&last)));
-        Ok(PaymentsPage { frame, tab: "payments", list, conflicts, chosen, next })
+        let statuses = PaymentStatus::iter().map(Into::into).collect();
+        Ok(PaymentsPage { frame, tab: "payments", list, conflicts, statuses, chosen, next })
     })
     .await
 }
@@ -82,7 +65,8 @@ pub async fn refunds(ask: Ask) -> HttpResponse {
         let list = console.refunds(&caller.account, &query).await?;
         let chosen = given(&query.status).map(str::to_owned);
         let next = list.next.map(|last| address("/admin/refunds", &[("status", &query.status)], Some(&last)));
-        Ok(RefundsPage { frame, tab: "refunds", list, chosen, next })
+        let statuses = RefundStatus::iter().map(Into::into).collect();
+        Ok(RefundsPage { frame, tab: "refunds", list, statuses, chosen, next })
     })
     .await
 }

@@ -19,6 +19,9 @@ use crate::http::Ask;
 struct OrdersPage {
     frame: Frame,
     query: OrderQuery,
+    statuses: Vec<&'static str>,
+    /// The status that is searched for.
+    chosen: Option<String>,
     orders: Vec<OwnedOrder>,
     /// Purchases without an order are missing, because reading them took too long.
     lacks_accepted: bool,
@@ -31,14 +34,6 @@ struct OrdersPage {
 }
 
 impl OrdersPage {
-    fn statuses(&self) -> impl Iterator<Item = &'static str> {
-        OrderStatus::VARIANTS.iter().map(|status| status.as_str())
-    }
-
-    fn is_chosen(&self, status: &str) -> bool {
-        given(&self.query.status) == Some(status)
-    }
-
     fn text<'a>(&self, parameter: &'a Option<String>) -> &'a str {
         given(parameter).unwrap_or_default()
     }
@@ -89,7 +84,9 @@ async fn found(
     let may_export = frame.may_operate && wrong.is_none() && given(&query.order).is_none();
     let export = may_export.then(|| address("/api/v1/admin/orders.csv", &conditions, None));
     let FoundOrders { orders, lacks_accepted, .. } = found;
-    Ok(OrdersPage { frame, query, orders, lacks_accepted, next, export, wrong })
+    let chosen = given(&query.status).map(str::to_owned);
+    let statuses = OrderStatus::VARIANTS.iter().map(|status| status.as_str()).collect();
+    Ok(OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong })
 }
 
 pub async fn order(ask: Ask) -> HttpResponse {
@@ -130,12 +127,12 @@ mod tests {
         let next = address("/admin/orders", &conditions, Some(&Uuid::nil()));
         assert_eq!(next, "/admin/orders?sale=7&before=00000000-0000-0000-0000-000000000000");
         assert_eq!(address("/admin/orders", &[("sale", &None)], None), "/admin/orders");
-        let query =
-            OrderQuery { user: Some("\"><script>".into()), status: Some("paid".into()), ..OrderQuery::default() };
+        let query = OrderQuery { user: Some("\"><script>".into()), ..OrderQuery::default() };
+        let (statuses, chosen) = (vec!["paid"], Some("paid".to_owned()));
         let orders = vec![owned(OrderStatus::Paid)];
         let (next, wrong) = (Some(next), Some("The user is wrong.".to_owned()));
         let (frame, export, lacks_accepted) = (Frame::of_admin("orders"), None, true);
-        let page = OrdersPage { frame, query, orders, lacks_accepted, next, export, wrong };
+        let page = OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong };
         let page = page.render().unwrap();
         assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
         assert!(page.contains("<option value=\"paid\" selected>") && page.contains("role=\"alert\""), "{page}");

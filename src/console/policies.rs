@@ -54,17 +54,27 @@ fn rights(account: &Account, app: &Name) -> &'static str {
     }
 }
 
-#[derive(Deserialize)]
-struct ListQuery {
-    #[serde(default)]
+/// Which application is shown, and which policy of it is to be made, by which algorithm.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Query {
     app: String,
+    name: String,
+    algorithm: Option<String>,
+}
+
+impl Query {
+    fn algorithm(&self) -> Result<Option<AlgorithmKind>, Invalid> {
+        let kind = self.algorithm.as_deref().map(str::parse::<AlgorithmKind>).transpose();
+        kind.map_err(|_| Invalid::new("algorithm", "must be one of those that the page offers"))
+    }
 }
 
 /// The policies that the account sees, by application.
 pub async fn list(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let account = &caller.account;
-        let query: ListQuery = caller.query()?;
+        let query: Query = caller.query()?;
         let only = (!query.app.is_empty()).then(|| Name::parse(&query.app, "app")).transpose()?;
         let policies = console.policies(account, only.as_ref()).await?;
         let apps = console.apps(account).await?.into_iter().map(|app| app.name);
@@ -95,33 +105,27 @@ struct PolicyPage {
     hour: Option<Hour>,
     /// The form, for those who may use it, and this page with each algorithm.
     form: Option<Form>,
-    algorithms: Vec<AlgorithmLink>,
+    algorithms: Vec<(&'static str, String)>,
     /// Whether the policy limits purchases, which takes one algorithm only.
     limits_purchases: bool,
 }
 
-struct AlgorithmLink {
-    name: &'static str,
-    address: String,
-}
-
-/// This page with each algorithm. `address` ends with a question mark, or with a parameter and an ampersand.
-fn algorithms(address: &str) -> Vec<AlgorithmLink> {
-    let link = |kind: &AlgorithmKind| AlgorithmLink {
-        name: kind.as_str(),
-        address: format!("{address}algorithm={}", kind.as_str()),
-    };
-    AlgorithmKind::ALL.iter().map(link).collect()
-}
-
-fn algorithm(text: Option<&str>) -> Result<Option<AlgorithmKind>, Invalid> {
-    let kind = text.map(str::parse::<AlgorithmKind>).transpose();
-    kind.map_err(|_| Invalid::new("algorithm", "must be one of those that the page offers"))
-}
-
-#[derive(Deserialize)]
-struct FormQuery {
-    algorithm: Option<String>,
+impl PolicyPage {
+    /// The page with the form of an algorithm. `here` is its address; it ends with a question mark, or with a parameter and an ampersand.
+    fn new(frame: Frame, [app, name]: [&Name; 2], form: Option<Form>, here: &str) -> Self {
+        let algorithms = AlgorithmKind::ALL.iter().map(|kind| kind.as_str());
+        Self {
+            frame,
+            existing: None,
+            moves_at: None,
+            hour: None,
+            form,
+            algorithms: algorithms.map(|kind| (kind, format!("{here}algorithm={kind}"))).collect(),
+            limits_purchases: app.as_str() == HOUSE_APP,
+            app: app.to_string(),
+            name: name.to_string(),
+        }
+    }
 }
 
 /// A policy: its terms, its last hour, and the form that changes it.
@@ -129,20 +133,15 @@ pub async fn show(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let (app, name) = (Name::parse(caller.part("app"), "app")?, Name::parse(caller.part("name"), "name")?);
         let (visible, shown, minutes) = console.policy(&caller.account, &app, &name).await?;
-        let query: FormQuery = caller.query()?;
         let policy = &visible.policy;
-        let kind = algorithm(query.algorithm.as_deref())?.unwrap_or(policy.terms.algorithm.kind());
-        let form = Form::new(kind, &policy.terms.apps, Some(policy));
+        let kind = caller.query::<Query>()?.algorithm()?.unwrap_or(policy.terms.algorithm.kind());
+        let form = visible.may_change.then(|| Form::new(kind, &policy.terms.apps, Some(policy)));
+        let here = format!("/admin/policies/{app}/{name}?");
         Ok(PolicyPage {
-            frame,
             moves_at: policy.terms.range.and_then(|_| threshold(&policy.algorithm)),
             hour: Some(Hour::new(shown, &minutes)),
-            form: visible.may_change.then_some(form),
             existing: Some(visible),
-            algorithms: algorithms(&format!("/admin/policies/{app}/{name}?")),
-            limits_purchases: app.as_str() == HOUSE_APP,
-            app: app.to_string(),
-            name: name.to_string(),
+            ..PolicyPage::new(frame, [&app, &name], form, &here)
         })
     })
     .await
@@ -152,31 +151,18 @@ pub async fn show(ask: Ask) -> HttpResponse {
 #[template(path = "console/policy-new.html")]
 struct NewPolicyPage {
     frame: Frame,
-    /// Applications whose policies the account may change.
-    apps: Vec<AppChoice>,
+    /// Applications whose policies the account may change, and which of them is chosen.
+    apps: Vec<(Name, bool)>,
     algorithms: Vec<&'static str>,
-}
-
-struct AppChoice {
-    name: String,
-    selected: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NewQuery {
-    app: String,
-    name: String,
-    algorithm: Option<String>,
 }
 
 /// The first step to a new policy: its application, name and algorithm.
 pub async fn plan(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
-        let query: NewQuery = caller.query()?;
+        let query: Query = caller.query()?;
         let apps = console.apps(&caller.account).await?.into_iter().map(|app| app.name);
         let apps = apps.filter(|app| caller.account.may_change(std::slice::from_ref(app)).is_ok());
-        let apps = apps.map(|app| AppChoice { name: app.to_string(), selected: app.as_str() == query.app });
+        let apps = apps.map(|app| (app.clone(), app.as_str() == query.app));
         let algorithms = AlgorithmKind::ALL.iter().map(|kind| kind.as_str()).collect();
         Ok(NewPolicyPage { frame, apps: apps.collect(), algorithms })
     })
@@ -186,7 +172,7 @@ pub async fn plan(ask: Ask) -> HttpResponse {
 /// The second step to a new policy: the form of its algorithm.
 pub async fn draft(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
-        let query: NewQuery = caller.query()?;
+        let query: Query = caller.query()?;
         let (app, name) = (Name::parse(&query.app, "app")?, Name::parse(&query.name, "name")?);
         // An application that is hidden, and one that does not exist, are answered alike.
         let taken = console.policies(&caller.account, Some(&app)).await?;
@@ -194,77 +180,10 @@ pub async fn draft(ask: Ask) -> HttpResponse {
         if taken.iter().any(|visible| visible.policy.terms.name == name) {
             return Err(Invalid::new("name", "is taken: the application has a policy of this name already").into());
         }
-        let kind = algorithm(query.algorithm.as_deref())?.unwrap_or(AlgorithmKind::FixedWindow);
-        Ok(PolicyPage {
-            frame,
-            existing: None,
-            moves_at: None,
-            hour: None,
-            form: Some(Form::new(kind, std::slice::from_ref(&app), None)),
-            algorithms: algorithms(&format!("/admin/policies/draft?app={app}&name={name}&")),
-            limits_purchases: app.as_str() == HOUSE_APP,
-            app: app.to_string(),
-            name: name.to_string(),
-        })
+        let kind = query.algorithm()?.unwrap_or(AlgorithmKind::FixedWindow);
+        let form = Form::new(kind, std::slice::from_ref(&app), None);
+        let here = format!("/admin/policies/draft?app={app}&name={name}&");
+        Ok(PolicyPage::new(frame, [&app, &name], Some(form), &here))
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::domain::limiter::{Algorithm, Parameters};
-    use crate::domain::policy::{Excess, NewPolicy, Policy, WhenDown};
-
-    fn policy() -> VisiblePolicy {
-        let parameters =
-            Parameters { rate: Some(5), capacity: Some(10), window_ms: Some(1000), ..Parameters::default() };
-        let name = |text| Name::parse(text, "name").unwrap();
-        let terms = NewPolicy {
-            name: name("login"),
-            apps: vec![name("shop"), name("bank")],
-            key: "user".to_owned(),
-            spread: true,
-            algorithm: Algorithm::new(AlgorithmKind::TokenBucket, &parameters).unwrap(),
-            range: None,
-            excess: Excess::Reject,
-            when_down: WhenDown::Local,
-            breaker: None,
-        };
-        let policy = Policy::planned(terms).unwrap();
-        VisiblePolicy { policy, apps: vec![name("shop")], may_change: true, warnings: vec!["<b>low</b>".to_owned()] }
-    }
-
-    fn policy_page(visible: &VisiblePolicy, kind: AlgorithmKind) -> String {
-        let (app, terms) = (Name::parse("shop", "app").unwrap(), &visible.policy.terms);
-        let page = PolicyPage {
-            frame: Frame::of_admin("policies"),
-            app: app.to_string(),
-            name: terms.name.to_string(),
-            existing: Some(visible.clone()),
-            moves_at: Some(7),
-            hour: None,
-            form: Some(Form::new(kind, &terms.apps, Some(&visible.policy))),
-            algorithms: algorithms("/admin/policies/shop/login?"),
-            limits_purchases: false,
-        };
-        page.render().unwrap()
-    }
-
-    #[test]
-    fn the_form_of_each_algorithm_has_its_parameters_and_no_others() {
-        let visible = policy();
-        for kind in AlgorithmKind::ALL {
-            let page = policy_page(&visible, *kind);
-            for (name, bounds) in kind.bounds() {
-                let used = bounds != crate::domain::limiter::ParameterBounds::Unused;
-                assert_eq!(page.contains(&format!("name=\"{name}\"")), used, "{name} of {kind:?}");
-            }
-            assert!(page.contains(&format!("name=\"algorithm\" value=\"{}\"", kind.as_str())), "{kind:?}");
-        }
-        let own = policy_page(&visible, AlgorithmKind::TokenBucket);
-        for shown in ["value=\"10\"", "shop\nbank", "data-method=\"DELETE\"", "policies/login/preview", "others"] {
-            assert!(own.contains(shown), "{shown}: {own}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::frame::{Frame, page};
+use super::products;
 use crate::admin::paging::{cut, given};
 use crate::domain::sale::Product;
 use crate::http::Ask;
@@ -25,47 +26,20 @@ struct Filter {
 #[template(path = "console/products.html")]
 struct ProductsPage {
     frame: Frame,
-    rows: Vec<ProductRow>,
+    rows: Vec<Product>,
     q: String,
     edited: Option<Edited>,
     /// The address of the next page.
     more: Option<String>,
 }
 
-/// A product as the list shows it.
-struct ProductRow {
-    name: String,
-    description: String,
-    picture: Option<PictureView>,
-    /// The name as addresses have it.
-    encoded: String,
-}
-
-struct PictureView {
-    path: String,
-    width: u32,
-    height: u32,
-    alt: String,
-}
-
 /// The product that is to be changed, or made under this name.
 struct Edited {
     is_new: bool,
-    product: ProductRow,
+    product: Product,
 }
 
-impl From<Product> for ProductRow {
-    fn from(product: Product) -> Self {
-        let picture = product.picture.map(|picture| PictureView {
-            path: picture.small_path(),
-            width: picture.small.width,
-            height: picture.small.height,
-            alt: picture.alt,
-        });
-        Self { encoded: encoded(&product.name), name: product.name, description: product.description, picture }
-    }
-}
-
+/// A name as addresses have it.
 fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
@@ -82,12 +56,12 @@ pub async fn list(ask: Ask) -> HttpResponse {
                 let found = console.product_named(&caller.account, name).await?;
                 let is_new = found.is_none();
                 let empty = Product { id: 0, name: name.to_owned(), description: String::new(), picture: None };
-                Some(Edited { is_new, product: found.unwrap_or(empty).into() })
+                Some(Edited { is_new, product: found.unwrap_or(empty) })
             }
         };
         let q = q.unwrap_or_default().to_owned();
         let more = last.map(|last| format!("/admin/products?q={}&after={last}", encoded(&q)));
-        Ok(ProductsPage { frame, rows: products.into_iter().map(ProductRow::from).collect(), q, edited, more })
+        Ok(ProductsPage { frame, rows: products, q, edited, more })
     })
     .await
 }
@@ -102,9 +76,9 @@ mod tests {
             |name: &str| Product { id: 1, name: name.to_owned(), description: "<b>".to_owned(), picture: None };
         let page = ProductsPage {
             frame: Frame::of_admin("sales"),
-            rows: vec![product("50% off / {x}").into()],
+            rows: vec![product("50% off / {x}")],
             q: String::new(),
-            edited: Some(Edited { is_new: false, product: product("50% off / {x}").into() }),
+            edited: Some(Edited { is_new: false, product: product("50% off / {x}") }),
             more: None,
         };
         let page = page.render().unwrap();

@@ -60,12 +60,12 @@ async fn assert_text_on_every_page(system: &System, root: &Person) {
     let mut shown = BTreeSet::new();
     for rule in RULES.iter().filter(|rule| rule.is_page()) {
         let (status, page) = rule.answer(system, Some(root)).await;
-        assert_eq!(status, 200, "{}", rule.address);
+        assert_eq!(status, 200, "{}", rule.address());
         for wrong in ["<script>alert", "<b id=x>", "\"'>", "\u{1b}"] {
-            assert!(!page.contains(wrong), "{wrong} in {}: {page}", rule.address);
+            assert!(!page.contains(wrong), "{wrong} in {}: {page}", rule.address());
         }
         if page.contains("&#60;script&#62;alert") {
-            shown.insert(rule.address);
+            shown.insert(rule.address());
         }
     }
     // The escaped text is there.

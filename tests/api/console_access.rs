@@ -1,6 +1,7 @@
 //! The console's part for policies, applications and the audit log: the preview of a change, filters, and the runbooks.
 
 use seckill::domain::account::AccountRole;
+use seckill::domain::limiter::{AlgorithmKind, ParameterBounds};
 use seckill::domain::policy::{NewPolicy, Role};
 use serde_json::{Value, json};
 
@@ -104,18 +105,14 @@ async fn a_policy_is_shown_to_viewers_and_changed_by_owners() {
         assert_eq!(policy.contains("data-method=\"PUT\""), may, "{policy}");
         assert_eq!(policy.contains("policies/p?app=viewed\" data-method=\"DELETE\""), may, "{policy}");
     }
-    for (algorithm, field) in [
-        ("fixed-window", "limit"),
-        ("sliding-log", "window_ms"),
-        ("sliding-counter", "limit"),
-        ("token-bucket", "capacity"),
-        ("leaky-bucket", "rate"),
-        ("concurrency", "lease_ms"),
-    ] {
+    for kind in AlgorithmKind::ALL {
         for address in ["/admin/policies/viewed/p?", "/admin/policies/draft?app=viewed&name=new&"] {
-            let (status, form) = owner.page(&format!("{address}algorithm={algorithm}")).await;
-            assert_eq!(status, 200, "{address} {algorithm}");
-            assert!(form.contains(&format!("name=\"{field}\"")), "{address} {algorithm}: {form}");
+            let (status, form) = owner.page(&format!("{address}algorithm={}", kind.as_str())).await;
+            assert_eq!(status, 200, "{address} {kind:?}");
+            for (name, bounds) in kind.bounds() {
+                let used = bounds != ParameterBounds::Unused;
+                assert_eq!(form.contains(&format!("name=\"{name}\"")), used, "{name} of {kind:?}: {form}");
+            }
         }
     }
     for (address, status) in [

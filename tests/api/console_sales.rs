@@ -37,6 +37,11 @@ async fn log_of(system: &System, sale: i64) -> Vec<(String, String)> {
     sqlx::query_as(lines).bind(format!("sale {sale}")).fetch_all(&system.sql).await.unwrap()
 }
 
+/// What a page has that offers to remove a sale.
+pub fn removal(sale: i64) -> String {
+    format!("data-api=\"/api/v1/admin/sales/{sale}\" data-method=\"DELETE\"")
+}
+
 fn plan(product: &str, more: Value) -> Option<Value> {
     let mut plan = json!({ "product": product, "price_cents": 100, "stock": 2 });
     plan.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -136,6 +141,7 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     assert_eq!((&details["keep_refunded"], &wave["due_at_ms"]), (&json!(true), &json!(starts_at_ms + 60_000)));
     assert!(wave["released_at_ms"].is_null() && wave["planned"] == json!(true), "{wave}");
 
+    assert!(root.page(&format!("/admin/sales/{id}")).await.1.contains(&removal(id)), "the page offers it");
     assert_eq!(root.call("DELETE", &format!("sales/{id}"), None).await.status, 200);
     for path in [format!("sales/{id}"), format!("sales/{id}/live"), format!("sales/{id}/lapsed-holds")] {
         assert_eq!(root.call("GET", &path, None).await.code(), "404 not-found", "{path}");
@@ -637,6 +643,7 @@ async fn the_pages_show_a_sale_without_its_keys() {
         let (status, text) = max.page(&path).await;
         assert!(status == 200 && text.contains(word), "{path}: {status} {text}");
         assert!(!text.contains(&sale.key) && !text.contains(&sale.waiting_key), "{path} shows a key");
+        assert!(!text.contains(&removal(sale.id.get())), "{path} offers to remove a sale with orders");
     }
     assert_eq!(max.page("/admin/sales/999999").await.0, 404);
     system.finish().await;

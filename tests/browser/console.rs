@@ -57,6 +57,13 @@ pub fn shows(text: &str) -> String {
     format!("document.querySelector('main').innerText.includes({text:?})")
 }
 
+/// A shop with its people, and a browser.
+pub async fn console(settings: &[(&str, &str)]) -> (Shop, Page) {
+    let shop = Shop::open_with(settings).await;
+    shop.people().await;
+    (shop, Page::open().await)
+}
+
 impl Shop {
     /// Creates the account of each role, with `PASSWORD`.
     pub async fn people(&self) {

@@ -2,18 +2,14 @@
 
 use seckill_harness::eventually;
 
-use crate::chromium::Page;
-use crate::console::{form, shows};
+use crate::console::{console, form, shows};
 use crate::day::IMPATIENT;
 use crate::page::shown;
-use crate::shop::Shop;
 
 /// An alarm leads to its runbook. The parked message is sent again when the cause is gone, and the alarm clears.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_message_is_sent_again() {
-    let shop = Shop::open_with(&IMPATIENT).await;
-    shop.people().await;
-    let page = Page::open().await;
+    let (shop, page) = console(&IMPATIENT).await;
     let sale = shop.sale(&["--stock", "5"]).await;
     let order = shop.park(&sale).await;
     page.sign_in_at(&shop, "max", "/admin/alarms").await;
@@ -42,9 +38,7 @@ async fn a_parked_message_is_sent_again() {
 /// A manager finds a buyer's order, exports the list as a file, and refunds the order with a reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_found_exported_and_refunded() {
-    let shop = Shop::open().await;
-    shop.people().await;
-    let page = Page::open().await;
+    let (shop, page) = console(&[]).await;
     let sale = shop.sale(&["--stock", "5"]).await;
     for user in ["ann", "bob"] {
         let order = shop.order_of(&sale, user).await;
@@ -85,9 +79,7 @@ async fn an_order_is_found_exported_and_refunded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outflow_is_paused_and_resumed() {
-    let shop = Shop::open().await;
-    shop.people().await;
-    let page = Page::open().await;
+    let (shop, page) = console(&[]).await;
     shop.command(&["outflow", "create", "letters", "--rate", "1", "--target", "http://127.0.0.1:9/"]).await;
     page.sign_in_at(&shop, "max", "/admin/outflows").await;
     let row = "document.getElementById('change-letters').closest('tr').innerText";

@@ -3,21 +3,14 @@
 use serde_json::json;
 
 use crate::chromium::Page;
-use crate::console::{PASSWORD, SIGN_IN, SIGN_OUT, at, form, shows, told};
+use crate::console::{PASSWORD, SIGN_IN, SIGN_OUT, at, console, form, shows, told};
 use crate::input::{ENTER, TAB};
-use crate::shop::Shop;
-
-async fn console() -> (Shop, Page) {
-    let shop = Shop::open().await;
-    shop.people().await;
-    (shop, Page::open().await)
-}
 
 /// A wrong password, typed by keyboard alone, is refused with a message for screen readers. The right one leads to the requested page.
 /// After signing out, the browser's back button shows nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn people_sign_in_and_out() {
-    let (shop, page) = console().await;
+    let (shop, page) = console(&[]).await;
     page.open_console(&shop, "/admin/accounts").await;
     page.wait(&at("/admin/sign-in")).await;
     page.screenshot("console-sign-in").await;
@@ -47,7 +40,7 @@ async fn people_sign_in_and_out() {
 /// changed meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_ends_in_the_middle_of_a_form_leads_back_to_it() {
-    let (shop, page) = console().await;
+    let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "root", "/admin/accounts").await;
     let new = form("accounts");
     let fill = async || {
@@ -72,7 +65,7 @@ async fn a_session_that_ends_in_the_middle_of_a_form_leads_back_to_it() {
 /// An admin creates an account, changes its role, and disables it: only after a question, and then the account cannot sign in.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_is_made_changed_and_disabled() {
-    let (shop, page) = console().await;
+    let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "root", "/admin/accounts").await;
     let new = form("accounts");
     page.type_over(&format!("{new} [name=name]"), "nina").await;
@@ -105,7 +98,7 @@ async fn an_account_is_made_changed_and_disabled() {
 /// contradiction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_is_made_previewed_and_changed() {
-    let (shop, page) = console().await;
+    let (shop, page) = console(&[]).await;
     shop.limits().await;
     page.sign_in_at(&shop, "max", "/admin/policies").await;
     page.wait(&shows("for everybody together is less than each gives to one user")).await;
@@ -138,7 +131,7 @@ async fn a_policy_is_made_previewed_and_changed() {
 /// valid for the chosen time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_applications_token_is_shown_once() {
-    let (shop, page) = console().await;
+    let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "root", "/admin/apps").await;
     let new = form("apps");
     page.type_over(&format!("{new} [name=name]"), "robots").await;
@@ -176,7 +169,7 @@ async fn token(page: &Page, form: &str) -> String {
 /// The audit log shows actors, actions and refusals. Its filters, and the links in its lines, show only the matching lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_log_is_filtered() {
-    let (shop, page) = console().await;
+    let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "vic", "/admin").await;
     // A viewer's refused attempt is a line.
     page.open_console(&shop, "/admin/accounts").await;

@@ -3,16 +3,12 @@
 use seckill_harness::eventually;
 use serde_json::json;
 
-use crate::chromium::Page;
-use crate::console::{form, phase, shows};
-use crate::shop::Shop;
+use crate::console::{console, form, phase, shows};
 
 /// Waves are planned as rows of the form. A sale without purchases is removed: its page for buyers is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_with_waves_is_planned_and_removed() {
-    let shop = Shop::open().await;
-    shop.people().await;
-    let page = Page::open().await;
+    let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "max", "/admin/sales/new").await;
     let new = form("sales");
     for (field, text) in [("product", "Lamp"), ("price_cents", "2500"), ("stock", "30")] {
@@ -51,9 +47,7 @@ async fn a_sale_with_waves_is_planned_and_removed() {
 /// A product gets its description in the console, and buyers read it. A file that is no picture is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_product_is_described() {
-    let shop = Shop::open().await;
-    shop.people().await;
-    let page = Page::open().await;
+    let (shop, page) = console(&[]).await;
     let sale = shop.sale(&["--stock", "5"]).await;
     page.sign_in_at(&shop, "max", "/admin/products").await;
     page.leave("main a[href='/admin/products?name=Phone']").await;

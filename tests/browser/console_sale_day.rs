@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::buyer::{GREY, LIVE, says};
 use crate::chromium::Page;
-use crate::console::{form, phase, shows};
+use crate::console::{console, form, phase, shows};
 use crate::input::{ENTER, TAB};
 use crate::shop::Shop;
 
@@ -138,9 +138,7 @@ async fn assert_figures_add_up(page: &Page, total: i64) {
 /// and closes it. A buyer's open page follows each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_from_its_plan_to_its_end() {
-    let shop = Shop::open_with(&SETTINGS).await;
-    shop.people().await;
-    let page = Page::open().await;
+    let (shop, page) = console(&SETTINGS).await;
     page.sign_in_at(&shop, "max", "/admin/sales").await;
     let sale = plan(&shop, &page).await;
     page.wait(&format!("{} || {}", phase("scheduled"), phase("open"))).await;
