@@ -36,7 +36,7 @@ impl AttemptLimit {
 /// The limits on attempts to sign in.
 pub(super) struct AttemptLimits {
     limiter: Limiter,
-    /// Known browsers are as many as have signed in: strangers who fill the budget keep none of them out.
+    /// Without a budget of keys: each known browser has signed in before. Strangers who fill the budget keep no known browser out.
     of_devices: Limiter,
     at_address: AttemptLimit,
     address: AttemptLimit,

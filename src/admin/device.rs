@@ -1,5 +1,5 @@
 //! The token by which a browser is known again that has signed in to an account. It gives no right but one: its attempts to
-//! sign in are counted apart from those of strangers. (OWASP, "Slow Down Online Guessing Attacks with Device Cookies".)
+//! sign in are counted apart from attempts of strangers. (OWASP, "Slow Down Online Guessing Attacks with Device Cookies".)
 
 use crate::domain::account::AccountName;
 

@@ -45,7 +45,7 @@ impl Console {
         Ok(self.ledger.audit_log(&filter.check()?).await?)
     }
 
-    /// The newest alarms, open ones first. Only admins see those that name an application, and kinds that only a newer
+    /// The newest alarms, open ones first. Only admins see alarms that name an application, and kinds that only a newer
     /// version knows: they may name one.
     pub async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
         let alarms = match account.is_admin() {

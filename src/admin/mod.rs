@@ -158,7 +158,7 @@ pub enum WrongTerms {
 }
 
 impl Console {
-    /// Takes as long as one sign-in, because it computes the hash that unknown names are compared with. `secret` is the same
+    /// Takes the time of one sign-in: it computes the hash that unknown names are compared with. `secret` is the same
     /// at all instances.
     pub fn new(
         stores: Stores,
@@ -187,25 +187,16 @@ impl Console {
 }
 
 /// Refuses all but admins.
-///
-/// # Errors
-/// `Denied`.
 pub fn admins_only(account: &Account) -> Result<(), AdminError> {
     if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
 
 /// Refuses accounts that may not learn who buyers are.
-///
-/// # Errors
-/// `Denied`.
 pub fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
     if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
 
 /// Refuses accounts that may not run sales.
-///
-/// # Errors
-/// `Denied`.
 pub fn operators_only(account: &Account) -> Result<(), AdminError> {
     if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

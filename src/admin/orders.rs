@@ -1,4 +1,4 @@
-//! Orders: searching, exporting and refunding them. All who are signed in see orders; whose they are, what moves money, and what takes
+//! Orders: searching, exporting and refunding them. All accounts see orders; their buyers, and all that moves money or takes
 //! all orders away is for operators.
 
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Export {
 }
 
 impl Console {
-    /// A page of orders, newest first. An account that may not see buyers can search for one that it knows.
+    /// A page of orders, newest first. An account that may not see buyers can search for a known buyer.
     pub async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
         let search = query.search()?;
         let mut found = match query.order()? {
@@ -107,7 +107,7 @@ impl Console {
         Ok(found)
     }
 
-    /// An order with its history. What is about money and messages is for operators: others get an order without it.
+    /// An order with its history. Payments, refunds and messages are for operators: other accounts get an order without them.
     pub async fn order(&self, account: &Account, order: OrderId) -> Result<OrderDetails, AdminError> {
         let mut details = self.ledger.order_details(order).await?.ok_or(AdminError::Unknown("order"))?;
         if !account.may_operate() {
@@ -171,7 +171,7 @@ fn hide_buyers(account: &Account, orders: &mut [OwnedOrder]) {
     }
 }
 
-/// Whether an order that was asked for by its id is one of those that are searched.
+/// Whether an order, found by its id, fits the other conditions.
 fn fits(search: &OrderSearch, found: &OwnedOrder) -> bool {
     let order = &found.order;
     search.sale.is_none_or(|sale| sale == order.sale_id)

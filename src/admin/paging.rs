@@ -25,7 +25,7 @@ pub fn limit(text: &Option<String>) -> Result<i64, Invalid> {
 }
 
 impl Console {
-    /// Writes to the audit log that an account reads more than the first page of a list with what buyers have done. Nobody fills the
+    /// Writes to the audit log that an account reads beyond the first page of a list that names buyers. Nobody fills the
     /// log so: a minute has room for some lines of each account.
     pub(super) async fn record_pages(
         &self,

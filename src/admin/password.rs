@@ -43,7 +43,7 @@ pub struct HashingTerms {
     pub wait_max: Duration,
 }
 
-/// What a thread is to do.
+/// The work of a thread.
 struct Job {
     task: Task,
     /// A stranger's place in the line.

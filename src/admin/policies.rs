@@ -60,7 +60,7 @@ struct PreviewedMinute {
     changed: Refusals,
 }
 
-/// What is recorded of a policy, is recorded by the minute.
+/// Calls are recorded by the minute.
 const MINUTE_MS: i64 = 60_000;
 
 impl Console {
@@ -83,7 +83,7 @@ impl Console {
         Ok(visible.collect())
     }
 
-    /// The policy that an application has under a name, and what was recorded of it in the last hour, in minutes since
+    /// The policy that an application has under a name, and its calls of the last hour, in minutes since
     /// the epoch.
     pub async fn policy(
         &self,
@@ -106,7 +106,7 @@ impl Console {
         Ok(policy_changes::set(&self.ledger, policy, account).await?)
     }
 
-    /// Says what a change would have refused in the last hour, to those who may make the change. It changes nothing.
+    /// Replays the last hour under the terms of a change, for an account that may make the change. It changes nothing.
     pub async fn preview_policy(&self, account: &Account, policy: NewPolicy) -> Result<Preview, AdminError> {
         let policy = self.check_change(account, policy).await?;
         let all = self.ledger.policies(None).await?;
@@ -127,7 +127,7 @@ impl Console {
             Some(existing) => self.recorded(existing.id, replayed).await?,
             None => Vec::new(),
         };
-        // What was replayed before the hour only fills windows and buckets.
+        // Minutes before the hour only fill windows and buckets.
         let first = recorded.partition_point(|minute| minute.minute < shown.start);
         let changed = policy_preview::replay(&policy.algorithm, &recorded).split_off(first);
         let present =
@@ -230,7 +230,7 @@ impl Console {
         Ok(policy_changes::grant(&self.ledger, app, to, role, account.name.as_str()).await?)
     }
 
-    /// Refuses an application that the account does not see. To all but admins, it looks like one that does not exist.
+    /// Refuses an application that the account does not see. To all but admins, it looks as if it did not exist.
     async fn check_visible(&self, account: &Account, app: &Name) -> Result<(), AdminError> {
         if !account.sees(app) {
             return Err(AdminError::Denied(Denied::Hidden));

@@ -23,7 +23,7 @@ impl Console {
     /// Products by name, those whose name follows `after`; `text` is a part of the name.
     ///
     /// # Errors
-    /// `Denied` for those who do not run sales, `Invalid` for a text that no product's name can contain.
+    /// `Denied` for other accounts than operators, `Invalid` for a text that no product's name can contain.
     pub async fn products(
         &self,
         account: &Account,
@@ -52,7 +52,7 @@ impl Console {
         Ok(self.ledger.product_named(&named.name).await?)
     }
 
-    /// Makes a product, or changes what is given of it.
+    /// Makes a product, or changes the given parts of it.
     ///
     /// # Errors
     /// `Invalid`, and `Conflict` if a picture is described and there is none.
@@ -79,7 +79,7 @@ impl Console {
         Ok(())
     }
 
-    /// Sets a product's picture, which was drawn anew from a file. Makes the product where it is missing. The name describes the
+    /// Sets a product's picture, which was redrawn from a file. Makes the product where it is missing. The name describes the
     /// picture, because an earlier description would be of the earlier picture.
     pub async fn set_product_picture(
         &self,

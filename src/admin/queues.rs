@@ -1,4 +1,4 @@
-//! The outbox and the outflows: what waits, what is parked, sending it again, and how fast outflows send. For operators.
+//! The outbox and the outflows: their backlog, parked messages and items, sending these again, and the rate of outflows. For operators.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub struct ItemQuery {
     pub limit: Option<String>,
 }
 
-/// What the outbox has left to do, by kind, and a page of what is parked, newest first.
+/// The backlog of the outbox, by kind, and a page of parked messages, newest first.
 #[derive(Debug)]
 pub struct OutboxPage {
     pub figures: Vec<Backlog>,
@@ -155,7 +155,7 @@ impl Console {
         }
     }
 
-    /// Sends all parked items of an outflow again, likewise.
+    /// Sends all parked items of an outflow again, as far as the time allows.
     pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
         let outflows = self.ledger.outflow_figures().await?;

@@ -14,7 +14,7 @@ use crate::ledger::sales::live::REST_FACTOR;
 
 /// Sales whose counts are kept: more than are looked at in a minute.
 const SALES_MAX: usize = 64;
-/// How long a page waits for a count. One that takes longer goes on, and the page's next renewal finds it.
+/// A page waits this long for a count. A longer count goes on, and the page's next renewal finds it.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Counts of one kind, of the sales that were looked at last. One is read at a time.
@@ -36,7 +36,7 @@ impl<T: Send + Sync + 'static> Rested<T> {
     }
 
     /// A sale's count: the last one until PostgreSQL has rested from it, then a new one. `None` if it is not known and takes too long.
-    /// What `read` has begun is read to the end, however long the page waits, so that no connection is left in the middle of a statement.
+    /// `read` always runs to its end, even when the page waits no longer, so that no connection is left in the middle of a statement.
     pub(super) async fn of<F>(&self, sale: SaleId, read: impl FnOnce() -> F) -> Option<Arc<T>>
     where
         F: Future<Output = Option<T>> + Send + 'static,
@@ -78,7 +78,7 @@ impl<T: Send + Sync + 'static> Rested<T> {
     }
 }
 
-/// Keeps a count, in the place of the one that may be read again the soonest if there are too many.
+/// Keeps a count. If there are too many, it replaces the count that may be read again first.
 fn keep<T>(all: &mut HashMap<SaleId, Kept<T>>, sale: SaleId, count: Kept<T>) {
     if all.len() >= SALES_MAX
         && !all.contains_key(&sale)
@@ -107,7 +107,7 @@ mod tests {
         };
         // It rests for 9.5 s, longer than this test takes.
         let slow = Duration::from_millis(500);
-        // Where this thread is held up, the page has waited too long, and the next one finds what was read.
+        // If this thread is held up, the page waits too long, and the next page finds the count.
         let first = loop {
             if let Some(first) = counts.of(sale, || read(slow)).await {
                 break first;

@@ -121,7 +121,7 @@ impl PlanForm {
     }
 }
 
-/// What is wrong, named as the API names it.
+/// The wrong term, named as the API names it.
 fn as_the_api_names_it(wrong: Invalid) -> AdminError {
     let unworkable = |field, problem| AdminError::Unworkable(Invalid::new(field, problem));
     match wrong.field {

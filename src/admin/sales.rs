@@ -148,16 +148,13 @@ impl SaleQuery {
 }
 
 impl Console {
-    /// Sales, newest first, for everyone who is signed in. Each stands as it does by PostgreSQL's time.
+    /// Sales, newest first, for all accounts. Their phases are those of PostgreSQL's time.
     pub async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
         let (sales, now_ms) = (self.ledger.sale_figures(search).await?, self.ledger.now_ms().await?);
         Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())
     }
 
-    /// One sale, for everyone who is signed in.
-    ///
-    /// # Errors
-    /// `Unknown`.
+    /// One sale, for all accounts.
     pub async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
         let figures = self.ledger.sale_figures(&SaleSearch::one(sale)).await?.pop();
         let (figures, plan) = figures.zip(self.ledger.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
@@ -170,7 +167,7 @@ impl Console {
         })
     }
 
-    /// The sale's orders by status, and what is on its way, as they were counted last; `None` if counting takes too long.
+    /// The sale's orders by status, and its backlog, as they were counted last; `None` if counting takes too long.
     pub async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
         let ledger = self.ledger.clone();
         let count = async move {
@@ -200,9 +197,6 @@ impl Console {
     }
 
     /// Who let holds of a sale lapse, most first: by buyer, or by network address. `lapsed_holds_of_sale` has them.
-    ///
-    /// # Errors
-    /// `Denied`, `Unknown`.
     pub async fn lapsed_holds(
         &self,
         account: &Account,
@@ -267,8 +261,6 @@ impl Console {
         }
     }
 
-    /// # Errors
-    /// `Unknown` if there is no such sale.
     pub async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
         let found = self.ledger.epoch(sale).await?;
         found.map(|_| ()).ok_or(AdminError::Unknown("sale"))

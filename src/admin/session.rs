@@ -176,9 +176,6 @@ impl Console {
     }
 
     /// Opens a session if the password was right. An unknown name gets the same answer as a wrong password.
-    ///
-    /// # Errors
-    /// `WrongCredentials`.
     pub async fn sign_in(&self, checked: Checked) -> Result<SignedIn, AdminError> {
         let Checked { attempt: Attempt { name, source, device, .. }, password_hash, account_exists } = checked;
         let token = self.sessions.issue();

@@ -1,4 +1,4 @@
-//! The admin API, for people who are signed in (`http::caller`): what the console shows and changes. The document of the API adds to
+//! The admin API, for people who are signed in (`http::caller`): all that the console shows and changes. The document of the API adds to
 //! each address its tag and the session that it requires (`api::document`).
 
 pub mod accounts;
@@ -22,7 +22,7 @@ use crate::domain::policy::Name;
 use crate::http::Problem;
 use crate::http::codes::problems;
 
-/// What a handler answers.
+/// The answer of a handler.
 type Answer = Result<HttpResponse, Problem>;
 
 /// The name of an application, from a path or a body.

@@ -171,7 +171,8 @@ pub async fn set_policy(ask: Ask) -> Answer {
     responses((status = 200, description = "The replay", body = Preview), NotSet),
 )]
 pub async fn preview_policy(ask: Ask) -> Answer {
-    ask.answer_read(async |console, caller| console.preview_policy(&caller.account, described(caller)?).await).await
+    let ask = ask.that_reads();
+    ask.answer(async |console, caller| console.preview_policy(&caller.account, described(caller)?).await).await
 }
 
 /// Delete a policy

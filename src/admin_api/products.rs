@@ -1,4 +1,4 @@
-//! Products and their pictures, for those who run sales.
+//! Products and their pictures, for operators.
 
 use std::time::Duration;
 

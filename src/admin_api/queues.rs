@@ -1,4 +1,4 @@
-//! The outbox: what it has left to do, what is parked, and sending it again. For operators.
+//! The outbox: its backlog, parked messages, and sending these again. For operators.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

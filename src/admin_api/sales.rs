@@ -1,4 +1,4 @@
-//! Sales, for those who manage them and those who look.
+//! Sales: managers change them, all accounts see them.
 
 use actix_web::HttpResponse;
 use actix_web::http::header::LOCATION;

@@ -1,4 +1,4 @@
-//! `alarms`: shows what is wrong, and what was.
+//! `alarms`: shows open and cleared alarms.
 
 use super::arguments::ListArgs;
 use super::print::{self, Row};

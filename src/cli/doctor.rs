@@ -19,7 +19,7 @@ pub(super) struct DoctorArgs {
     timeout_ms: u64,
 }
 
-/// A row of the table shows the beginning of what was found; the advice above it shows all.
+/// A row of the table shows the beginning of a finding; the advice above it shows all.
 const FOUND_CHARS: usize = 100;
 
 impl DoctorArgs {
@@ -47,7 +47,7 @@ impl DoctorArgs {
     }
 }
 
-/// What a check that did not pass endangers, and what to change.
+/// The advice of a check that did not pass: the endangered guarantee, and the change to make.
 fn advice(check: &Check) -> Option<String> {
     let Check { name, verdict, found, endangers, fix, .. } = check;
     let fix = fix.as_ref()?;

@@ -1,4 +1,4 @@
-//! The program's commands: one file for each subcommand, with its arguments, what it does and what it prints.
+//! The program's commands: one file for each subcommand, with its arguments, its work and its output.
 #![warn(clippy::print_stdout)]
 
 mod admin;
@@ -122,7 +122,7 @@ impl Cli {
         ExitCode::from(if is_check { 2 } else { 1 })
     }
 
-    /// Whether what the command prints says what went wrong, so that the clients of the servers need not log it, too.
+    /// Whether the output of the command says which servers failed, so that their clients need not log it, too.
     pub fn reports_failures(&self) -> bool {
         matches!(self.program, Program::Service(Command::Doctor(_)))
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::arguments::Format;
 pub(super) use crate::admin::order_lines::time;
 
-/// A writer that discards what it is given once its reader has gone: `seckill orders | head` is no error.
+/// A writer that discards all bytes once its reader has gone: `seckill orders | head` is no error.
 struct UntilClosed<W>(W);
 
 impl<W: Write> Write for UntilClosed<W> {

@@ -61,7 +61,7 @@ pub(super) enum SaleCommand {
     },
 }
 
-/// By what lapsed holds are counted.
+/// Lapsed holds are counted by this.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum LapsedBy {
     /// The buyer who took them

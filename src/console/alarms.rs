@@ -1,10 +1,12 @@
-//! The alarms: what is wrong now, what was, and what to do about each.
+//! The alarms, open and cleared, and the runbooks.
 
 use actix_web::HttpResponse;
 use askama::Template;
+use askama::filters::Safe;
 
 use super::frame::{Frame, page};
 use super::show;
+use crate::admin::AdminError;
 use crate::admin::log::Alarm;
 use crate::http::Ask;
 use crate::runbooks;
@@ -37,28 +39,39 @@ pub async fn list(ask: Ask) -> HttpResponse {
     .await
 }
 
+#[derive(Template)]
+#[template(path = "console/runbook.html")]
+struct RunbookPage {
+    frame: Frame,
+    title: String,
+    is_list: bool,
+    text: Safe<String>,
+}
+
+/// A runbook, or the list of them where the address names none.
+pub async fn runbook(ask: Ask) -> HttpResponse {
+    page(ask, "alarms", async |_, caller, frame| {
+        let name = Some(caller.part("name")).filter(|name| !name.is_empty()).unwrap_or(runbooks::LIST);
+        let text = runbooks::text_of(name).ok_or(AdminError::Unknown("runbook"))?;
+        let heading = text.lines().next().unwrap_or_default();
+        let title = heading.trim_start_matches("# ").replace('`', "");
+        Ok(RunbookPage { frame, title, is_list: name == runbooks::LIST, text: runbooks::rendered(text) })
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::runbooks::{RUNBOOKS, rendered};
 
-    fn alarm(kind: &str, subject: &str, cleared_at_ms: Option<i64>) -> Alarm {
-        let (kind, subject) = (kind.to_owned(), subject.to_owned());
-        Alarm { id: 1, kind, subject, details: json!({ "rows": 3 }), raised_at_ms: 0, cleared_at_ms, runbook: None }
-    }
-
+    /// Every runbook fits into the console's frame.
     #[test]
-    fn an_open_alarm_says_what_to_do_and_a_cleared_one_links_it() {
-        let (open, cleared) = (
-            vec![alarm("parked", "group_placed", None), alarm("<b>new</b>", "x", None)],
-            vec![alarm("drift", "7", Some(5))],
-        );
-        let page = AlarmsPage { frame: Frame::of_admin("alarms"), open, cleared }.render().unwrap();
-        for shown in ["/admin/runbooks/parked", "/admin/runbooks/drift", "group_placed", "&#34;rows&#34;:3", "<li>"] {
-            assert!(page.contains(shown), "{shown}: {page}");
+    fn every_runbook_is_a_page() {
+        for (name, text) in RUNBOOKS {
+            let (frame, text) = (Frame::of_admin("alarms"), rendered(text));
+            let page = RunbookPage { frame, title: name.to_owned(), is_list: false, text };
+            assert!(page.render().unwrap().contains("</h2>"), "{name}");
         }
-        assert_eq!(page.matches("What to do").count(), 1, "none for a kind that only a newer version knows: {page}");
-        assert!(!page.contains("<b>"), "{page}");
     }
 }

@@ -86,7 +86,7 @@ mod tests {
         assert!(used >= 4);
     }
 
-    /// The policy of the pages allows nothing inline, so that what is inline would not work. And all text is escaped: no template takes
+    /// The policy of the pages allows nothing inline, so that inline code would not work. And all text is escaped: no template takes
     /// any for HTML.
     #[test]
     fn no_template_has_a_script_a_style_or_a_handler_of_its_own() {

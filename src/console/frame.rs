@@ -1,4 +1,4 @@
-//! What all pages of the console share: who may see a page, the frame around it, its headers, and the pages of those who may not
+//! Shared by all pages of the console: who may see a page, the frame around it, its headers, and the pages for accounts that may not
 //! see it, or for whom it is not there.
 
 use std::fmt::Display;
@@ -18,14 +18,14 @@ use crate::http::{Ask, Caller, Problem};
 
 /// The longest address that a person comes back to after signing in, in bytes.
 const THEN_MAX: usize = 1000;
-/// What the pages may load and call: their own files, and the API beside them. Nothing inline.
+/// The pages may load their own files and call the API of their host. Nothing inline.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                               connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// Who may see a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everyone who is signed in.
+    /// All accounts.
     Viewers,
     /// Admins and managers.
     Operators,
@@ -42,7 +42,7 @@ impl Access {
     }
 }
 
-/// What the frame around a page shows.
+/// The frame around a page.
 pub struct Frame {
     pub account: String,
     pub role: &'static str,
@@ -104,7 +104,7 @@ impl Frame {
     }
 }
 
-/// The page in the place of one that cannot be shown. It asks PostgreSQL nothing, because it is also shown when PostgreSQL is away.
+/// The page that says why another page cannot be shown. It asks PostgreSQL nothing, because it is also shown when PostgreSQL is away.
 #[derive(Template)]
 #[template(path = "console/problem.html")]
 struct ProblemPage<'a> {
@@ -117,7 +117,7 @@ struct ProblemPage<'a> {
 /// Renders a page for the account that is signed in, and to which the table of pages gives access. Others are sent to sign in and come back. A page that the account may not
 /// see, that is not there or that cannot be read now is answered 403, 404 or 503 with a page that says so.
 ///
-/// `make` reads what the page shows. It runs in the line of the admin API, where it stands in front of no purchase.
+/// `make` reads the content of the page. It runs in the line of the admin API, where it stands in front of no purchase.
 pub async fn page<T: Template + 'static>(
     ask: Ask,
     section: &'static str,
@@ -141,7 +141,7 @@ pub async fn page<T: Template + 'static>(
     }
 }
 
-/// The answer at addresses of the console where there is no page. Only those who are signed in learn that there is none.
+/// The answer at addresses of the console where there is no page. A stranger does not learn that there is none.
 pub async fn missing(ask: Ask) -> HttpResponse {
     page(ask, "overview", async |_, _, _| -> Result<NoPage, AdminError> { Err(AdminError::Unknown("page")) }).await
 }
@@ -151,7 +151,7 @@ pub async fn missing(ask: Ask) -> HttpResponse {
 #[template(source = "", ext = "html")]
 struct NoPage;
 
-/// An address with those of these conditions that say anything, and where the page before ended. The conditions were read, so their texts
+/// An address with all conditions that are not empty, and with the last entry of the page before. The conditions were read, so their texts
 /// have no character that an address must not have.
 pub fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Option<&dyn Display>) -> String {
     let conditions = conditions.iter().filter_map(|(name, text)| Some(format!("{name}={}", given(text)?)));
@@ -237,5 +237,12 @@ mod tests {
         for other in ["/admin/{csrf_token}", "/admin/\r\nSet-Cookie: a=b", "\t/admin", "javascript:/admin"] {
             assert!(!is_own(other), "{other}");
         }
+    }
+
+    #[test]
+    fn an_address_has_the_conditions_that_say_anything() {
+        let conditions = [("sale", &Some("7".to_owned())), ("user", &Some(String::new())), ("status", &None)];
+        assert_eq!(address("/admin/orders", &conditions, Some(&9)), "/admin/orders?sale=7&before=9");
+        assert_eq!(address("/admin/orders", &conditions[1..], None), "/admin/orders");
     }
 }

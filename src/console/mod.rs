@@ -1,5 +1,5 @@
 //! The console: pages for people who are signed in. A page only shows; whatever changes something goes through the admin API, sent
-//! by the script that all pages share (`frontend-static/console/console.js`). docs/console.md explains it to those who add a page.
+//! by the script that all pages share (`frontend-static/console/console.js`). docs/console.md explains how to add a page.
 
 mod accounts;
 mod alarms;
@@ -7,7 +7,6 @@ mod apps;
 mod audit_log;
 mod files;
 mod frame;
-mod live;
 mod money;
 mod orders;
 mod overview;
@@ -15,7 +14,6 @@ mod policies;
 mod policy_form;
 mod products;
 mod queues;
-mod runbooks;
 mod sales;
 mod show;
 mod sign_in;
@@ -33,7 +31,7 @@ fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin/sales", Access::Viewers, get().to(sales::list));
     at("/admin/sales/new", Access::Operators, get().to(sales::new));
     at("/admin/sales/{id}", Access::Viewers, get().to(sales::show));
-    at("/admin/sales/{id}/live", Access::Viewers, get().to(live::show));
+    at("/admin/sales/{id}/live", Access::Viewers, get().to(sales::live));
     at("/admin/products", Access::Operators, get().to(products::list));
     at("/admin/policies", Access::Viewers, get().to(policies::list));
     at("/admin/policies/new", Access::Operators, get().to(policies::plan));
@@ -41,8 +39,8 @@ fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin/policies/{app}/{name}", Access::Viewers, get().to(policies::show));
     at("/admin/apps", Access::Admins, get().to(apps::list));
     at("/admin/alarms", Access::Viewers, get().to(alarms::list));
-    at("/admin/runbooks", Access::Viewers, get().to(runbooks::show));
-    at("/admin/runbooks/{name}", Access::Viewers, get().to(runbooks::show));
+    at("/admin/runbooks", Access::Viewers, get().to(alarms::runbook));
+    at("/admin/runbooks/{name}", Access::Viewers, get().to(alarms::runbook));
     at("/admin/orders", Access::Viewers, get().to(orders::list));
     at("/admin/orders/{id}", Access::Viewers, get().to(orders::order));
     at("/admin/payments", Access::Operators, get().to(money::payments));

@@ -1,4 +1,4 @@
-//! The pages of orders: searching them, and one of them with all that belongs to it.
+//! The pages of orders: the search, and one order with all that belongs to it.
 
 use actix_web::HttpResponse;
 use askama::Template;
@@ -27,9 +27,9 @@ struct OrdersPage {
     lacks_accepted: bool,
     /// The address of the next page.
     next: Option<String>,
-    /// The address of all these orders as a file, for those who may take it away.
+    /// The address of all these orders as a file, for operators.
     export: Option<String>,
-    /// What is wrong with the search.
+    /// The problem of a wrong search.
     wrong: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub async fn list(ask: Ask) -> HttpResponse {
     .await
 }
 
-/// The page of a search. What is wrong with a search is said beside its form.
+/// The page of a search. The problem of a wrong search stands next to its form.
 async fn found(
     console: &Console,
     account: &Account,
@@ -91,51 +91,10 @@ async fn found(
 
 pub async fn order(ask: Ask) -> HttpResponse {
     page(ask, "orders", async |console, caller, frame| {
-        // What is no id is the id of no order.
+        // Without a valid id there is no such order.
         let id = caller.uuid("order").map_err(|_| AdminError::Unknown("order"))?;
         let details = console.order(&caller.account, OrderId(id)).await?;
         Ok(OrderPage { frame, details })
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::domain::ids::SaleId;
-    use crate::domain::order::Order;
-
-    fn owned(status: OrderStatus) -> OwnedOrder {
-        let order = Order {
-            order_id: OrderId(Uuid::nil()),
-            sale_id: SaleId::from_db(7),
-            quantity: 1,
-            amount_cents: 100,
-            status,
-            reason: None,
-            expires_at_ms: 0,
-            created_at_ms: 0,
-        };
-        OwnedOrder { order, user_id: "<b>ann".to_owned() }
-    }
-
-    #[test]
-    fn a_search_goes_on_with_its_conditions_and_shows_text_as_text() {
-        let conditions = [("sale", &Some("7".to_owned())), ("user", &Some(String::new()))];
-        let next = address("/admin/orders", &conditions, Some(&Uuid::nil()));
-        assert_eq!(next, "/admin/orders?sale=7&before=00000000-0000-0000-0000-000000000000");
-        assert_eq!(address("/admin/orders", &[("sale", &None)], None), "/admin/orders");
-        let query = OrderQuery { user: Some("\"><script>".into()), ..OrderQuery::default() };
-        let (statuses, chosen) = (vec!["paid"], Some("paid".to_owned()));
-        let orders = vec![owned(OrderStatus::Paid)];
-        let (next, wrong) = (Some(next), Some("The user is wrong.".to_owned()));
-        let (frame, export, lacks_accepted) = (Frame::of_admin("orders"), None, true);
-        let page = OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong };
-        let page = page.render().unwrap();
-        assert!(!page.contains("<script>") && !page.contains("<b>"), "{page}");
-        assert!(page.contains("<option value=\"paid\" selected>") && page.contains("role=\"alert\""), "{page}");
-        assert!(page.contains("have no order yet are missing"), "{page}");
-    }
 }

@@ -29,16 +29,3 @@ pub async fn show(ask: Ask) -> HttpResponse {
     })
     .await
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quiet_shop_has_an_overview() {
-        let overview = Overview { now_ms: 0, sales: Vec::new(), alarms: Vec::new(), drift: Vec::new(), work: None };
-        let page = OverviewPage { frame: Frame::of_admin("overview"), overview }.render().unwrap();
-        assert!(page.contains("aria-current=\"page\">Overview</a>") && page.contains("No alarm is open"), "{page}");
-        assert!(page.contains("<meta name=\"csrf\" content=\"token\">") && !page.contains("\"unknown\""), "{page}");
-    }
-}

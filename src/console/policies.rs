@@ -54,7 +54,7 @@ fn rights(account: &Account, app: &Name) -> &'static str {
     }
 }
 
-/// Which application is shown, and which policy of it is to be made, by which algorithm.
+/// The application to show, and the name and algorithm of a policy to make.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Query {
@@ -103,7 +103,7 @@ struct PolicyPage {
     /// The threshold in force, where it moves.
     moves_at: Option<i64>,
     hour: Option<Hour>,
-    /// The form, for those who may use it, and this page with each algorithm.
+    /// The form, for accounts that may use it, and the address of this page with each algorithm.
     form: Option<Form>,
     algorithms: Vec<(&'static str, String)>,
     /// Whether the policy limits purchases, which takes one algorithm only.

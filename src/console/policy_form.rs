@@ -9,7 +9,7 @@ use crate::domain::policy_preview::RecordedMinute;
 /// The form of one algorithm, filled with the terms of a policy.
 pub struct Form {
     pub algorithm: &'static str,
-    /// What the algorithm itself takes.
+    /// The parameters of the algorithm itself.
     pub parameters: Vec<NumberField>,
     /// The range in which the threshold moves.
     pub range: Vec<NumberField>,
@@ -39,7 +39,7 @@ pub struct WhenDownChoice {
 }
 
 impl Form {
-    /// `apps` are those of a new policy. Another algorithm than the policy's begins with the parameters that both have.
+    /// `apps` are the applications of a new policy. Another algorithm than the policy's begins with the parameters that both have.
     pub fn new(kind: AlgorithmKind, apps: &[Name], policy: Option<&Policy>) -> Self {
         let terms = policy.map(|policy| &policy.terms);
         let given = terms.map_or_else(Parameters::default, |terms| terms.algorithm.parameters());

@@ -1,4 +1,4 @@
-//! The page of products, for those who run sales.
+//! The page of products, for operators.
 
 use actix_web::HttpResponse;
 use askama::Template;
@@ -14,7 +14,7 @@ use crate::http::Ask;
 /// Products on one page.
 const PRODUCTS_MAX: i64 = 50;
 
-/// What is looked for, and which product is to be changed.
+/// The search, and the product to change.
 #[derive(Default, Deserialize)]
 struct Filter {
     q: Option<String>,
@@ -33,7 +33,7 @@ struct ProductsPage {
     more: Option<String>,
 }
 
-/// The product that is to be changed, or made under this name.
+/// The product to change, or to make under this name.
 struct Edited {
     is_new: bool,
     product: Product,

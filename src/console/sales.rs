@@ -92,8 +92,25 @@ pub async fn show(ask: Ask) -> HttpResponse {
     .await
 }
 
+/// The live page of a sale. It is empty when it arrives; live.js fills it from `GET /api/v1/admin/sales/{id}/live`.
+#[derive(Template)]
+#[template(path = "console/live.html")]
+struct LivePage {
+    frame: Frame,
+    id: i64,
+    product: String,
+}
+
+pub async fn live(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let sale = console.sale(named_sale(caller)?).await?.sale;
+        Ok(LivePage { frame, id: sale.id.get(), product: sale.product })
+    })
+    .await
+}
+
 /// The sale that the page's address names. An address that can name none is that of no page.
-pub fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
+fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
     SaleId::parse(caller.part("id")).map_err(|_| AdminError::Unknown("sale"))
 }
 

@@ -85,7 +85,7 @@ pub fn count(n: impl Number) -> String {
     format!("{sign}{}", grouped(&n.unsigned_abs().to_string()))
 }
 
-/// A number that may be larger than what was counted: `10 000 or more`.
+/// A number that may be larger than its count: `10 000 or more`.
 pub fn counted(n: impl Number, more: impl Borrow<bool>) -> String {
     let suffix = if *more.borrow() { " or more" } else { "" };
     format!("{}{suffix}", count(n))

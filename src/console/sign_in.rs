@@ -24,7 +24,7 @@ struct ThenQuery {
     then: Option<String>,
 }
 
-/// Shows the form, to those who are signed in, too: they may want another account.
+/// Shows the form, also to a person who is signed in: another account may be wanted.
 pub async fn show(request: HttpRequest, app_state: Data<AppState>, files: Data<Files>) -> HttpResponse {
     let query = Query::<ThenQuery>::from_query(request.query_string()).ok();
     let then = query.and_then(|query| query.into_inner().then).filter(|then| is_own(then));

@@ -1,4 +1,5 @@
-//! The signed-in account behind a request. A cookie names the session. Every request that changes something also carries a CSRF token.
+//! The caller of a request: a cookie names the session, and every request that changes something carries a token
+//! against forgery (CSRF).
 
 use actix_web::dev::Payload;
 use actix_web::http::Method;
@@ -29,6 +30,7 @@ pub struct Ask {
     pub request: HttpRequest,
     pub app_state: Data<AppState>,
     body: Bytes,
+    reads: bool,
 }
 
 impl FromRequest for Ask {
@@ -37,46 +39,42 @@ impl FromRequest for Ask {
 
     /// Reads the body of every request that changes something.
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let request = request.clone();
-        let body = (request.method() != Method::GET).then(|| Body::from_request(&request, payload));
+        let (request, reads) = (request.clone(), request.method() == Method::GET);
+        let body = (!reads).then(|| Body::from_request(&request, payload));
         Box::pin(async move {
             let app_state: Data<AppState> = request.app_data().cloned().ok_or_else(Problem::unavailable)?;
             let body = match body {
                 Some(body) => body.await?.0,
                 None => Bytes::new(),
             };
-            Ok(Self { request, app_state, body })
+            Ok(Self { request, app_state, body, reads })
         })
     }
 }
 
 impl Ask {
+    /// The same for a request that changes nothing whatever its method: it stands in the line of reads.
+    pub fn that_reads(self) -> Self {
+        Self { reads: true, ..self }
+    }
+
     /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
     pub async fn act<T: 'static>(
         self,
         act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
     ) -> Result<T, Problem> {
-        let Self { request, app_state, body } = self;
-        act_as(Sends::Json, request, &app_state, body, act).await
+        let token = session_token(&self.request, &self.app_state)?;
+        let app_state = self.app_state.clone();
+        let line = if self.reads { &app_state.bulkheads.admin } else { &app_state.bulkheads.admin_changes };
+        line.run(act_with_token(Sends::Json, self, token, act)).await
     }
 
-    /// Acts, and answers 200 with what comes of it.
+    /// Acts, and answers 200 with the result.
     pub async fn answer<T: Serialize + 'static>(
         self,
         act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
     ) -> Result<HttpResponse, Problem> {
         Ok(HttpResponse::Ok().json(self.act(act).await?))
-    }
-
-    /// Acts, and answers 200, for a request that changes nothing whatever its method: it stands in the line of reads.
-    pub async fn answer_read<T: Serialize + 'static>(
-        self,
-        act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
-    ) -> Result<HttpResponse, Problem> {
-        let Self { request, app_state, body } = self;
-        let token = session_token(&request, &app_state)?;
-        let acting = act_with_token(Sends::Json, request, token, app_state.clone(), body, act);
-        Ok(HttpResponse::Ok().json(app_state.bulkheads.admin.run(acting).await?))
     }
 }
 
@@ -91,7 +89,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// What the path says in the place of this name.
+    /// The part of the path with this name.
     pub fn part(&self, name: &str) -> &str {
         self.request.match_info().query(name)
     }
@@ -118,7 +116,7 @@ impl Caller {
     }
 }
 
-/// The body that a changing request must have.
+/// The type that the body of a change must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sends {
     Json,
@@ -131,20 +129,9 @@ pub async fn as_sender_of_picture<T: 'static>(
     app_state: &Data<AppState>,
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
 ) -> Result<T, Problem> {
-    act_as(Sends::Picture, request, app_state, Bytes::new(), act).await
-}
-
-async fn act_as<T: 'static>(
-    sends: Sends,
-    request: HttpRequest,
-    app_state: &Data<AppState>,
-    body: Bytes,
-    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
-) -> Result<T, Problem> {
     let token = session_token(&request, app_state)?;
-    let bulkheads = &app_state.bulkheads;
-    let line = if request.method() == Method::GET { &bulkheads.admin } else { &bulkheads.admin_changes };
-    line.run(act_with_token(sends, request, token, app_state.clone(), body, act)).await
+    let ask = Ask { request, app_state: app_state.clone(), body: Bytes::new(), reads: false };
+    app_state.bulkheads.admin_changes.run(act_with_token(Sends::Picture, ask, token, act)).await
 }
 
 /// The token in the session's cookie. A malformed token is refused here and takes no place in a queue.
@@ -155,12 +142,11 @@ pub fn session_token(request: &HttpRequest, app_state: &AppState) -> Result<Sess
 
 async fn act_with_token<T>(
     sends: Sends,
-    request: HttpRequest,
+    ask: Ask,
     token: SessionToken,
-    app_state: Data<AppState>,
-    body: Bytes,
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
+    let Ask { request, app_state, body, .. } = ask;
     let console = &app_state.console;
     let (account, expires_at_ms) = console.account(&token).await?;
     let caller = Caller { request, account, token, expires_at_ms, body };
@@ -174,7 +160,7 @@ async fn act_with_token<T>(
     }
 }
 
-/// Writes an error that is a refusal to the audit log. Returns what the caller is told: this error, or why it could not be written.
+/// Writes an error that is a refusal to the audit log. Returns the error for the caller: this one, or the reason why it was not written.
 async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> AdminError {
     let Some(why) = error.refusal() else { return error };
     let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();

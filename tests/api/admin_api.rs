@@ -178,7 +178,7 @@ fn window(apps: &[&str], limit: i64) -> Value {
 /// A10: a policy of several applications is changed by those who may change the policies of all of them. Each refusal is in the audit
 /// log. Every role on every route: `console_rights`.
 #[tokio::test(flavor = "multi_thread")]
-async fn accounts_change_what_they_were_granted_and_nothing_else() {
+async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
     let system = System::shared_with(&UNLIMITED).await;
     for named in ["mine", "seen", "other"] {
         policy_changes::create_app(&system.stores.ledger, &app(named), "test").await.unwrap();

@@ -311,6 +311,11 @@ async fn pages_go_without_what_takes_too_long() {
     };
     let found = shown(&root, "GET", "orders", None).await;
     assert_eq!((&found["lacks_accepted"], ids(&found).len()), (&json!(true), 3), "{found}");
+    let is_said = async || {
+        let (_, text) = root.page("/admin/orders").await;
+        text.contains("have no order yet are missing").then_some(()).ok_or(text)
+    };
+    eventually(is_said).await;
     let overview = shown(&root, "GET", "overview", None).await;
     assert_eq!(overview["work"], Value::Null, "{overview}");
     shown(&max, "PUT", &status, Some(json!({ "status": "paused" }))).await;

@@ -384,7 +384,7 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
 
     let (mut told, searched) = (BTreeSet::new(), format!("/api/v1/admin/orders?user={BUYER}"));
     let mut addresses = vec![searched.as_str(), "/api/v1/admin/sales/1/lapsed-holds?by=address"];
-    addresses.extend(RULES.iter().filter(|rule| !rule.changes()).map(Rule::address));
+    addresses.extend(RULES.iter().filter(|rule| !rule.changes()).map(|rule| rule.address()));
     for address in addresses {
         let rule = Rule { route: "GET", who: Who::SignedIn, address: Box::leak(address.into()), body: "" };
         for (name, role, _) in PEOPLE {
