@@ -148,7 +148,7 @@ impl SaleQuery {
 }
 
 impl Console {
-    /// Sales, newest first, for all accounts. Their phases are those of PostgreSQL's time.
+    /// Sales, newest first, for all accounts. Their phases count by PostgreSQL's time.
     pub async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
         let (sales, now_ms) = (self.ledger.sale_figures(search).await?, self.ledger.now_ms().await?);
         Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())

@@ -1,4 +1,4 @@
-//! `doctor`: what is unsafe for production in the configured servers and settings, which guarantee it endangers, and what to change.
+//! `doctor`: says which servers and settings are unsafe for production, which guarantee that endangers, and how to change it.
 
 use std::process::ExitCode;
 use std::time::Duration;

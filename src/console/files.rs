@@ -1,4 +1,4 @@
-//! The console's own files, named by hashes of their content like those of the pages.
+//! The console's own files, named by hashes of their content, as the files of the pages are.
 
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};

@@ -1,4 +1,4 @@
-//! The pages of orders: the search, and one order with all that belongs to it.
+//! The pages of orders: the search, and the whole of one order.
 
 use actix_web::HttpResponse;
 use askama::Template;

@@ -174,7 +174,7 @@ pub async fn draft(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let query: Query = caller.query()?;
         let (app, name) = (Name::parse(&query.app, "app")?, Name::parse(&query.name, "name")?);
-        // An application that is hidden, and one that does not exist, are answered alike.
+        // A hidden application gets the same answer as a missing one.
         let taken = console.policies(&caller.account, Some(&app)).await?;
         caller.account.may_change(std::slice::from_ref(&app)).map_err(AdminError::Denied)?;
         if taken.iter().any(|visible| visible.policy.terms.name == name) {

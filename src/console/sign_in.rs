@@ -24,7 +24,7 @@ struct ThenQuery {
     then: Option<String>,
 }
 
-/// Shows the form, also to a person who is signed in: another account may be wanted.
+/// Shows the form, also to signed-in people: they may want another account.
 pub async fn show(request: HttpRequest, app_state: Data<AppState>, files: Data<Files>) -> HttpResponse {
     let query = Query::<ThenQuery>::from_query(request.query_string()).ok();
     let then = query.and_then(|query| query.into_inner().then).filter(|then| is_own(then));
