@@ -297,7 +297,10 @@ async fn pages_go_without_what_takes_too_long() {
     let sale = system.create_sale(terms(100)).await;
     orders(&system, &sale, 3, "1 hour").await;
     let mut lock = system.sql.begin().await.unwrap();
-    sqlx::raw_sql("LOCK TABLE outbox, purchase_groups, lapsed_holds IN ACCESS EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    sqlx::raw_sql("LOCK TABLE outbox, purchase_groups, lapsed_holds IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
     let one_sale = format!("/admin/sales/{}", sale.id);
     let status = format!("sales/{}/status", sale.id);
     // One after the other, so that none waits for the others in the console's line. Each waits in vain for up to 3 s of its 5 s. On a busy
