@@ -1,17 +1,16 @@
--- Purpose: takes permits of one or several limiters, all or nothing: it checks all, then counts in all, so that a call
---          that the third limiter refuses uses up nothing of the first two. The main part; see limit_begin.lua.
+-- Purpose: takes permits of one or several limiters, all or none: it checks all before it counts in any. A main part; see limit_begin.lua.
 --
--- KEYS: the key of each limiter; then the line and permits (see wait_in_line) of each that has a line. No two limiters are
---       the same, and all keys have one hash tag
+-- KEYS: the key of each limiter; then line and permits (see wait_in_line) of each limiter with a line. All keys have one hash tag, and no
+--       limiter comes twice
 -- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease, whether it has a line (1|0)
 --
--- Nobody passes a line: where callers wait, a call is granted only if there is room for them all as well.
+-- A call never passes a line: it is granted only if there is room for all waiters, too.
 --
 -- Replies: {code}: the request was invalid
 --          {code, then for each limiter: fits (1|0), at_us, remaining, retry_ms, reset_ms, delay_ms, mark, detail}
 --   code 1   GRANTED
 --   code -1  REFUSED          nothing was taken
---   code -2  INVALID_REQUEST  permits are not a whole number from 1 to a, or a key is there twice; nothing was changed
+--   code -2  INVALID_REQUEST  permits are not a whole number from 1 to a, or a key comes twice; nothing was changed
 
 local GRANTED, REFUSED, INVALID_REQUEST = 1, -1, -2
 local WIDTH = 7 -- arguments of a limiter

@@ -1,18 +1,17 @@
--- Purpose: spends a challenge that a buyer has answered in a sale, whether the answer is right or wrong, and says how many passes the
---          buyer has spent in the sale: a pass names that number (protocol, rule 18). It takes nothing of the stock.
+-- Purpose: spends a challenge with any answer, right or wrong, and returns how many passes the buyer has spent in the sale. A pass names this
+--          number (protocol, rule 18).
 --
--- KEYS: those of sale_begin, and 9 mark of the challenge (string; it expires by itself)
+-- KEYS: as sale_begin, and 9 mark of the challenge (string; it expires by itself)
 -- ARGV: 1 user   2 when the challenge expires, in ms   3 the database's time in ms
 --
--- Replies: {code}: this server cannot tell (sale_begin has the codes); the challenge is not spent
+-- Replies: {code}: the sale is not served here (see sale_begin); the challenge is not spent
 --          {code, now_ms, passes spent}
---   code 0   SPENT          this call has spent the challenge
---   code 1   SPENT_BEFORE   an earlier one has
+--   code 0   SPENT          by this call
+--   code 1   SPENT_BEFORE   by an earlier call
 --   code 2   EXPIRED
 
 local SPENT, SPENT_BEFORE, EXPIRED = 0, 1, 2
--- The mark outlives the challenge by this long, so that a clock that is set back a little makes no answer good twice; and it never
--- lives for longer than this, whatever expiry is asked for.
+-- The mark outlives the challenge: a clock that is set back a little must not accept an answer twice. LIVES_MAX bounds any expiry.
 local OUTLIVES, LIVES_MAX = 60000, 86400000
 
 local expires_at = tonumber(ARGV[2])

@@ -1,12 +1,12 @@
--- Purpose: asks a lender whether it holds units under loans of dead requests, and bars those that have none: nothing is lent any more under
---          this number or an earlier one (protocol, rule 15). Then the home shard may take the loan back.
+-- Purpose: asks a lender whether it holds units under loans of dead requests, and bars the others: nothing is lent under this number or an
+--          earlier one any more (protocol, rule 15). Then the home shard may take the loan back.
 --
--- KEYS: those of sale_begin
+-- KEYS: as sale_begin
 -- ARGV: 1 epoch of the loans; then for each of 1 to 500: order id, number of the loan (-1: only ask, and bar nothing)
 --
--- Replies: {code}: nothing was changed (sale_begin has the codes, lend has -3)
+-- Replies: {code}: nothing was changed (see sale_begin; -3 as in lend)
 --          {epoch, codes}
---   code 0   BARRED   there is no lent hold, and none can be taken under the number (-1: nothing is barred)
+--   code 0   BARRED   there is no lent hold, and the number is barred (-1: nothing is barred)
 --   code 1   HELD     there is a lent hold
 --   code 2   ENDED    the order has ended
 

@@ -1,14 +1,13 @@
--- Purpose: first step of a refill: stops the sale and deletes what this server has of it. It keeps the counts of the
---          limits, so that a refill lets no buyer pass that was refused.
+-- Purpose: first step of a refill: stops the sale and deletes its keys here. The counts of the limits stay: a refill lets no refused buyer pass.
 --
--- KEYS: those of sale_begin
--- ARGV: 1 epoch that is being filled   2 "close": only stop the sale, and delete nothing
+-- KEYS: as sale_begin
+-- ARGV: 1 epoch of the refill   2 "close": only stop the sale, and delete nothing
 --
--- Replies: 1 done | 0 refused: this server has that epoch already, or a newer one; to close: it has another one
+-- Replies: 1 done | 0 refused: this server has that epoch or a newer one; to close: it has another epoch
 
 local epoch = tonumber(ARGV[1])
 if not epoch then return redis.error_reply('begin_refill: epoch is not a number') end
-local found = redis.pcall('HGET', sale_key, 'epoch') -- an error: the key is no hash, and is deleted like any other content
+local found = redis.pcall('HGET', sale_key, 'epoch') -- an error: the key is no hash, and is deleted, too
 local held = type(found) == 'string' and tonumber(found) or -1
 local close_only = ARGV[2] == 'close'
 if close_only and held ~= epoch then return 0 end
@@ -20,7 +19,7 @@ if close_only then
   redis.call('HSET', sale_key, 'state', 'filling')
 else
   redis.call('UNLINK', unpack(KEYS))
-  -- What is put here counts only while this server keeps its memory.
+  -- `serves` compares these ids: the refill is void after a loss of memory.
   redis.call('HSET', sale_key, 'epoch', epoch, 'state', 'filling', 'replid', (replication_ids()), 'server', this_server() or '')
   for _, hash in ipairs({ tickets_key, buyers_key, passes_key, loans_key }) do redis.call('HSET', hash, '#', '') end
   redis.call('ZADD', unconfirmed_key, '+inf', '#')

@@ -1,7 +1,7 @@
--- Purpose: closes open loans whose purchases have a record: counts their units, spends the passes, and adds the holders (protocol, rules
---          5 and 15). What is no open loan is left as it is, so that a second call does nothing.
+-- Purpose: closes open loans of purchases with a record: counts their units, spends the passes, and adds the holders (protocol, rules 5
+--          and 15). A second call does nothing.
 --
--- KEYS: those of sale_begin
+-- KEYS: as sale_begin
 -- ARGV: 1 whether the sale asks for passes (0|1); then 1 to 1000 order ids
 --
 -- Replies: how many loans were closed; 0 when a key of the sale is lost

@@ -1,7 +1,7 @@
--- Purpose: takes orders off the unconfirmed list, after their records are committed.
+-- Purpose: takes orders with a committed record off the unconfirmed list.
 --
 -- KEYS: 1 unconfirmed
--- ARGV: order ids, at least one, at most 1000
+-- ARGV: 1 to 1000 order ids
 --
 -- Replies: how many orders were on the list
 

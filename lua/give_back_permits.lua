@@ -1,9 +1,9 @@
--- Purpose: gives back permits that acquire_permits or wait_in_line took. The main part; see limit_begin.lua.
+-- Purpose: gives back permits of acquire_permits or wait_in_line. A main part; see limit_begin.lua.
 --
 -- KEYS: the key of each limiter
 -- ARGV: 1 now (see limit_begin); then for each limiter: algorithm, permits, a, b, c, lease, mark, detail
 --
--- Replies: for each limiter, 1: it took permits back | 0: it no longer had the grant
+-- Replies: for each limiter, 1: permits came back | 0: the grant had ended
 
 local WIDTH = 8 -- arguments of a limiter
 

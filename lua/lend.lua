@@ -1,15 +1,14 @@
--- Purpose: holds units of this shard for buyers whose home shards have none (protocol, rule 15). It knows nothing of the buyers: their
---          home shards have judged them, and have written the loans. Only the writer of a loan calls it, once for each loan.
+-- Purpose: holds units of this shard for buyers of other home shards (protocol, rule 15). Their home shards have checked the buyers and written
+--          the loans. The writer of a loan calls this once.
 --
--- KEYS: those of sale_begin
--- ARGV: 1 epoch of the loans   2 how long the caller may take this shard for empty, in ms (0: not at all)
+-- KEYS: as sale_begin
+-- ARGV: 1 epoch of the loans   2 how long the caller may remember this shard as empty, in ms (0: not at all)
 --       3 the database's time in ms   4 n, 1 to 1000; then for each: order id, user, units, number of the loan
 --
--- Replies: {code}: nothing was held (sale_begin has the codes)
+-- Replies: {code}: nothing was held (see sale_begin)
 --   code -3  NOT_LENDING   another epoch is open here, or the sale is paused or closed
---          {epoch, expires_at_ms, empty_ms, codes}
---   expires_at_ms: of all holds that this call has taken
---   empty_ms: how long from this call no unit is on sale here; 0: unknown   codes: a byte an order
+--          {epoch, expires_at_ms of the new holds, empty_ms, codes: a byte an order}
+--   empty_ms: for this time no unit is on sale here; 0: unknown
 --   code 0   HELD     units are held under this number
 --   code 1   NO       too few units, or the number is barred, or the order has another ticket
 
@@ -57,8 +56,7 @@ if came_back > 0 then set('returning', 0) end
 if available ~= -1 and available ~= stock then set('stock', available) end
 if lent > 0 then set('changes', tonumber(sale[9] or 0) + lent) end
 
--- Rule 13: units that come back stay aside until nobody knows this shard to be empty any more. Those that are aside already wait no
--- longer for this caller.
+-- Rule 13: returned units stay aside while a caller may remember this shard as empty. This caller does not delay units that are aside already.
 local empty_ms = 0
 if available == 0 then
   local latest = math.max(now, database_now)

@@ -1,8 +1,7 @@
--- Purpose: the functions that token buckets and leaky buckets share. limit_begin.lua says how it is composed; it stands
---          before the bucket.
+-- Purpose: the shared functions of token buckets and leaky buckets; see limit_begin.lua.
 --
--- Key: string "at|level|capacity|rate|period": the level at a time, and the parameters of that level.
--- A level is counted in permits times the period in microseconds, so that one microsecond is worth exactly `rate`.
+-- Key: string "at|level|capacity|rate|period": the level at a time, and its parameters.
+-- A level is counted in permits × period in microseconds: one microsecond is worth exactly `rate`.
 
 local bucket = {}
 
@@ -20,7 +19,7 @@ function bucket.write(key, at, level, capacity, rate, period, rests_in)
   redis.call('SET', key, value, 'PX', ttl(rests_in))
 end
 
--- x * by / of, rounded down or up, for x < of. It takes two steps, because the full product may be above 2^53.
+-- x * by / of, rounded down or up, for x < of; in two steps, because the product may exceed 2^53.
 local function scale(x, by, of, up)
   local high = x * math.floor(by / 65536)
   local low = high % of * 65536 + x * (by % 65536)
@@ -34,8 +33,8 @@ function bucket.in_period(level, of, by, up)
   return math.floor(level / of) * by + scale(level % of, by, of, up)
 end
 
--- How much of n permits can be given back at `at`. `mark` is the time of the grant, and `detail` the flow after which
--- the bucket would have been at its end without the grant; the flow beyond that is lost. nil: everything is lost.
+-- How much of n permits can be given back at `at`. `mark` is the time of the grant. After the flow `detail`, a bucket without the grant
+-- would have reached its bound, and the later flow is lost. nil: everything is lost.
 function bucket.returnable(n, rate, period, at, mark, detail)
   local taken, since = n * period, at - mark
   if since >= math.ceil((detail + taken) / rate) then return nil end

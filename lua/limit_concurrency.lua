@@ -1,17 +1,15 @@
--- Purpose: at most a permits in flight, each for at most b microseconds. limit_begin.lua says how it is composed.
+-- Purpose: at most a permits in flight, each for at most b microseconds; see limit_begin.lua.
 --
--- Key: sorted set of leases by their ends. Members that are no leases: 'n:' and a lease, with its permits where they are more
--- than one; '#', with the permits of all leases; '@', with the greatest time seen. Numbers of permits are below PERMITS_END,
--- and times above it. A call looks at DEAD_MAX leases that have ended, and at WALKED_MAX that have not, however many permits
--- it asks for.
--- A lease that has ended no longer counts, so that the permits of a crashed holder become free by themselves.
--- The id of a lease gives back all its permits; a second call does nothing.
+-- Key: sorted set of leases by their ends. Other members: 'n:' and a lease, with its permits if more than one; '#', with the permits of all
+-- leases; '@', with the greatest time seen. Numbers of permits are below PERMITS_END, and times above it. A call reads at most DEAD_MAX
+-- ended leases and WALKED_MAX others.
+-- An ended lease does not count: the permits of a crashed holder become free. The id of a lease gives back all its permits, once.
 
 local PERMITS_END, DEAD_MAX, WALKED_MAX = 1000000000, 50, 50
 
 local function permits_of(key, lease) return tonumber(redis.call('ZSCORE', key, 'n:' .. lease) or 1) end
 
--- With the time at which they had ended: a clock that is set back must not find room in their place.
+-- Stores the time, too: a clock that is set back must not count their room twice.
 local function remove_dead(s)
   for _, lease in ipairs(s.dead) do redis.call('ZREM', s.key, lease, 'n:' .. lease) end
   redis.call('ZADD', s.key, text(s.live), '#', text(s.at), '@')

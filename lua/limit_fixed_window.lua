@@ -1,7 +1,7 @@
--- Purpose: at most a permits in each aligned window of b microseconds. limit_begin.lua says how it is composed.
+-- Purpose: at most a permits in each aligned window of b microseconds; see limit_begin.lua.
 --
--- Key: string "at|width|count": the permits of one window; it is `width` wide and contains `at`, the last grant.
--- A count of another width counts in full when its last grant lies in this window: a change of width loses none.
+-- Key: string "at|width|count": the permits of one window of this width, which contains `at`, the last grant.
+-- After a change of width, the count stays in full if its last grant lies in this window.
 -- Receipt: mark is the start of the window, detail its width.
 
 local function read_window(key)

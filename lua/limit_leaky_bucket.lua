@@ -1,9 +1,8 @@
--- Purpose: a bucket as a meter: permits are water, which drains by b permits in c microseconds. A permit is granted
---          when it still fits under a. limit_begin.lua says how it is composed; limit_bucket.lua, before it, has the key.
+-- Purpose: a bucket as a meter: permits are water, which drains by b permits in c microseconds. A permit is granted if it fits under a; see
+--          limit_begin.lua. limit_bucket.lua has the key.
 --
--- The delay is the time until the caller's turn at the constant outflow.
--- No key: the bucket is empty. Under changed parameters the water is carried over in permits, drained at the old rate
--- until now. The first call writes it (carry), as in token buckets.
+-- The delay is the time until the caller's turn at the constant outflow. No key: the bucket is empty.
+-- After a change of parameters, the water stays, in permits, drained at the old rate until now. The first call writes it (carry).
 -- Receipt: mark is the time, detail the water before the grant.
 
 local function water_at(found, at)

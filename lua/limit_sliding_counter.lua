@@ -1,16 +1,14 @@
--- Purpose: at most a permits in any window of b microseconds, in little memory. limit_begin.lua says how it is
---          composed.
+-- Purpose: at most a permits in any window of b microseconds, in little memory; see limit_begin.lua.
 --
--- Key: hash of permits by sub-window (its number since the epoch; 125 to a window). Field '#' is
--- "at|width|oldest|total": the last grant, the width of the sub-windows, the oldest sub-window that counted at that time, and the sum of all.
--- The hash has at most 127 fields, because it has its compact form up to 128.
--- The usual form keeps two counts and weights the older one by its overlap with the window. That assumes evenly spread
--- permits; if they came late, nearly twice the limit passes in some window. Here the oldest sub-window, which overlaps
--- only in part, counts in full: no window holds more than the limit, and at least 125/126 of it is granted.
--- Counts of another width move to the latest time that their permits can have, so that none is forgotten too early.
+-- Key: hash of permits by sub-window (its number since the epoch; 125 to a window). Field '#' is "at|width|oldest|total": the last grant, the
+-- width of the sub-windows, the oldest sub-window that counted then, and the sum. At most 127 fields: a hash is compact up to 128.
+-- The usual form weights the older of two counts by its overlap with the window. If its permits came late, nearly twice the limit passes.
+-- Here the oldest sub-window, which overlaps only in part, counts in full. So no window exceeds the limit, and at least 125/126 of it is
+-- granted.
+-- After a change of width, counts move to the latest possible time of their permits: none ends too early.
 -- Receipt: mark is the sub-window, detail its width.
 
-local PARTS = 125 -- a window is whole milliseconds, so that its 125th part is whole microseconds
+local PARTS = 125 -- a window is whole milliseconds: its 125th part is whole microseconds
 local CHUNK = 16  -- sub-windows read at once; a refusal seldom needs more than the oldest
 
 local function read_counter(key)

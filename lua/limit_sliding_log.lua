@@ -1,14 +1,12 @@
--- Purpose: at most a permits in any window of b microseconds, exactly. limit_begin.lua says how it is composed.
+-- Purpose: at most a permits in any window of b microseconds, exactly; see limit_begin.lua.
 --
--- Key: sorted set of grants by time; member "place:permits:upto", with the place of the first permit among those of the
--- same microsecond, and the permits of all grants up to and with this one. So the permits of a window are the difference
--- of two members, and a call costs O(log n) however many permits it asks for. The window is half open, (now - b, now]: a
--- place is free again exactly one window later.
--- Receipt: mark is the time, detail the place. A grant can be given back while it is among the NEWEST_MAX newest.
+-- Key: sorted set of grants by time; member "place:permits:upto": the place of the first permit among those of the same microsecond, the
+-- permits, and the sum of all permits up to this grant. The permits of a window are a difference of two sums, and a call costs O(log n).
+-- The window is half open, (now - b, now]: a place is free again exactly one window later.
+-- Receipt: mark is the time, detail the place. A grant among the NEWEST_MAX newest can be given back.
 
-local DEAD_MAX, NEWEST_MAX = 50, 50 -- what a call removes, and what it looks through, at most
+local DEAD_MAX, NEWEST_MAX = 50, 50 -- the most grants that a call removes, and searches
 
--- A grant as it was found, with its time as its score.
 local function grant_of(member, score)
   if not member then return nil end
   local place, permits, upto = string.match(member, '^(%d+):(%d+):(%d+)$')
@@ -41,7 +39,7 @@ limiters['sliding-log'] = {
       detail = last == at and newest.place + newest.permits or 0,
     }
     if not s.fits then
-      -- There is room when the `excess` oldest permits have left the window: with the first grant that reaches so far.
+      -- There is room when the `excess` oldest permits have left the window.
       local rounds, n = rounds_of(n, limit)
       local excess, leaves = live + n - limit, last
       if excess <= 0 then
@@ -75,7 +73,7 @@ limiters['sliding-log'] = {
     end
     if not found then return 0 end
     redis.call('ZREM', key, found.member)
-    -- The oldest first: what a member becomes may be what the one before it was.
+    -- The oldest first: a new member may equal the old member before it.
     for i = #newer, 1, -1 do
       local grant = newer[i]
       redis.call('ZREM', key, grant.member)

@@ -1,15 +1,13 @@
--- Purpose: a bucket of a tokens, refilled by b tokens in c microseconds, when a call comes. limit_begin.lua says how it
---          is composed; limit_bucket.lua, before it, has the key.
+-- Purpose: a bucket of a tokens, refilled by b tokens in c microseconds, when a call comes; see limit_begin.lua. limit_bucket.lua has the key.
 --
--- No key: the bucket is full. Under changed parameters the level is carried over in tokens: they grew at the old rate
--- until now, and the new capacity bounds them; a larger bucket does not start full. The first call writes this level
--- even when it is refused (carry), so that the new rate counts from then on. No other refusal writes.
+-- No key: the bucket is full. After a change of parameters, the tokens stay: they grew at the old rate until now, and the new capacity bounds
+-- them. A larger bucket does not start full. The first call writes this level even when it is refused (carry). No other refusal writes.
 -- Receipt: mark is the time, detail the tokens that a full bucket had more before the grant.
 
 local function tokens_at(found, at)
   local full = found.capacity * found.period
   local elapsed = at - found.at
-  -- Comparing times first keeps the product from overflowing after a long pause.
+  -- After a long pause, the product would exceed 2^53.
   if elapsed >= math.ceil((full - found.level) / found.rate) then return full end
   return found.level + elapsed * found.rate
 end

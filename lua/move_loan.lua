@@ -1,16 +1,16 @@
--- Purpose: goes on with loans whose lenders have said no: gives units of this home shard, if it has some by now, or writes the next loan,
---          or takes the loan back (protocol, rule 15). It acts only on the loan with the given number.
+-- Purpose: goes on at the home shard with refused loans: gives its own units if it has some now, or writes the next loan, or takes the loan
+--          back (protocol, rule 15). It acts only on the loan with the given number.
 --
--- KEYS: those of sale_begin
+-- KEYS: as sale_begin
 -- ARGV: 1 epoch of the loans   2 the database's time in ms   3 whether the sale asks for passes (0|1)
 --       4 n, 1 to 1000; then for each: order id, number of the loan, the next lender (-1: none)
 --
--- Replies: {code}: nothing was changed (sale_begin has the codes)
+-- Replies: {code}: nothing was changed (see sale_begin)
 --          {epoch, expires_at_ms, codes, {number...}}
 --   code 0   RESERVED       units of this shard were taken
 --   code 9   SOLD_OUT       no unit is left here; the loan is taken back
---   code 10  TOO_FEW_LEFT   fewer than asked for; likewise
---   code 18  BORROW         a loan was written; its number is the next of the last list
+--   code 10  TOO_FEW_LEFT   fewer than asked for; the loan is taken back
+--   code 18  BORROW         a loan was written; the last list has its number
 --   code 19  LOST           the order has no open loan with this number; nothing was changed
 --   code 20  NOT_OPEN       the sale is paused or closed; the loan is taken back
 

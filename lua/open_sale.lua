@@ -1,12 +1,10 @@
--- Purpose: last step of a refill: writes the terms and the stock of the sale, and opens it. The sale stays open while
---          this server is the same master (sale_begin).
+-- Purpose: last step of a refill: writes the terms and the stock of the sale, and opens it.
 --
--- KEYS: those of sale_begin
--- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n
---       waves that the stock contains; then pairs of field and value, the terms:
---       state_version, starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
+-- KEYS: as sale_begin
+-- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n waves in the stock; then pairs of field and
+--       value, the terms: state_version, starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
 --
--- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open, or the server has lost what was put
+-- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open, or the server has lost the tickets
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'replid', 'server')
 if sale[1] ~= ARGV[1] or sale[2] ~= 'filling' or not serves(sale[3], sale[4]) then return 0 end
@@ -17,6 +15,6 @@ local waves = tonumber(ARGV[4])
 ---------------------------------------------------------------- changes from here on
 
 for i = 5, 4 + waves do redis.call('SADD', waves_key, ARGV[i]) end
--- The stock is all that the ledger has left: no unit is still on its way back.
+-- The ledger's stock includes all returned units.
 redis.call('HSET', sale_key, 'stock', stock, 'returning', 0, 'state', ARGV[2], unpack(ARGV, 5 + waves))
 return 1

@@ -1,11 +1,11 @@
--- Purpose: second step of a refill: writes the tickets that PostgreSQL has, oldest first, in several calls.
+-- Purpose: second step of a refill: writes PostgreSQL's tickets, oldest first, in several calls.
 --
--- KEYS: those of sale_begin
+-- KEYS: as sale_begin
 -- ARGV: 1 epoch   2 whether the sale asks for a pass (0|1): then each ticket has spent one
 --       3 n; then for each ticket: order id, user, units, kind, when the hold lapsed (ms; 0: it did not)
---   kind "h"   live, and its units are here      "t"   ended
---        "bK"  live, and lent by shard K          "l"   lent by this shard: its buyer has another home
---        "e"   ended, and its units were of this shard: its buyer has another home
+--   kind "h"   live, units of this shard             "t"   ended
+--        "bK"  live, lent by shard K                 "l"   lent by this shard to a buyer of another home shard
+--        "e"   ended, lent by this shard to a buyer of another home shard
 --
 -- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open, or a key is lost
 
@@ -20,11 +20,11 @@ local tickets_now = redis.call('HMGET', tickets_key, unpack(ids))
 local buyers_now = redis.call('HMGET', buyers_key, unpack(users))
 local passes_now = asks_pass and redis.call('HMGET', passes_key, unpack(users))
 
--- By order id, and by buyer: what is to be written. A later ticket sees the earlier ones of its buyer.
+-- By order id, and by buyer. A later ticket sees the earlier ones of its buyer.
 local tickets, buyers, passes, holders = {}, {}, {}, {}
 for i = 1, n do
   local id, user, units, kind, lapsed_now = ids[i], users[i], ARGV[5 * i + 1], ARGV[5 * i + 2], tonumber(ARGV[5 * i + 3])
-  -- A ticket that comes twice (a call was repeated after a time-out) counts once.
+  -- A ticket counts once, also when a call is repeated after a time-out.
   if not tickets_now[i] and not tickets[id] then
     local lender = string.match(kind, '^b(%d+)$')
     tickets[id] = (lender and 'b' or kind == 'e' and 't' or kind) .. '|' .. units .. '|' .. user

@@ -1,10 +1,10 @@
--- Purpose: reads the holds that have been unconfirmed for a while, and their epoch, in one step. In two steps, a server
---          that lost its last writes in between would give an old hold a new epoch.
+-- Purpose: reads the holds that have been unconfirmed for a while, and their epoch, in one step. Between two steps, a server that lost its last
+--          writes would give an old hold a new epoch.
 --
--- KEYS: those of sale_begin
--- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)   3 the database's time in ms   4 how many of the oldest to pass over
+-- KEYS: as sale_begin
+-- ARGV: 1 age in ms   2 the most holds to return (1 to 1000)   3 the database's time in ms   4 how many of the oldest to skip
 --
--- Replies: {} this server does not know the sale, or the sale is being refilled, or must be
+-- Replies: {}: the sale is not served here
 --          {epoch, order id, ticket, order id, ticket...}   oldest first
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'clock_ms', 'replid', 'server')

@@ -1,15 +1,13 @@
--- Purpose: ends holds of one sale. Each hold leaves a tombstone, so that its id is never sold again, and its units
---          return for sale where asked to. The script acts on live holds only, so that a second call does nothing.
+-- Purpose: ends holds of one sale. Each leaves a tombstone, so its id is never sold again. Its units return for sale where asked to. A second
+--          call does nothing. In a sale with shards it is called at the shard with the units, and then at the home shard of a borrower.
+--          There it ends the loan, after the effects of close_loan if the loan is open.
 --
---          In a sale with shards it is called at the shard that holds the units, and then at the home shard of a buyer who has borrowed
---          them: there it ends the loan, and does what closing it would have done if it is still open.
+-- KEYS: as sale_begin
+-- ARGV: 1 n; then for each order: order id, whether its units return (1|0), when it lapsed unpaid (ms; 0: it ended otherwise); in a sale with
+--       shards then: whether it asks for passes (1|0)
 --
--- KEYS: those of sale_begin
--- ARGV: 1 n; then for each order: order id, whether its units return (1|0), when nobody had paid for it in time (ms; 0: it
---       ended otherwise); in a sale with shards then: whether it asks for passes (1|0)
---
--- Replies: {code}: ask again later (sale_begin has the codes)
---          {epoch, number of holds and loans that were live}; in a sale with shards then the buyer of each order ('': unknown)
+-- Replies: {code}: ask again later (see sale_begin)
+--          {epoch, number of ended holds and loans}; in a sale with shards then the buyer of each order ('': unknown)
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'stock', 'replid', 'server')
 if not sale[1] then return { UNKNOWN_SALE } end
@@ -21,7 +19,7 @@ local n = tonumber(ARGV[1])
 local asks_pass = ARGV[2 + n * 3] -- nil: the sale has one shard
 local released, back, users = 0, 0, {}
 
--- What the home shard keeps of the buyer, of whom `counted` units have ended.
+-- Takes `counted` ended units off the buyer at the home shard.
 local function end_for_buyer(user, counted, lapsed_now)
   local buyer = redis.call('HGET', buyers_key, user)
   if buyer then

@@ -1,9 +1,9 @@
--- Purpose: puts the units of a wave up for sale, once an epoch, however often it is called.
+-- Purpose: puts the units of a wave up for sale, once an epoch.
 --
--- KEYS: those of sale_begin
+-- KEYS: as sale_begin
 -- ARGV: 1 wave id   2 units
 --
--- Replies: {code}: ask again later (sale_begin has the codes)
+-- Replies: {code}: ask again later (see sale_begin)
 --          {epoch, 1 applied | 0 applied before}
 
 local sale = redis.call('HMGET', sale_key, 'epoch', 'state', 'stock', 'replid', 'server')

@@ -1,30 +1,27 @@
--- Purpose: takes units of the stock of one sale for one or many buyers, in the order given.
---          It is the only script that sells. A server that may have lost its memory does not (protocol, rule 10).
+-- Purpose: takes units of one sale for one or many buyers, in the order given. It is the only script that sells (protocol, rule 10).
 --
--- KEYS: those of sale_begin, and 9 limit of buyers   10 limit of addresses   11 limit of the sale
---         (hashes of counts in the current window; '#' is "window|its width in ms"); untouched where there is no such limit
+-- KEYS: as sale_begin, and 9 limit of buyers   10 limit of addresses   11 limit of the sale
+--         (hashes of counts in the current window; '#' is "window|its width in ms"); unused without such a limit
 --
 -- ARGV: 1 n, 1 to 1000   2 epoch and 3 length up to which the caller knows the holders
 --       4 sold_out_ms: how long the caller may remember "sold out" (0: not at all)   5 the database's time in ms
---       6 whether the caller wants to know the holders although units are left (0|1)
---       7 lapses that a buyer may have (-1: any number)   8 how long one who has as many waits after the last, in ms
---       9 which parts follow the users: their letters, in order. What is as usual for all buyers is not sent.
+--       6 whether to return the holders although units are left (0|1)
+--       7 lapses_max (-1: no limit)   8 lapse_wait_ms: how long a buyer with lapses_max lapses waits after the last one
+--       9 the letters of the parts after the users, in order. Default values are not sent.
 --       10 on: n order ids; n users; then the parts:
 --         b   the limit of buyers: the number, the window in ms
 --         a   the limit of addresses: the number, the window in ms, n addresses
 --         s   the limit of the sale: the number, the window in ms
---         u   n numbers of units; without it, each buyer asks for 1
---         f   n flags: 1 the purchase key is wrong, 2 the level is too low, 3 both, 0 neither; without it, all are 0. The caller
---             compares key and level with the sale's, which never change
---         p   the sale asks for a pass: n times in ms when the buyers' passes expire (0: there is none), then n numbers of passes
---             that each buyer had spent when the pass was earned
---         l   the sale has shards, and this is the buyers' home shard: n shards that are asked to lend if this one has too few units
---             (-1: none is)
+--         u   n numbers of units; by default 1
+--         f   n flags: 1 wrong purchase key, 2 level too low, 3 both, 0 neither; by default 0. The caller compares them with the sale's,
+--             which never change
+--         p   the sale asks for a pass: n times in ms when the buyers' passes expire (0: no pass), then n numbers of passes that each buyer had
+--             spent when the pass was earned
+--         l   the sale has shards, and this is the buyers' home shard: n lenders to ask if this shard has too few units (-1: none)
 --
--- Replies: {code}: the server cannot sell the sale (sale_begin has the codes)
+-- Replies: {code}: the sale is not served here (see sale_begin)
 --          {epoch, now_ms, memory, holders_known, {holders...}, expires_at_ms, codes, {place, detail, place, detail...}}
---   expires_at_ms: of all holds that this call has taken   codes: a byte a buyer, in order
---   details: of the buyers whose code has one; their places count from 0
+--   expires_at_ms: of all new holds   codes: a byte a buyer, in order   details: of codes with a detail; places count from 0
 --   memory 0 the caller does not know all holders   1 it knows all   2 and may remember "sold out"
 --   code 0   RESERVED       units were taken
 --   code 1   REPEAT         the order exists; detail: "u" unconfirmed, "c" confirmed
@@ -41,26 +38,25 @@
 --   code 12  PAUSED
 --   code 13  BAD_UNITS      units are not a positive whole number
 --   code 14  LAPSED         the buyer let holds lapse; detail: retry_ms
---   code 15  PASS_INVALID   the sale asks for a pass, and there is none, or it has expired, or is spent
+--   code 15  PASS_INVALID   the sale asks for a pass, and the pass is missing, expired or spent
 --   code 16  OPEN_LOAN      the order has an open loan; detail: "lender|number"
 --   code 17  UNDER_WAY      another order of the buyer has an open loan
 --   code 18  BORROW         a loan was written; detail: its number
---   With the part l, the holders of a caller that knows all of them by this reply include all buyers with an open loan.
+--   With the part l, the holders of memory 1 and 2 include all buyers with an open loan.
 --
--- Taking units spends a pass: it is right only at the number of passes that its buyer has spent, and each hold is one more. So no
--- pass is spent without a hold, and none buys two.
+-- A pass must have the number of passes that its buyer has spent, and each hold raises the number. So no pass is spent without a hold, and
+-- none buys two.
 
 local RESERVED, REPEAT, REPEAT_ENDED, MISMATCH, AT_LIMIT, NOT_STARTED, ENDED = 0, 1, 2, 3, 4, 5, 6
 local WRONG_KEY, LEVEL_TOO_LOW, SOLD_OUT, TOO_FEW_LEFT, LIMITED, PAUSED, BAD_UNITS, LAPSED = 7, 8, 9, 10, 11, 12, 13, 14
 local PASS_INVALID, OPEN_LOAN, UNDER_WAY, BORROW = 15, 16, 17, 18
--- Bounds the reply. A caller that does not know all holders after it asks again before it may remember. In an overload that is a few times a
--- second, while thousands win.
+-- They bound the reply. A caller without all holders asks again before it may remember "sold out".
 local HOLDERS_CHUNK = 10000
 local BORROWERS_MAX = 2000
 
 local n = tonumber(ARGV[1])
 if not n or n < 1 or n > 1000 or n ~= math.floor(n) then return redis.error_reply('reserve: 1 to 1000 buyers') end
--- Each part by the place before its first value: the order id of buyer i, counted from 1, is ARGV[ids + i].
+-- The place before the first value of each part: the order id of buyer i, counted from 1, is ARGV[ids + i].
 local ids, users, parts, at = 9, 9 + n, {}, 9 + 2 * n
 local lengths = { b = 2, a = 2 + n, s = 2, u = n, f = n, p = 2 * n, l = n }
 for letter in string.gmatch(ARGV[9], '.') do parts[letter], at = at, at + lengths[letter] end
@@ -82,7 +78,7 @@ local starts, ends, per_user, pay_within = tonumber(sale[7]), tonumber(sale[8]),
 local lapses_max, lapse_wait = tonumber(ARGV[7]), tonumber(ARGV[8])
 local unlimited = stock == -1
 
--- Returned units are for sale again only when no instance may remember "sold out" any more (rule 13).
+-- Returned units are for sale again when no instance may remember "sold out" any more (rule 13).
 local came_back = 0
 if returning > 0 and earliest >= tonumber(redis.call('HGET', sale_key, 'returning_at_ms') or 0) then came_back = returning end
 
@@ -91,8 +87,7 @@ local buyers_now = redis.call('HMGET', buyers_key, unpack(ARGV, users + 1, users
 local passes_now = expiries and redis.call('HMGET', passes_key, unpack(ARGV, users + 1, users + n))
 local loans_now = lenders and redis.call('HMGET', loans_key, unpack(ARGV, users + 1, users + n))
 
--- Opens the window of one limit, whose number and window are the part at `terms`; nil if there is no such limit. Its counts are
--- read once for the whole call, and written once at the end.
+-- Opens the window of the limit in the part at `terms`, if there is one. Its counts are read and written once a call.
 local function open_limit(limit_key, terms, fields, first, last)
   if not terms then return nil end
   local l = { key = limit_key, max = tonumber(ARGV[terms + 1]), window_ms = tonumber(ARGV[terms + 2]), counts = {} }
@@ -101,7 +96,7 @@ local function open_limit(limit_key, terms, fields, first, last)
   stored, width = tonumber(stored), tonumber(width)
   l.window = math.floor(now / l.window_ms)
   if stored and width ~= l.window_ms then
-    -- The policy has changed. The counts of a window of another width go on where it overlaps the present window.
+    -- The policy has changed. Counts of a window of another width stay if it overlaps the current window.
     stored = (stored + 1) * width > l.window * l.window_ms and l.window or nil
     l.changed_width = true
   end
@@ -115,11 +110,11 @@ local by_address = open_limit(KEYS[10], parts.a, ARGV, addresses and addresses +
 local by_sale = open_limit(KEYS[11], parts.s, { 'n' }, 1, 1)
 local has_limits = by_buyer or by_address or by_sale
 
--- How many requests of a field are counted, with those of this call; `i` is its place among the fields.
+-- The count of a field, including this call; `i` is its place among the fields.
 local function counted(l, field, i) return l.counts[field] or tonumber(l.found[i + 1]) or 0 end
 local function refusal(name, l) return name .. '|' .. string.format('%.0f', (l.window + 1) * l.window_ms - now) end
 
--- The detail of the limit that refuses buyer i. If there is none, the request is counted in all limits.
+-- The detail of the limit that refuses buyer i. Without a refusal, all limits count the request.
 local function limited(i, user)
   local of_buyer = by_buyer and counted(by_buyer, user, i)
   if by_buyer and of_buyer >= by_buyer.max then return refusal('buyer', by_buyer) end
@@ -133,14 +128,14 @@ local function limited(i, user)
   if by_sale then by_sale.counts.n = of_sale + 1 end
 end
 
--- Decides for one buyer after another; a later one sees what an earlier one took. Nothing is written yet.
+-- Decides for one buyer after another: later ones see the units that earlier ones took. Nothing is written yet.
 local available = unlimited and -1 or stock + came_back
 local tickets, buyers, passes, taken = {}, {}, {}, 0
--- What is to be written. Where a buyer comes twice, the later text is written last.
+-- The values to write. If a buyer comes twice, the later text is written last.
 local new_tickets, new_buyers, new_unconfirmed, new_holders, new_passes = {}, {}, {}, {}, {}
 local loans, new_loans, loan_number = {}, {}, nil
 
--- Writes a loan of a buyer for whom too few units are here, if a lender is named.
+-- Writes a loan from this lender for a buyer: too few units are here.
 local function borrow(id, user, units_text, lender)
   loan_number = (loan_number or tonumber(redis.call('HGET', sale_key, 'loan') or 0)) + 1
   local number = string.format('%.0f', loan_number)
@@ -246,20 +241,20 @@ local function close_limit(l)
   end
   if l.fresh then redis.call('UNLINK', l.key) end
   redis.call('HSET', l.key, unpack(counts))
-  -- Once a window is enough: the next window deletes a key that has lost its time to live.
+  -- Once a window is enough: the next window deletes a key without time to live.
   if is_new then redis.call('PEXPIRE', l.key, l.window_ms * 2) end
 end
 close_limit(by_buyer)
 close_limit(by_address)
 close_limit(by_sale)
 
--- A caller may remember "sold out" only at stock 0, with no returned unit kept back, when it knows every holder.
+-- A caller may remember "sold out" only at stock 0 without returned units, when it knows all holders.
 local memory, known, holders = 0, 0, {}
 local sold_out_ms = tonumber(ARGV[4])
 local is_sold_out = sold_out_ms > 0 and available == 0 and (returning == 0 or came_back > 0)
 if is_sold_out or ARGV[6] == '1' then
   if ARGV[2] == epoch then known = tonumber(ARGV[3]) end
-  -- The first entry of the list is no holder.
+  -- The first entry is '#'.
   local length = redis.call('LLEN', holders_key) - 1
   if known < length then
     holders = redis.call('LRANGE', holders_key, known + 1, known + HOLDERS_CHUNK)

@@ -1,9 +1,9 @@
 -- Purpose: takes back open loans whose numbers are barred at their lenders (protocol, rule 15).
 --
--- KEYS: those of sale_begin
+-- KEYS: as sale_begin
 -- ARGV: 1 epoch of the loans; then for each of 1 to 500: order id, number of the loan
 --
--- Replies: {code}: nothing was changed (sale_begin has the codes)
+-- Replies: {code}: nothing was changed (see sale_begin)
 --          {epoch, how many were taken back}
 
 local n = (#ARGV - 1) / 2

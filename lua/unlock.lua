@@ -3,7 +3,7 @@
 -- KEYS: 1 lock (string: the holder's random id)
 -- ARGV: 1 holder
 --
--- Replies: 1 done | 0 this holder does not have the lock (any more)
+-- Replies: 1 done | 0 this holder does not have the lock
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 

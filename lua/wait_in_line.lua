@@ -1,18 +1,18 @@
--- Purpose: takes permits of one limiter in the order of arrival. A later waiter is granted only when the limiter has
---          room for the waiters ahead as well. The main part; see limit_begin.lua.
+-- Purpose: takes permits of one limiter in the order of arrival. A later waiter is granted only if there is room for the waiters ahead, too.
+--          A main part; see limit_begin.lua.
 --
--- KEYS: 1 the limiter's key   2 line (sorted set: waiter by the permits asked for up to and with it, since the line began)
---       3 permits (hash: waiter -> permits)   4 asked (sorted set: waiter by when it is silent)
+-- KEYS: 1 the limiter's key   2 line (sorted set: waiter by the sum of permits up to and with it, since the line began)
+--       3 permits (hash: waiter -> permits)   4 asked (sorted set: waiter by when it counts as silent)
 -- ARGV: 1 now (see limit_begin)   2 algorithm   3 permits   4 a   5 b   6 c   7 lease
 --       8 waiter's id   9 how long the waiter will still wait, in us   10 the most waiters of the line
---       11 the shortest pause before the first place asks for a lease again, in us   12 the longest pause, in us
+--       11 for leases: the pause of the first place, in us   12 the longest pause, in us
 --
--- A waiter calls again with its id until the code is not WAIT: when its turn may come, and at the latest after the longest
--- pause. Leases can be given back at any time. So for leases, the waiter at position p pauses p × `shortest`.
--- A waiter that has been silent for SILENT longest pauses loses its place, so that a crashed waiter does not block the line.
+-- A waiter calls again with its id until the code is not WAIT: when its turn may come, and at the latest after the longest pause. Leases can be
+-- given back at any time: for them, the waiter at position p pauses p × ARGV[11]. A waiter that is silent for SILENT longest pauses loses its
+-- place: a crashed waiter does not block the line.
 --
--- Every step costs O(log n) in a line of n. Waiters that leave from the middle count as ahead of those behind them until
--- the ones before them have gone too: a waiter is never served too early, and at most one call too late.
+-- Every step costs O(log n) in a line of n. A waiter that leaves from the middle counts for those behind it until the waiters ahead of it have
+-- gone. So a waiter is never served too early, and at most one call too late.
 --
 -- Replies: {code}: the request was invalid
 --          {code, position, ask_again_ms, fits, at_us, remaining, retry_ms, reset_ms, delay_ms, mark, detail}
@@ -23,8 +23,8 @@
 --   code -3  LINE_FULL
 
 local GRANTED, WAIT, TOO_LATE, INVALID_REQUEST, LINE_FULL = 1, 0, -1, -2, -3
-local SILENT, KEPT_US = 2.5, 10000000 -- a waiter keeps its place when two of its calls are lost
-local SILENT_MAX, PERMITS_MAX = 100, 4503599627370496 -- the most waiters that a call removes; half of what is exact
+local SILENT, KEPT_US = 2.5, 10000000 -- a waiter may lose two calls
+local SILENT_MAX, PERMITS_MAX = 100, 4503599627370496 -- the most waiters that a call removes; half of the exact numbers
 
 local key, line, permits, asked, waiter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[8]
 local n, most = tonumber(string.match(ARGV[3], '^%d+$')), tonumber(ARGV[4])
