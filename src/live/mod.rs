@@ -1,5 +1,5 @@
-//! Live figures of sales, for the console. One sampler for each sale that is watched at an instance feeds all its streams: the first
-//! stream starts it, the last one ends it. Ten open pages cost what one costs.
+//! Live figures of sales, for the console. One sampler for each watched sale feeds all its streams at an instance: the first stream starts
+//! it, the last one ends it. Ten open pages cost the same as one.
 
 mod sampler;
 
@@ -24,29 +24,27 @@ use crate::domain::pressure::Pressure;
 use crate::queue::{Broker, QueueDepths};
 use crate::sale::Stores;
 
-/// Streams of an instance: more people than run a sale. Each costs a connection and a kilobyte a second.
+/// Streams of an instance. Each costs a connection and a kilobyte a second.
 const STREAMS_MAX: usize = 64;
-/// Streams of one account: so many windows of one person, who keeps no other from looking.
+/// Streams of one account: one person cannot use all streams.
 const STREAMS_OF_ACCOUNT_MAX: usize = 8;
-/// Samples that a new stream begins with: the last two minutes.
+/// Samples at the beginning of a stream: the last two minutes.
 const KEPT_MAX: usize = 120;
-/// How often the broker is asked. It counts its messages every few seconds itself.
+/// How often the broker is asked. It counts its messages every few seconds.
 const QUEUES_EVERY: Duration = Duration::from_secs(2);
 
-/// One moment's figures.
 #[derive(Debug)]
 pub struct Sample {
-    /// Rises from sample to sample, and follows PostgreSQL's clock, so that a reader who comes back to another instance goes on where
-    /// it was.
+    /// Rises, and follows PostgreSQL's clock: a reader continues at the same place at another instance.
     pub id: i64,
     /// `LiveFigures` as one line of JSON.
     pub json: String,
 }
 
-/// The last samples, oldest first.
+/// Oldest first.
 type Samples = VecDeque<Arc<Sample>>;
 
-/// What the figures are read from.
+/// The sources of the figures.
 pub struct Sources {
     pub stores: Stores,
     pub clock: Arc<DatabaseClock>,
@@ -55,10 +53,10 @@ pub struct Sources {
     pub broker: Broker,
 }
 
-/// What all samplers of an instance share.
+/// Shared by all samplers of an instance.
 struct Shared {
     sources: Sources,
-    /// However many sales are watched, one connection to PostgreSQL reads their figures.
+    /// One connection to PostgreSQL reads the figures of all sales.
     ledger_turn: Semaphore,
     ledger_turns: Mutex<LedgerTurns>,
     instance: Mutex<InstanceReadings>,
@@ -72,14 +70,13 @@ pub struct LiveSales {
     watched: Arc<Mutex<Watched>>,
     closing: CancellationToken,
     tasks: TaskTracker,
-    /// Samplers run among the background tasks, not on the thread of whoever looks first, which also serves purchases.
+    /// Samplers run among the background tasks, not on a thread that serves purchases.
     runtime: Handle,
 }
 
 #[derive(Default)]
 struct Watched {
     streams: usize,
-    /// Streams of each account that has any.
     accounts: HashMap<AccountName, usize>,
     sales: HashMap<SaleId, WatchedSale>,
     /// Ends the reader of queues.
@@ -94,7 +91,7 @@ struct WatchedSale {
 }
 
 impl LiveSales {
-    /// To be called on the runtime on which samplers shall run.
+    /// Samplers run on the runtime of this call.
     pub fn new(sources: Sources, tasks: TaskTracker) -> Self {
         let shared = Shared {
             sources,
@@ -112,13 +109,12 @@ impl LiveSales {
         }
     }
 
-    /// Ends every stream, and those that are opened afterwards.
+    /// Ends every stream, also later ones.
     pub fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Watches a sale, from behind the sample that the reader has `seen`; `None` when this instance, or the account at it, has as many
-    /// streams as it may have.
+    /// Watches a sale, after the sample that the reader has `seen`; `None` when this instance or the account has too many streams.
     pub fn watch(&self, sale: SaleId, account: AccountName, seen: Option<i64>) -> Option<LiveStream> {
         let mut watched = self.watched.lock();
         let samples = watched.join(sale, &account, || self.start_sampler(sale))?;
@@ -145,7 +141,7 @@ impl LiveSales {
     }
 }
 
-/// Keeps the depths of the queues current. Apart from the samplers, because a broker that is away answers late.
+/// Keeps the depths of the queues current, apart from the samplers: a broker that is away answers late.
 async fn read_queues(shared: Arc<Shared>, stop: CancellationToken) {
     let mut depths = QueueDepths::new(shared.sources.broker.clone());
     while let Some(read) = stop.run_until_cancelled(depths.read()).await {
@@ -161,7 +157,7 @@ async fn read_queues(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 impl Watched {
-    /// Adds a stream of a sale. `start` starts the sampler of a sale that nobody has watched.
+    /// Adds a stream of a sale. `start` starts the sampler of the first stream.
     fn join(
         &mut self,
         sale: SaleId,
@@ -179,7 +175,7 @@ impl Watched {
         Some(watched.samples.clone())
     }
 
-    /// Takes a stream away. Returns whether it was the last one of all.
+    /// Removes a stream. Returns whether it was the last stream of all sales.
     fn leave(&mut self, sale: SaleId, account: &AccountName) -> bool {
         self.count(self.streams - 1);
         if let Some(streams) = self.accounts.get_mut(account) {
@@ -207,20 +203,19 @@ impl Watched {
     }
 }
 
-/// The samples of one sale, for one reader.
 pub struct LiveStream {
     live: LiveSales,
     sale: SaleId,
     account: AccountName,
     samples: watch::Receiver<Samples>,
-    /// The last sample that was returned.
+    /// The last returned sample.
     seen: i64,
     ready: Samples,
 }
 
 impl LiveStream {
-    /// Waits for the next sample. A reader that was slow gets those that are kept, and none that are older. `None` when the service
-    /// stops. Dropping the future loses no sample.
+    /// Waits for the next sample. A slow reader misses samples that are no longer kept. `None` when the service stops. Dropping the future
+    /// loses no sample.
     pub async fn next(&mut self) -> Option<Arc<Sample>> {
         loop {
             if let Some(sample) = self.ready.pop_front() {
@@ -254,49 +249,47 @@ mod tests {
         AccountName::parse(&format!("ann{n}"), "name").unwrap()
     }
 
+    fn join(watched: &mut Watched, sale: SaleId, account: &AccountName, stop: &CancellationToken) -> bool {
+        let sampler = stop.clone().drop_guard();
+        let samples = watch::channel(Samples::new()).1;
+        watched.join(sale, account, || WatchedSale { streams: 0, samples, _sampler: sampler }).is_some()
+    }
+
     #[test]
     fn ten_streams_have_one_sampler_which_ends_with_the_last_of_them() {
-        let (sale, mut watched, mut started) = (SaleId::from_db(1), Watched::default(), 0);
-        let stop = CancellationToken::new();
-        let mut join = |watched: &mut Watched, n| {
-            watched.join(sale, &account(n), || {
-                started += 1;
-                let samples = watch::channel(Samples::new()).1;
-                WatchedSale { streams: 0, samples, _sampler: stop.clone().drop_guard() }
-            })
-        };
+        let (sale, mut watched, mut stops) = (SaleId::from_db(1), Watched::default(), Vec::new());
         for n in 0..10 {
-            assert!(join(&mut watched, n).is_some());
+            stops.push(CancellationToken::new());
+            assert!(join(&mut watched, sale, &account(n), &stops[n]));
         }
+        let stopped = |stops: &[CancellationToken]| stops.iter().filter(|stop| stop.is_cancelled()).count();
+        assert_eq!(stopped(&stops), 9, "the first stream alone has started a sampler");
         for n in 0..9 {
             assert!(!watched.leave(sale, &account(n)));
         }
-        assert!(!stop.is_cancelled(), "one still watches");
+        assert_eq!(stopped(&stops), 9, "one still watches");
         assert!(watched.leave(sale, &account(9)));
-        assert!(stop.is_cancelled() && watched.sales.is_empty() && watched.accounts.is_empty());
-        assert!(join(&mut watched, 0).is_some());
-        assert_eq!(started, 2);
+        assert_eq!(stopped(&stops), 10);
+        assert!(watched.sales.is_empty() && watched.accounts.is_empty());
+        let stop = CancellationToken::new();
+        assert!(join(&mut watched, sale, &account(0), &stop) && !stop.is_cancelled(), "it starts another");
     }
 
     #[test]
     fn streams_are_bounded_and_one_that_ends_makes_room() {
         let mut watched = Watched::default();
         let sale = |n: usize| SaleId::from_db(n.cast_signed() as i64 + 1);
-        let join = |watched: &mut Watched, n: usize| {
-            watched.join(sale(n), &account(n / STREAMS_OF_ACCOUNT_MAX), || {
-                let samples = watch::channel(Samples::new()).1;
-                WatchedSale { streams: 0, samples, _sampler: CancellationToken::new().drop_guard() }
-            })
-        };
+        let stop = CancellationToken::new();
+        let join = |watched: &mut Watched, n| join(watched, sale(n), &account(n / STREAMS_OF_ACCOUNT_MAX), &stop);
         for n in 0..STREAMS_OF_ACCOUNT_MAX {
-            assert!(join(&mut watched, n).is_some(), "{n}");
+            assert!(join(&mut watched, n), "{n}");
         }
-        assert!(join(&mut watched, 0).is_none(), "the account has as many as it may have");
+        assert!(!join(&mut watched, 0), "the account has too many");
         for n in STREAMS_OF_ACCOUNT_MAX..STREAMS_MAX {
-            assert!(join(&mut watched, n).is_some(), "{n}");
+            assert!(join(&mut watched, n), "{n}");
         }
-        assert!(join(&mut watched, STREAMS_MAX).is_none(), "the instance has");
+        assert!(!join(&mut watched, STREAMS_MAX), "the instance has too many");
         watched.leave(sale(5), &account(0));
-        assert!(join(&mut watched, 0).is_some());
+        assert!(join(&mut watched, 0));
     }
 }

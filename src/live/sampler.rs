@@ -17,43 +17,43 @@ use crate::ledger::Ledger;
 use crate::ledger::sales::live::REST_FACTOR;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// How long Redis may take to answer. PostgreSQL may take longer than a statement of `live_figures`.
+/// How long Redis and PostgreSQL may take to answer.
 const REDIS_MAX: Duration = Duration::from_millis(800);
 const LEDGER_MAX: Duration = Duration::from_secs(5);
-/// While purchases wait, PostgreSQL is asked this seldom.
+/// The least pause between readings of PostgreSQL while purchases wait.
 const LEDGER_REST_UNDER_PRESSURE: Duration = Duration::from_secs(5);
-/// Figures of PostgreSQL that are older are not compared with Redis.
+/// Older figures of PostgreSQL are not compared with Redis.
 const SAME_MOMENT_MS: i64 = 1_000;
-/// The counters are read no more often: a little less than `EVERY`, because samplers are not exactly a second apart.
+/// The least time between readings of the counters: less than `EVERY`, because samplers are not exactly a second apart.
 const COUNTERS_EVERY: Duration = Duration::from_millis(900);
-/// The latency is that of so many samples.
+/// Samples in the latency.
 const LATENCY_SAMPLES: usize = 10;
 
-/// Reads the figures of one sale, for all who watch it here.
+/// Reads the figures of one sale, for all its streams.
 pub(super) struct Sampler {
     shared: Arc<Shared>,
     sale: SaleId,
-    /// Its shards, once they are known: they never change.
+    /// They never change.
     shards: Option<SaleShards>,
     feed: watch::Sender<Samples>,
     last_id: i64,
-    /// How many winners there were, and when.
+    /// The last number of winners, and when it was read.
     winners: Option<(Instant, i64)>,
-    /// What PostgreSQL last said of the sale.
+    /// The last figures of PostgreSQL.
     ledger: Option<LedgerFigures>,
 }
 
-/// Which sale PostgreSQL is read for next, and when: it rests by its last reading, whichever sale that was for.
+/// Round robin over the watched sales. PostgreSQL rests after each reading, by its duration.
 #[derive(Default)]
 pub(super) struct LedgerTurns {
-    /// When the last reading began, and how long it took.
+    /// The begin and the duration of the last reading.
     read: Option<(Instant, Duration)>,
-    /// The sales that wait to be read, the first of them first. A sale stands here once, so there are no more than are watched.
+    /// Each waiting sale once.
     line: VecDeque<SaleId>,
 }
 
 impl LedgerTurns {
-    /// Whether it is this sale's turn: PostgreSQL has rested, and no other sale has waited longer.
+    /// Whether PostgreSQL has rested, and no other sale has waited longer.
     fn is_due(&mut self, sale: SaleId, purchases_wait: bool, now: Instant) -> bool {
         if !self.line.contains(&sale) {
             self.line.push_back(sale);
@@ -70,17 +70,17 @@ impl LedgerTurns {
     }
 }
 
-/// The instance's own figures, which are the same for all sales that are watched: its counters are read once a second.
+/// The instance's own figures, which are the same for all sales.
 #[derive(Default)]
 pub(super) struct InstanceReadings {
-    /// The last readings, oldest first.
+    /// Oldest first.
     counters: VecDeque<(Instant, Counters)>,
-    /// What follows from them; `None` after the first one.
+    /// `None` after the first reading.
     figures: Option<InstanceFigures>,
 }
 
 impl InstanceReadings {
-    /// The figures of this second. `read` reads the counters, if nobody has in this second.
+    /// The figures of this second. `read` is called once a second.
     fn at(&mut self, now: Instant, read: impl FnOnce() -> Counters) -> Option<InstanceFigures> {
         let before = self.counters.back().zip(self.counters.front());
         if before.is_some_and(|((at, _), _)| now.saturating_duration_since(*at) < COUNTERS_EVERY) {
@@ -98,7 +98,7 @@ impl InstanceReadings {
     }
 }
 
-/// A sampler that ends gives its place in line to others.
+/// A sampler that ends leaves the line.
 impl Drop for Sampler {
     fn drop(&mut self) {
         self.shared.ledger_turns.lock().leave(self.sale);
@@ -110,14 +110,13 @@ impl Sampler {
         Self { shared, sale, shards: None, feed, last_id: 0, winners: None, ledger: None }
     }
 
-    /// Reads and feeds until stopped. What it reads is read to the end, so that no connection to PostgreSQL is left in the middle of a
-    /// statement, however often people come and go.
+    /// Reads and feeds until stopped. It finishes each reading: no connection to PostgreSQL is left in the middle of a statement.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         loop {
             let began = Instant::now();
             self.sample().await;
             let took = began.elapsed();
-            // Figures are no work that piles up, so the sampler is never behind.
+            // There is no backlog of figures.
             let rest = self.shared.sources.pressure.worker_rest(took, Duration::ZERO, Instant::now());
             if stop.run_until_cancelled(sleep(EVERY.saturating_sub(took) + rest)).await.is_none() {
                 return;
@@ -185,10 +184,10 @@ impl Sampler {
     }
 }
 
-/// Reads PostgreSQL's figures if it is the sale's turn; otherwise the last ones stay. They are unknown while it does not answer in time.
+/// Reads PostgreSQL's figures if it is the sale's turn. They are unknown while PostgreSQL does not answer in time.
 async fn read_ledger(shared: &Shared, sale: SaleId, figures: &mut Option<LedgerFigures>) {
     let sources = &shared.sources;
-    // Not waited for: Redis's figures and the instance's own go on meanwhile.
+    // Redis's figures do not wait for the turn.
     let Ok(_turn) = shared.ledger_turn.try_acquire() else { return };
     let began = Instant::now();
     let purchases_wait = sources.pressure.is_noticeable(began);
