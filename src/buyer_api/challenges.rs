@@ -20,11 +20,11 @@ use crate::http::problem::Problem;
 use crate::sale::challenges::{Answer, Challenge, Question};
 use crate::sale::thread_state::ThreadState;
 
-/// The longest id and text, in characters, and the longest trail, in samples.
+/// Ids and texts in characters, trails in samples.
 const ID_MAX: usize = 512;
 pub const TEXT_MAX: usize = 100;
 pub const POINTS_MAX: usize = slider::POINTS_MAX;
-/// The greatest number of a trail: eleven days in milliseconds. Those of an hour or of a picture are far smaller.
+/// The greatest number of a trail: eleven days in milliseconds.
 pub const NUMBER_MAX: f64 = 1e9;
 
 /// Which challenge a buyer wishes.
@@ -245,7 +245,7 @@ pub async fn create(
     app_state: Data<AppState>,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    // Before anything that costs much time: a challenge can be asked for a little later, and a purchase cannot be made later.
+    // Before all slow steps: a challenge can come a little later, and a purchase cannot.
     if thread.challenges.gives_way() {
         return Err(Problem::shed("challenges"));
     }

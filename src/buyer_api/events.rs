@@ -18,11 +18,11 @@ use crate::http::problem::Problem;
 use crate::sale::order_streams::{Stream, Subscribed};
 use crate::sale::thread_state::ThreadState;
 
-/// A silent stream sends a comment this often: many proxies close a connection that is silent for half a minute.
+/// A silent stream sends a comment this often: many proxies close a connection after half a minute of silence.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The longest life of a stream. The client then reconnects, with a token that is still valid, to a running instance.
 const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
-/// The range of the pause before a client reconnects: after an instance has stopped, its clients spread out.
+/// The pause before a client reconnects. Its range spreads the clients of a stopped instance.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
 
 problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
@@ -82,7 +82,7 @@ fn answer(stream: Stream, until: Instant) -> HttpResponse {
     let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
     let events = unfold(stream, move |mut stream| async move {
         let now = Instant::now();
-        // An event that comes later is for a token that is still valid.
+        // The token has expired.
         if now >= until {
             return None;
         }

@@ -27,7 +27,6 @@ pub struct ListQuery {
 }
 
 problems!(NotShown: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
-problems!(NotListed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
 problems! {
     NotCancelled: InvalidRequest, Unauthenticated, UnknownOrder, OrderNotReady, IllegalState, TemporarilyUnavailable
 }
@@ -64,7 +63,7 @@ pub async fn show(
     tag = "orders",
     security(("buyer" = [])),
     params(ListQuery),
-    responses((status = 200, description = "A page of at most 100", body = [Order]), NotListed),
+    responses((status = 200, description = "A page of at most 100", body = [Order]), NotShown),
 )]
 pub async fn list(
     request: HttpRequest,

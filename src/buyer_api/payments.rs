@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::ids::OrderId;
+use crate::domain::ids::{OrderId, UserId};
 use crate::domain::json_object;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
@@ -203,7 +203,7 @@ pub async fn callback(
         Err(NotBelieved::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),
         Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
     };
-    // Only now: what is signed comes from the channel.
+    // Only now: the signature shows that the callback comes from the channel.
     let _span = request_span(request.head(), "POST callbacks");
     if app_state.success_batcher.take(&callback).await? {
         return Ok(HttpResponse::Ok().json(serde_json::json!({})));
@@ -217,11 +217,7 @@ pub async fn callback(
 }
 
 /// The problem for an order that does not exist, or is still being made.
-async fn not_an_order(
-    thread: &ThreadState,
-    user: &crate::domain::ids::UserId,
-    order: OrderId,
-) -> Result<Problem, Problem> {
+async fn not_an_order(thread: &ThreadState, user: &UserId, order: OrderId) -> Result<Problem, Problem> {
     Ok(match thread.order_of(user, order).await? {
         Some(found) if found.status == OrderStatus::Accepted => Problem::order_not_ready(),
         // It became an order meanwhile.

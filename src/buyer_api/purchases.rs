@@ -22,10 +22,10 @@ use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
 use crate::telemetry::spans::Span;
 
-/// Made once: of a text that is no standard header, a name would be made for each request.
+/// Made once: a text that is no standard header would be parsed for each request.
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The longest text, in characters.
+/// In characters.
 const KEY_MAX: usize = 128;
 const PASS_MAX: usize = 1024;
 
@@ -85,7 +85,7 @@ pub async fn create(
     purchase(request.head(), sale_id(&request), &body, &thread, &app_state).await
 }
 
-/// Answers a purchase at this sale, whichever way it came.
+/// Answers a purchase, also one that took the shortcut.
 pub(super) async fn purchase(
     request: &RequestHead,
     sale: Result<SaleId, Problem>,
@@ -94,7 +94,7 @@ pub(super) async fn purchase(
     app_state: &AppState,
 ) -> Result<HttpResponse, Problem> {
     let began = Instant::now();
-    // Before anything that costs much time.
+    // Before all slow steps.
     let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(unverified_user(request));
     if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(|| buyer(*sale))) {
         let problem = Problem::shed("purchases");
@@ -117,7 +117,7 @@ pub(super) async fn purchase(
         (Some(key), None) => Some(IdempotencyKey::parse(key.to_str().unwrap_or_default())?),
         (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must be sent once")),
     };
-    // Only now, so that strangers cannot have anything traced.
+    // Only now: strangers cannot have requests traced.
     let span = request_span(request, "POST purchases");
     let purchase = Request {
         sale,
@@ -142,7 +142,6 @@ pub(super) async fn purchase(
     Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
 }
 
-/// Ends the span of a purchase with what came of it.
 fn end(mut span: Box<Span>, answer: &Result<Ticket, Problem>) {
     match answer {
         Ok(ticket) => span.set("order", ticket.order_id.to_string()),

@@ -1,6 +1,5 @@
-//! The shortcut for purchases. A whole crowd asks for one address at once; here it is found by comparing texts, before the router and
-//! the extractors of actix-web, which cost time in each request. Other requests go the long way, and so do purchases whose address is
-//! written in another manner; the answer at its end is the same.
+//! The shortcut for purchases. It finds their address by comparing texts, before the router and the extractors of actix-web, which cost time in
+//! each request. All other requests, and purchases with another spelling of the address, take the long way to the same answers.
 
 use std::rc::Rc;
 
@@ -17,7 +16,6 @@ use crate::http::AppState;
 use crate::http::extract::read_body_of;
 use crate::sale::thread_state::ThreadState;
 
-/// What purchases of one worker thread need.
 pub struct Shortcut {
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -28,7 +26,7 @@ impl Shortcut {
         Rc::new(Self { thread, app_state })
     }
 
-    /// The sale at which this request buys. `None`: it goes the long way.
+    /// The sale of a purchase. `None`: the request takes the long way.
     pub fn sale(request: &Request) -> Option<SaleId> {
         let id = request.path().strip_prefix("/api/v1/sales/")?.strip_suffix("/purchases")?;
         if request.method() == Method::POST { SaleId::parse(id).ok() } else { None }

@@ -1,4 +1,4 @@
-//! Whether a sale is open, and its purchase key: what a sale's page polls around the start, as a script and as JSON.
+//! Whether a sale is open, and its purchase key, as a script and as JSON. A sale's page polls it around the start.
 
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::Data;
