@@ -12,10 +12,7 @@ use crate::domain::sale::{Sale, SalePhase};
 use crate::sale::thread_state::ThreadState;
 
 impl ThreadState {
-    /// Gives a buyer a challenge of the kind that is wished, or of the sale's own.
-    ///
-    /// # Errors
-    /// The sale asks for none, or not now; the buyer has asked too often; or none is ready.
+    /// Gives a buyer a challenge of the wished kind, or of the sale's own.
     pub async fn challenge(
         &self,
         sale: SaleId,
@@ -25,12 +22,12 @@ impl ThreadState {
     ) -> Result<Challenge, ChallengeRefusal> {
         let (sale, challenges) = (self.sale_with_challenges(sale).await?, &self.challenges);
         let kind = sale.captcha.offer(wish).ok_or(ChallengeRefusal::NoChallenge)?;
-        // Before the limits: being told that none is ready counts against none.
-        if !challenges.pool.has(kind) {
+        // Before the limits: this refusal does not count.
+        if !challenges.has(kind) {
             return Err(ChallengeRefusal::PoolEmpty);
         }
         challenges.asking.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
-        // Another thread may have taken the last one; then the request has counted.
+        // Another thread may have taken the last one. Then the request has counted.
         let (mut question, solution) = challenges.take(kind).ok_or(ChallengeRefusal::PoolEmpty)?;
         let expires_at_ms = self.catalog.clock.now_ms() + challenges.terms.challenge_ttl_ms;
         let sealed = challenges.seal.close_challenge((sale.id, user), &solution, expires_at_ms);
@@ -48,11 +45,7 @@ impl ThreadState {
         })
     }
 
-    /// Takes a buyer's answer. Right or wrong, the challenge is spent by it.
-    ///
-    /// # Errors
-    /// `Failed` whatever is wrong with the answer or the challenge; or the sale asks for none; or the buyer has answered too
-    /// often; or Redis cannot be asked.
+    /// Takes a buyer's answer. Right or wrong, it spends the challenge.
     pub async fn earn_pass(
         &self,
         sale: SaleId,
@@ -69,7 +62,7 @@ impl ThreadState {
         };
         let is_right = challenge.is_solved_by(answer);
         let now_ms = self.catalog.clock.now_ms();
-        // Spent even if the answer is wrong, or the caller hangs up: a pass that does not arrive costs a new challenge.
+        // Spent also if the answer is wrong or the caller hangs up. A lost pass costs a new challenge.
         let spending =
             self.gate.spend_challenge(sale.sharding(), user, &challenge.serial, challenge.expires_at_ms, now_ms).await;
         let spending = spending.map_err(|error| {
@@ -90,7 +83,7 @@ impl ThreadState {
         Ok(EarnedPass { pass: pass.ok_or(ChallengeRefusal::Unavailable)?, expires_at_ms })
     }
 
-    /// The sale, if its challenges can be asked for and answered now.
+    /// The sale, if it has challenges now.
     async fn sale_with_challenges(&self, sale: SaleId) -> Result<Arc<Sale>, ChallengeRefusal> {
         let found = self.catalog.sale(sale).await.map_err(|_| ChallengeRefusal::Unavailable)?;
         let sale = found.ok_or(ChallengeRefusal::UnknownSale)?;
@@ -127,7 +120,7 @@ impl OpenedChallenge {
 
 #[cfg(debug_assertions)]
 impl Solution {
-    /// An answer that passes; none for a proof of work, which a test can do.
+    /// An answer that passes; none for a proof of work, which a test can solve.
     fn right_answer(&self) -> Option<Answer> {
         match self {
             Self::Image { text } => Some(Answer::Text(text.clone())),

@@ -1,8 +1,7 @@
 //! Challenges that buyers solve before they buy, and the passes that they earn (protocol, rule 18).
 //!
-//! A challenge is sealed and kept by its buyer, so that it costs nothing here until it is answered. Answering spends it in Redis,
-//! right or wrong. A pass is sealed, too, and names how many passes its buyer had spent: `reserve.lua` compares the number, and
-//! a hold makes it another one.
+//! A challenge is sealed and kept by its buyer. It costs nothing here until the answer, right or wrong, spends it in Redis. A pass is
+//! sealed, too, and has the number of passes that its buyer had spent. `reserve.lua` compares this number, and each hold raises it.
 
 mod earn;
 mod near;
@@ -30,19 +29,19 @@ pub use pool::PoolTerms;
 /// The settings of challenges.
 #[derive(Debug, Clone, Copy)]
 pub struct ChallengeTerms {
-    /// How long before a sale's start its challenges can be asked for.
+    /// How long before a sale's start buyers can ask for its challenges.
     pub opens_before_ms: i64,
     pub challenge_ttl_ms: i64,
     pub pass_ttl_ms: i64,
     pub work_bits: WorkBits,
-    /// Challenges that one buyer, and one address, may ask for in a window; and as many may be answered.
+    /// Challenges that one buyer, and one address, may ask for in a window, and may answer.
     pub buyer_limit: u32,
     pub address_limit: u32,
     pub window: Duration,
     pub pool: PoolTerms,
 }
 
-/// What the worker threads of an instance share.
+/// Shared by the worker threads of an instance.
 pub struct Challenges {
     terms: ChallengeTerms,
     seal: Seal,
@@ -54,18 +53,17 @@ pub struct Challenges {
     answering: CallerQuotas,
 }
 
-/// A challenge, as its buyer gets it.
 #[derive(Debug)]
 pub struct Challenge {
     pub id: String,
     pub expires_at_ms: i64,
     pub question: Question,
-    /// What passes: for tests of a service in development. A release has no such code.
+    /// An answer that passes, for tests. A release has no such code.
     #[cfg(debug_assertions)]
     pub solution: Option<Answer>,
 }
 
-/// What is to be solved. Pictures are `data:` addresses.
+/// Pictures are `data:` addresses.
 #[derive(Debug)]
 pub enum Question {
     Image { image: String },
@@ -83,7 +81,7 @@ impl Question {
     }
 }
 
-/// A buyer's answer. Which kind of challenge it is for is seen when the challenge is opened.
+/// The answer to a challenge of any kind.
 #[derive(Debug, Clone)]
 pub enum Answer {
     Text(String),
@@ -91,7 +89,7 @@ pub enum Answer {
     Nonce(String),
 }
 
-/// A pass, sealed.
+/// A sealed pass.
 #[derive(Debug)]
 pub struct EarnedPass {
     pub pass: String,
@@ -99,24 +97,19 @@ pub struct EarnedPass {
 }
 
 /// Why there is no challenge, or no pass.
+///
+/// `NotStarted`: buyers can ask from `opens_at_ms` on. `NoChallenge`: the sale has none, or none of this kind. `Failed`: the answer is wrong
+/// or late, or the challenge was answered, or is of another buyer or sale. Only metrics say which: a guesser learns nothing.
+/// `PoolEmpty`: none of this kind is ready. `Unavailable`: Redis does not answer, or does not serve the sale now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChallengeRefusal {
     UnknownSale,
-    /// The sale's challenges can be asked for from this moment on.
-    NotStarted {
-        starts_at_ms: i64,
-        opens_at_ms: i64,
-    },
+    NotStarted { starts_at_ms: i64, opens_at_ms: i64 },
     Ended,
-    /// The sale asks for no challenge, or for none of this kind.
     NoChallenge,
-    /// The answer is wrong or too late, or the challenge is not this buyer's of this sale, or was answered before. Only the metrics
-    /// say which, so that a guesser learns nothing.
     Failed,
     TooOften(CallerTooOften),
-    /// No challenge of this kind is ready.
     PoolEmpty,
-    /// Redis does not answer, or does not serve the sale now.
     Unavailable,
 }
 
@@ -139,8 +132,8 @@ impl Challenges {
         })
     }
 
-    /// Draws ahead for the sales whose challenges can be asked for now or soon, and shows how many are ready. To be called every
-    /// second or so: it looks at all sales only when one has changed, comes near, or has ended.
+    /// Draws ahead for sales that run or start soon, and shows how many challenges are ready. Call it about every second. It examines all
+    /// sales only when one has changed, starts soon, or has ended.
     pub fn prepare(&self, catalog: &Catalog) {
         let now_ms = catalog.clock.now_ms();
         let sales = catalog.live();
@@ -149,42 +142,37 @@ impl Challenges {
         let wanted = near.insert(known.unwrap_or_else(|| Near::at(now_ms, self.terms.opens_before_ms, sales))).wanted;
         drop(near);
         self.pool.want(wanted);
-        let (images, sliders) = self.pool.ready();
-        for (kind, ready) in [(ChallengeKind::Image, images), (ChallengeKind::Slider, sliders)] {
-            metrics::gauge!("seckill_challenges_ready", "kind" => kind.as_str()).set(ready as f64);
+        for kind in [ChallengeKind::Image, ChallengeKind::Slider] {
+            let ready = self.pool.ready(kind) as f64;
+            metrics::gauge!("seckill_challenges_ready", "kind" => kind.as_str()).set(ready);
         }
     }
 
-    /// Whether purchases wait so long that challenges are refused unread.
+    /// Whether purchases wait too long: then requests for challenges are refused unread.
     pub fn gives_way(&self) -> bool {
         self.pressure.is_long_here(Instant::now())
     }
 
-    /// The pass that a buyer shows for a purchase in this sale; `None` if it was not made for both.
+    /// `None`: the pass was not made for this buyer and this sale.
     pub(super) fn open_pass(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<Pass> {
         self.seal.open_pass(sale, user, sealed)
     }
 
-    /// Takes a question of this kind, with its solution; a proof of work has its prefix only when it is sealed.
+    /// Whether a challenge of this kind is ready.
+    fn has(&self, kind: ChallengeKind) -> bool {
+        kind == ChallengeKind::Work || self.pool.ready(kind) > 0
+    }
+
+    /// Takes a question of this kind, with its solution. A proof of work gets its prefix when it is sealed.
     fn take(&self, kind: ChallengeKind) -> Option<(Question, Solution)> {
         let now = Instant::now();
         let asked_per_second = self.asked.lock().count(now);
-        match kind {
-            ChallengeKind::Image => {
-                let drawn = self.pool.take_image()?;
-                Some((Question::Image { image: drawn.image }, Solution::Image { text: drawn.text }))
-            }
-            ChallengeKind::Slider => {
-                let drawn = self.pool.take_slider()?;
-                let question = Question::Slider { image: drawn.image, piece: drawn.piece, piece_y: drawn.y };
-                Some((question, Solution::Slider { x: drawn.x }))
-            }
-            ChallengeKind::Work => {
-                let bits = self.terms.work_bits.at(asked_per_second, self.pressure.is_noticeable(now));
-                // A hash has 256 bits; the settings allow far fewer.
-                let difficulty = u8::try_from(bits).unwrap_or(u8::MAX);
-                Some((Question::Work { prefix: String::new(), difficulty: bits }, Solution::Work { difficulty }))
-            }
+        if kind != ChallengeKind::Work {
+            return self.pool.take(kind);
         }
+        let bits = self.terms.work_bits.at(asked_per_second, self.pressure.is_noticeable(now));
+        // A hash has 256 bits, and the settings allow far fewer.
+        let difficulty = u8::try_from(bits).unwrap_or(u8::MAX);
+        Some((Question::Work { prefix: String::new(), difficulty: bits }, Solution::Work { difficulty }))
     }
 }

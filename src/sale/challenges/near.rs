@@ -1,4 +1,4 @@
-//! Which challenges are to be drawn ahead: those of sales that run or come near.
+//! The challenges to draw ahead: for sales that run or start soon.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::sale::{Sale, SaleStatus};
 use crate::sale::catalog::LiveSales;
 
-/// Drawing begins so long before a sale's challenges can be asked for.
+/// Drawing begins this long before buyers can ask for a sale's challenges.
 const DRAW_BEFORE_MS: i64 = 600_000;
 
 /// The challenges to keep ready for these sales, valid in `while_ms` unless the sales change.
@@ -19,14 +19,14 @@ pub(super) struct Near {
 }
 
 impl Near {
-    /// Looks at all sales. Their challenges can be asked for `opens_before_ms` before their start.
+    /// Examines all sales. Buyers can ask for challenges from `opens_before_ms` before the start on.
     pub fn at(now_ms: i64, opens_before_ms: i64, sales: Arc<LiveSales>) -> Self {
         let (wanted, until_ms) = wanted_at(now_ms, opens_before_ms, sales.iter());
         Self { sales, wanted, while_ms: now_ms..until_ms }
     }
 }
 
-/// The kinds that are wanted at this moment, and the next moment at which that may be otherwise.
+/// The kinds that are wanted now, and the next moment at which they may change.
 fn wanted_at<'a>(now_ms: i64, opens_before_ms: i64, sales: impl Iterator<Item = &'a Sale>) -> (Wanted, i64) {
     let (mut wanted, mut until_ms) = (Wanted::default(), i64::MAX);
     for sale in sales {

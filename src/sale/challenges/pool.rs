@@ -1,5 +1,5 @@
-//! Pictures and sliders that are drawn ahead, so that a rush does not wait for drawing: threads of the lowest priority keep a
-//! bounded number of each kind ready, as long as a sale is near that asks for them.
+//! Pictures and sliders are drawn ahead: a rush does not wait for drawing. Threads of the lowest priority keep a bounded number of each
+//! wanted kind ready.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,6 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use parking_lot::{Condvar, Mutex};
 use seckill_captcha::{DrawError, picture, slider};
 
+use super::Question;
+use super::seal::Solution;
 use crate::domain::captcha::ChallengeKind;
 use crate::domain::pressure::Pressure;
 use crate::low_priority;
@@ -23,28 +25,14 @@ pub struct PoolTerms {
     pub threads: usize,
 }
 
-/// A picture to be read: a `data:` address, and its text.
-pub(super) struct DrawnImage {
-    pub text: String,
-    pub image: String,
-}
-
-/// A slider: `data:` addresses of the picture and the piece, and where the gap is.
-pub(super) struct DrawnSlider {
-    pub x: u16,
-    pub y: u16,
-    pub image: String,
-    pub piece: String,
-}
-
-/// Which kinds are to be drawn ahead.
+/// The kinds to draw ahead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub images: bool,
     pub sliders: bool,
 }
 
-/// What is ready. Its threads end when it is dropped.
+/// Its threads end when it is dropped.
 pub(super) struct Pool {
     shared: Arc<Shared>,
 }
@@ -52,43 +40,42 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Shared {
     shelves: Mutex<Shelves>,
-    /// Something is to be drawn, or the pool is dropped.
+    /// A kind lacks challenges, or the pool is dropped.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Shelves {
-    images: Shelf<DrawnImage>,
-    sliders: Shelf<DrawnSlider>,
+    images: Shelf,
+    sliders: Shelf,
     is_closed: bool,
 }
 
-struct Shelf<T> {
-    ready: VecDeque<T>,
+#[derive(Default)]
+struct Shelf {
+    ready: VecDeque<(Question, Solution)>,
     max: usize,
     is_wanted: bool,
 }
 
-impl<T> Default for Shelf<T> {
-    fn default() -> Self {
-        Self { ready: VecDeque::new(), max: 0, is_wanted: false }
+impl Shelves {
+    /// A proof of work needs no drawing.
+    fn of(&mut self, kind: ChallengeKind) -> Option<&mut Shelf> {
+        match kind {
+            ChallengeKind::Image => Some(&mut self.images),
+            ChallengeKind::Slider => Some(&mut self.sliders),
+            ChallengeKind::Work => None,
+        }
     }
 }
 
-impl<T> Shelf<T> {
-    /// How full it is, if there is to be more.
+impl Shelf {
+    /// How full the shelf is, if it lacks challenges.
     fn lacks(&self) -> Option<f64> {
         let has_room = self.is_wanted && self.ready.len() < self.max;
         has_room.then(|| self.ready.len() as f64 / self.max as f64)
     }
 
-    fn put(&mut self, drawn: T) {
-        if self.lacks().is_some() {
-            self.ready.push_back(drawn);
-        }
-    }
-
-    /// Old ones are as good as new ones, but are given up when nothing asks for them.
     fn want(&mut self, is_wanted: bool) {
         self.is_wanted = is_wanted;
         if !is_wanted {
@@ -97,18 +84,11 @@ impl<T> Shelf<T> {
     }
 }
 
-/// What a thread draws next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Image,
-    Slider,
-}
-
 /// The rest after a drawing that failed: the next would fail, too.
 const FAILED_REST: Duration = Duration::from_secs(1);
 
 impl Pool {
-    /// Starts the threads. After each drawing a thread rests while purchases wait, as reads do.
+    /// Starts the threads. While purchases wait, a thread rests after each drawing.
     pub fn start(terms: PoolTerms, pressure: &Arc<Pressure>) -> io::Result<Self> {
         let pool = Self { shared: Arc::default() };
         {
@@ -122,28 +102,10 @@ impl Pool {
         Ok(pool)
     }
 
-    pub fn take_image(&self) -> Option<DrawnImage> {
-        self.take(|shelves| shelves.images.ready.pop_front())
-    }
-
-    pub fn take_slider(&self) -> Option<DrawnSlider> {
-        self.take(|shelves| shelves.sliders.ready.pop_front())
-    }
-
-    fn take<T>(&self, take: impl FnOnce(&mut Shelves) -> Option<T>) -> Option<T> {
-        let taken = take(&mut self.shared.shelves.lock());
+    pub fn take(&self, kind: ChallengeKind) -> Option<(Question, Solution)> {
+        let taken = self.shared.shelves.lock().of(kind)?.ready.pop_front();
         self.shared.changed.notify_one();
         taken
-    }
-
-    /// Whether there is one of this kind. A proof of work needs no drawing.
-    pub fn has(&self, kind: ChallengeKind) -> bool {
-        let (images, sliders) = self.ready();
-        match kind {
-            ChallengeKind::Image => images > 0,
-            ChallengeKind::Slider => sliders > 0,
-            ChallengeKind::Work => true,
-        }
     }
 
     /// From now on, keeps these kinds ready, and no others.
@@ -155,10 +117,8 @@ impl Pool {
         self.shared.changed.notify_all();
     }
 
-    /// How many pictures and sliders are ready.
-    pub fn ready(&self) -> (usize, usize) {
-        let shelves = self.shared.shelves.lock();
-        (shelves.images.ready.len(), shelves.sliders.ready.len())
+    pub fn ready(&self, kind: ChallengeKind) -> usize {
+        self.shared.shelves.lock().of(kind).map_or(0, |shelf| shelf.ready.len())
     }
 }
 
@@ -169,50 +129,52 @@ impl Drop for Pool {
     }
 }
 
-/// What each thread does until the pool is dropped.
+/// The work of each thread until the pool is dropped.
 fn draw_ahead(shared: &Shared, pressure: &Pressure) {
-    // Seeded by the system, and not to be guessed.
+    // Seeded by the system, so that nobody can predict the challenges.
     let mut rng = rand::rng();
-    while let Some(next) = shared.wait_for_next() {
+    while let Some(kind) = shared.wait_for_next() {
         let began = Instant::now();
-        let drawn = match next {
-            Next::Image => draw_image(&mut rng).map(|drawn| shared.shelves.lock().images.put(drawn)),
-            Next::Slider => draw_slider(&mut rng).map(|drawn| shared.shelves.lock().sliders.put(drawn)),
-        };
-        if let Err(error) = drawn {
-            tracing::error!(%error, "a challenge could not be drawn");
-            std::thread::sleep(FAILED_REST);
+        match draw(kind, &mut rng) {
+            Ok(drawn) => {
+                let mut shelves = shared.shelves.lock();
+                if let Some(shelf) = shelves.of(kind).filter(|shelf| shelf.lacks().is_some()) {
+                    shelf.ready.push_back(drawn);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a challenge could not be drawn");
+                std::thread::sleep(FAILED_REST);
+            }
         }
         std::thread::sleep(pressure.read_rest(began.elapsed(), Instant::now()));
     }
 }
 
 impl Shared {
-    /// What is short, once something is; `None` when the pool is dropped.
-    fn wait_for_next(&self) -> Option<Next> {
+    /// The kind of the emptiest shelf, when one lacks challenges; `None` when the pool is dropped.
+    fn wait_for_next(&self) -> Option<ChallengeKind> {
         let mut shelves = self.shelves.lock();
-        loop {
-            if shelves.is_closed {
-                return None;
+        while !shelves.is_closed {
+            let lacks = |kind| Some((shelves.of(kind)?.lacks()?, kind));
+            let lacking = [ChallengeKind::Image, ChallengeKind::Slider].into_iter().filter_map(lacks);
+            if let Some((_, kind)) = lacking.min_by(|(one, _), (other, _)| one.total_cmp(other)) {
+                return Some(kind);
             }
-            match (shelves.images.lacks(), shelves.sliders.lacks()) {
-                (Some(images), Some(sliders)) if sliders < images => return Some(Next::Slider),
-                (Some(_), _) => return Some(Next::Image),
-                (None, Some(_)) => return Some(Next::Slider),
-                (None, None) => self.changed.wait(&mut shelves),
-            }
+            self.changed.wait(&mut shelves);
         }
+        None
     }
 }
 
-fn draw_image(rng: &mut impl rand::Rng) -> Result<DrawnImage, DrawError> {
+fn draw(kind: ChallengeKind, rng: &mut impl rand::Rng) -> Result<(Question, Solution), DrawError> {
+    if kind == ChallengeKind::Slider {
+        let drawn = slider::draw(rng)?;
+        let (image, piece) = (data_address(&drawn.image), data_address(&drawn.piece));
+        return Ok((Question::Slider { image, piece, piece_y: drawn.y }, Solution::Slider { x: drawn.x }));
+    }
     let drawn = picture::draw(rng)?;
-    Ok(DrawnImage { text: drawn.text, image: data_address(&drawn.png) })
-}
-
-fn draw_slider(rng: &mut impl rand::Rng) -> Result<DrawnSlider, DrawError> {
-    let drawn = slider::draw(rng)?;
-    Ok(DrawnSlider { x: drawn.x, y: drawn.y, image: data_address(&drawn.image), piece: data_address(&drawn.piece) })
+    Ok((Question::Image { image: data_address(&drawn.png) }, Solution::Image { text: drawn.text }))
 }
 
 fn data_address(png: &[u8]) -> String {
@@ -223,7 +185,7 @@ fn data_address(png: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// How long a test waits for threads that are the last to run: on a busy machine they get a hundredth of a processor.
+    /// On a busy machine, threads of the lowest priority get little time.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     fn pool(threads: usize) -> Pool {
@@ -231,38 +193,42 @@ mod tests {
         Pool::start(PoolTerms { images_max: 3, sliders_max: 2, threads }, &pressure).unwrap()
     }
 
-    /// Waits until so many are ready.
-    fn until_ready(pool: &Pool, ready: (usize, usize)) {
+    fn wait_until(is_so: impl Fn() -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        while pool.ready() != ready {
-            assert!(Instant::now() < deadline, "{:?} are ready, and not {ready:?}", pool.ready());
+        while !is_so() {
+            assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn until_ready(pool: &Pool, images: usize, sliders: usize) {
+        wait_until(|| (pool.ready(ChallengeKind::Image), pool.ready(ChallengeKind::Slider)) == (images, sliders));
     }
 
     #[test]
     fn what_is_wanted_is_drawn_ahead_up_to_its_bound_and_replaced_when_it_is_taken() {
         let pool = pool(2);
-        assert!(pool.take_image().is_none() && pool.take_slider().is_none(), "nothing is wanted yet");
+        assert!(pool.take(ChallengeKind::Image).is_none(), "nothing is wanted yet");
         pool.want(Wanted { images: true, sliders: true });
-        until_ready(&pool, (3, 2));
-        let image = pool.take_image().unwrap();
-        assert_eq!(image.text.len(), picture::LENGTH);
-        assert!(image.image.starts_with("data:image/png;base64,iVBORw0KGgo"), "{}", image.image);
-        assert!(pool.take_slider().is_some_and(|slider| slider.piece.starts_with("data:image/png;base64,")));
-        until_ready(&pool, (3, 2));
+        until_ready(&pool, 3, 2);
+        let taken = pool.take(ChallengeKind::Image);
+        let Some((Question::Image { image }, Solution::Image { text })) = taken else { panic!("{taken:?}") };
+        assert_eq!(text.len(), picture::LENGTH);
+        assert!(image.starts_with("data:image/png;base64,iVBORw0KGgo"), "{image}");
+        let taken = pool.take(ChallengeKind::Slider);
+        let Some((Question::Slider { piece, .. }, Solution::Slider { .. })) = taken else { panic!("{taken:?}") };
+        assert!(piece.starts_with("data:image/png;base64,"));
+        until_ready(&pool, 3, 2);
         pool.want(Wanted { images: false, sliders: true });
-        until_ready(&pool, (0, 2));
+        until_ready(&pool, 0, 2);
     }
 
     #[test]
     fn an_empty_pool_answers_at_once() {
         let pool = pool(0);
         pool.want(Wanted { images: true, sliders: true });
-        for _ in 0..1_000 {
-            assert!(pool.take_image().is_none() && pool.take_slider().is_none());
-        }
-        assert!(!pool.has(ChallengeKind::Image) && !pool.has(ChallengeKind::Slider) && pool.has(ChallengeKind::Work));
+        assert!(pool.take(ChallengeKind::Image).is_none() && pool.take(ChallengeKind::Slider).is_none());
+        assert_eq!((pool.ready(ChallengeKind::Image), pool.ready(ChallengeKind::Slider)), (0, 0));
     }
 
     #[test]
@@ -271,10 +237,6 @@ mod tests {
         pool.want(Wanted { images: true, sliders: true });
         let shared = Arc::downgrade(&pool.shared);
         drop(pool);
-        let deadline = Instant::now() + PATIENCE;
-        while shared.strong_count() > 0 {
-            assert!(Instant::now() < deadline, "a thread draws on");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| shared.strong_count() == 0);
     }
 }
