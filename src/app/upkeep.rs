@@ -61,7 +61,7 @@ impl Parts {
                         next_check = next_check.min(Instant::now() + CHECKS_APART);
                         continue;
                     }
-                    asked = gate.refill_wanted() => {
+                    asked = gate.refill_wanted.take() => {
                         let checked = supervisor.check_asked(&asked).await;
                         tokio::time::sleep(CHECKS_APART).await;
                         checked

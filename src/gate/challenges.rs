@@ -1,7 +1,7 @@
-//! Spends challenges. Until it is answered, a challenge costs Redis nothing: its buyer keeps it, sealed.
+//! Spends challenges. An unanswered challenge costs Redis nothing: its buyer keeps it, sealed.
 
-use super::reply_codes::{AnswerCode, SaleCode};
-use super::{Gate, GateError, timed};
+use super::reply_codes::AnswerCode;
+use super::{Gate, GateError, scripts, timed};
 use crate::domain::captcha::Spending;
 use crate::domain::ids::UserId;
 use crate::domain::shards::SaleShards;
@@ -9,10 +9,10 @@ use crate::domain::shards::SaleShards;
 const MALFORMED: GateError = GateError::Malformed("answer_challenge");
 
 impl Gate {
-    /// Spends a challenge of this buyer, right or wrong. `serial` is the challenge's own, and `now_ms` the database's time.
+    /// Spends a challenge of this buyer, whether the answer is right or wrong. `now_ms` is the database's time.
     ///
     /// # Errors
-    /// Whether the challenge is spent is unknown: the buyer asks for another one.
+    /// It is unknown whether the challenge is spent. The buyer asks for another one.
     pub async fn spend_challenge(
         &self,
         of: SaleShards,
@@ -23,7 +23,7 @@ impl Gate {
     ) -> Result<Spending, GateError> {
         let home = of.home(user.as_str());
         let keys = self.keys.sale(of, home);
-        let mut call = self.scripts.answer_challenge.key(&keys.lasting());
+        let mut call = scripts::ANSWER_CHALLENGE.key(&keys.lasting());
         call.key(self.keys.challenge(of, home, serial));
         call.arg(user.as_str()).arg(expires_at_ms).arg(now_ms);
         let reply: Vec<i64> =
@@ -36,12 +36,7 @@ impl Gate {
                 AnswerCode::SpentBefore => Spending::SpentBefore,
                 AnswerCode::Expired => Spending::Expired,
             }),
-            [code] => match SaleCode::from_repr(code).ok_or(MALFORMED)? {
-                SaleCode::UnknownSale | SaleCode::Refilling => {
-                    self.refill_wanted.add(of.sale);
-                    Ok(Spending::NotServing)
-                }
-            },
+            [code] => self.not_serving(of.sale, code, "answer_challenge").map(|()| Spending::NotServing),
             _ => Err(MALFORMED),
         }
     }

@@ -1,4 +1,4 @@
-//! Caches documents about sales and products in Redis for all instances. They are copies: any of them may be missing.
+//! Caches documents about sales and products in Redis for all instances. Any copy may be missing.
 
 use std::time::Duration;
 
@@ -14,9 +14,8 @@ pub struct CachedDocument {
     pub text: Option<String>,
 }
 
-/// How long a document is kept.
 const KEEP: Duration = Duration::from_secs(300);
-/// How long the absence of a document is kept: short, so that a flood of unknown ids leaves nothing behind.
+/// The absence of a document is kept for a short time: a flood of unknown ids leaves nothing behind.
 const KEEP_NULL: Duration = Duration::from_secs(5);
 
 impl Gate {
@@ -29,10 +28,9 @@ impl Gate {
         Ok(Some(CachedDocument { as_of, text: (!text.is_empty()).then(|| text.to_owned()) }))
     }
 
-    /// Stores a document, or its absence.
     pub async fn cache(&self, id: DocId, doc: &CachedDocument) -> Result<(), GateError> {
         let keep = if doc.text.is_some() { KEEP } else { KEEP_NULL };
-        // Jitter: documents that were stored together must not expire together.
+        // Jitter: documents stored together must not expire together.
         let keep_ms = keep.mul_f64(rand::random_range(0.8..1.2)).as_millis();
         let (key, mut set) = (self.keys.doc(id), cmd("SET"));
         set.arg(&key).arg(format!("{}|{}", doc.as_of, doc.text.as_deref().unwrap_or_default()));

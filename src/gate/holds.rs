@@ -3,29 +3,27 @@
 use redis::{Cmd, FromRedisValue, Value};
 use uuid::Uuid;
 
-use super::reply_codes::SaleCode;
 use super::server_runs::SALES_A_CALL;
-use super::{Gate, GateError, timed};
+use super::{Gate, GateError, scripts, timed};
 use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::domain::order::HoldRelease;
 use crate::domain::shards::SaleShards;
 
-/// What an order has at a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
 pub enum TicketKind {
-    /// A hold for a buyer whose home the shard is.
+    /// A hold for a buyer of this home shard.
     #[strum(serialize = "h")]
     Live,
     /// A hold for a buyer of another home (protocol, rule 15).
     #[strum(serialize = "l")]
     Lent,
-    /// At the home shard: it is not known whether the lender holds the units.
+    /// At the home shard: the lender may hold the units.
     #[strum(serialize = "o")]
     OpenLoan,
     /// At the home shard: the lender holds the units.
     #[strum(serialize = "b")]
     ClosedLoan,
-    /// Nothing, and nothing is lent up to a number.
+    /// Nothing, and no loan up to a number is given.
     #[strum(serialize = "x")]
     Barred,
     #[strum(serialize = "t")]
@@ -33,21 +31,18 @@ pub enum TicketKind {
 }
 
 impl TicketKind {
-    /// Whether units of the shard are held.
     pub fn is_hold(self) -> bool {
         matches!(self, Self::Live | Self::Lent)
     }
 }
 
-/// What a shard keeps of an order: `KIND|UNITS|USER`, of a loan also `|LENDER` and, of an open one, `|NUMBER`.
+/// `KIND|UNITS|USER`; a loan has also `|LENDER`, and an open loan `|NUMBER`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTicket {
     pub kind: TicketKind,
     pub units: i64,
     pub user: String,
-    /// Of a loan.
     pub lender: Option<Shard>,
-    /// Of an open loan.
     pub number: Option<i64>,
 }
 
@@ -71,7 +66,7 @@ impl StoredTicket {
     }
 }
 
-/// A hold or an open loan of a purchase without a record, as far as is known.
+/// A hold or an open loan of a purchase without a confirmed record.
 #[derive(Debug, Clone)]
 pub struct Unconfirmed {
     pub order: OrderId,
@@ -79,44 +74,40 @@ pub struct Unconfirmed {
     pub epoch: Epoch,
 }
 
-/// Which unconfirmed holds of a shard are read, oldest first.
 #[derive(Debug, Clone, Copy)]
 pub struct UnconfirmedPage {
     /// The least age of a hold, in ms.
     pub age_ms: u64,
-    /// The database's time.
     pub now_ms: i64,
-    /// How many of the oldest are skipped.
     pub passed_over: usize,
     /// The most holds, 1 to 1,000.
     pub limit: usize,
 }
 
-/// Shards that have unconfirmed holds or open loans, and those of which that cannot be read.
+/// Shards with unconfirmed holds or open loans, and shards that could not be read.
 #[derive(Debug, Default)]
 pub struct MaybeUnconfirmed {
     pub with_holds: Vec<(SaleShards, Shard)>,
     pub unread: Vec<(SaleShards, Shard)>,
 }
 
-/// What a shard has said to releases.
 #[derive(Debug)]
 pub struct Released {
     pub epoch: Epoch,
-    /// In a sale with shards, the buyer of each order; empty where the shard knows nothing of it.
+    /// In a sale with shards, the buyer of each order; empty for an unknown order.
     pub users: Vec<String>,
 }
 
-/// The upper bound of scores that leaves out the entry of begin_refill.lua.
+/// The upper bound of scores without the entry of begin_refill.lua.
 pub(super) const BEFORE_MARK: &str = "(+inf";
 
 impl Gate {
-    /// Takes orders whose rows are committed off the unconfirmed list (rule 5).
+    /// Takes committed orders off the unconfirmed list (rule 5).
     pub async fn confirm(&self, of: SaleShards, shard: Shard, orders: &[OrderId]) -> Result<(), GateError> {
         let keys = self.keys.sale(of, shard);
         let mut id = Uuid::encode_buffer();
         for orders in orders.chunks(1000) {
-            let mut call = self.scripts.confirm.prepare_invoke();
+            let mut call = scripts::CONFIRM.prepare_invoke();
             call.key(keys.unconfirmed.as_str());
             for order in orders {
                 call.arg(&*order.0.hyphenated().encode_lower(&mut id));
@@ -126,10 +117,10 @@ impl Gate {
         Ok(())
     }
 
-    /// Ends holds, or loans at their home shard (rule 9). Returns the epoch at which the server did so.
+    /// Ends holds, or loans at their home shard (rule 9).
     pub async fn release(&self, of: SaleShards, shard: Shard, holds: &[HoldRelease]) -> Result<Released, GateError> {
         let keys = self.keys.sale(of, shard);
-        let mut call = self.scripts.release.prepare_invoke();
+        let mut call = scripts::RELEASE.prepare_invoke();
         call.key(&keys.lasting()).arg(holds.len());
         for hold in holds {
             call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units)).arg(hold.lapsed_at_ms.unwrap_or(0));
@@ -143,7 +134,7 @@ impl Gate {
         Ok(Released { epoch: self.epoch_of(of.sale, &numbers)?, users: read_all(users)? })
     }
 
-    /// Puts this shard's part of a wave up for sale, once an epoch. Returns the epoch at which the server did so.
+    /// Puts this shard's part of a wave up for sale, once an epoch. Returns the epoch.
     pub async fn release_wave(
         &self,
         of: SaleShards,
@@ -152,29 +143,24 @@ impl Gate {
         units: u64,
     ) -> Result<Epoch, GateError> {
         let keys = self.keys.sale(of, shard);
-        let mut call = self.scripts.release_wave.prepare_invoke();
+        let mut call = scripts::RELEASE_WAVE.prepare_invoke();
         call.key(&keys.lasting()).arg(wave.to_string()).arg(units);
-        self.epoch_of(
-            of.sale,
-            &timed("release_wave", call.invoke_async::<Vec<i64>>(&mut self.connections.of(&keys.sale))).await?,
-        )
+        let reply: Vec<i64> = timed("release_wave", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;
+        self.epoch_of(of.sale, &reply)
     }
 
     /// The epoch in the reply of a script that needs a sale to be served.
     fn epoch_of(&self, sale: SaleId, reply: &[i64]) -> Result<Epoch, GateError> {
         match *reply {
             [epoch, _done] => Ok(Epoch(epoch)),
-            [code] => match SaleCode::from_repr(code).ok_or(GateError::Malformed("release"))? {
-                SaleCode::UnknownSale | SaleCode::Refilling => {
-                    self.refill_wanted.add(sale);
-                    Err(GateError::NotServing)
-                }
-            },
+            [code] => {
+                self.not_serving(sale, code, "release")?;
+                Err(GateError::NotServing)
+            }
             _ => Err(GateError::Malformed("release")),
         }
     }
 
-    /// Those of these shards that have unconfirmed holds or open loans, and those of which that cannot be read.
     pub async fn maybe_unconfirmed(&self, shards: &[(SaleShards, Shard)]) -> Result<MaybeUnconfirmed, GateError> {
         let mut found = MaybeUnconfirmed::default();
         for shards in shards.chunks(SALES_A_CALL) {
@@ -195,7 +181,6 @@ impl Gate {
         Ok(found)
     }
 
-    /// A page of the holds that have been unconfirmed for a while, and of open loans.
     pub async fn unconfirmed_since(
         &self,
         of: SaleShards,
@@ -203,7 +188,7 @@ impl Gate {
         page: UnconfirmedPage,
     ) -> Result<Vec<Unconfirmed>, GateError> {
         let keys = self.keys.sale(of, shard);
-        let mut call = self.scripts.read_unconfirmed.prepare_invoke();
+        let mut call = scripts::READ_UNCONFIRMED.prepare_invoke();
         call.key(&keys.lasting()).arg(page.age_ms).arg(page.limit).arg(page.now_ms).arg(page.passed_over);
         let reply: Vec<String> = call.invoke_async(&mut self.connections.of(&keys.sale)).await?;
         let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
@@ -224,11 +209,6 @@ pub(super) fn order_id(text: &str) -> Result<OrderId, GateError> {
 
 fn read_all<T: FromRedisValue>(values: &[Value]) -> Result<Vec<T>, GateError> {
     values.iter().map(|value| T::from_redis_value_ref(value).map_err(|_| MALFORMED)).collect()
-}
-
-/// Whether a script that replies 1 or 0 has replied 1.
-pub(super) fn is_done(reply: &Value) -> bool {
-    matches!(reply, Value::Int(1))
 }
 
 #[cfg(test)]

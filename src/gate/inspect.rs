@@ -1,32 +1,26 @@
-//! What Redis servers say of themselves, for `seckill doctor`. Nothing is changed.
+//! Reads the state of Redis servers for `seckill doctor`, and changes nothing.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, cmd};
+use redis::{ConnectionAddr, cmd};
 
-use super::scripts::Scripts;
 use super::server_runs::has_no_master;
-use super::servers::info_value;
-use super::{Gate, GateError};
+use super::servers::{Timeouts, connected_once, info_value};
+use super::{Gate, GateError, scripts};
 use crate::config::tls::{Protection, Route};
 use crate::domain::clock_reading::ClockReading;
 
 /// A connection of its own to a server of sales.
 pub struct RedisInspection {
-    /// Its host and port.
     pub address: String,
     connection: MultiplexedConnection,
-    scripts: Arc<Scripts>,
 }
 
-/// The answer to INFO.
 pub struct ServerInfo(String);
 
 impl ServerInfo {
-    /// The value of a line; `None` where the server does not show it.
     pub fn text(&self, name: &str) -> Option<&str> {
         info_value(&self.0, &format!("{name}:"))
     }
@@ -43,7 +37,7 @@ impl From<&str> for ServerInfo {
     }
 }
 
-/// What a script sees of the server that it runs on.
+/// The ids that a script sees on its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenByScript {
     /// `None` before Redis 7.0.
@@ -62,10 +56,10 @@ impl Gate {
         let masters = self.server.masters().await?.clients();
         let master = masters.get(index).ok_or_else(has_no_master)?;
         let address = master.get_connection_info().addr().to_string();
-        Ok(RedisInspection { address, connection: connect(master, limit).await?, scripts: Arc::clone(&self.scripts) })
+        Ok(RedisInspection { address, connection: connect(master, limit).await? })
     }
 
-    /// Connects to one of the servers of `redis.lock_urls`, and asks what it says of itself.
+    /// The answer to INFO of one of the servers of `redis.lock_urls`.
     pub async fn lock_server_info(&self, index: usize, limit: Duration) -> Result<ServerInfo, GateError> {
         let client = self.lock_clients.get(index).ok_or(GateError::Malformed("redis.lock_urls"))?;
         info(&mut connect(client, limit).await?).await
@@ -84,14 +78,13 @@ fn route(client: &redis::Client) -> Route {
             let protection = if *insecure { Protection::AnyCertificate } else { Protection::CheckedCertificate };
             Route { host: Some(host.clone()), protection }
         }
-        // A socket of this machine; other kinds of addresses there are none.
+        // A socket of this machine.
         _ => Route { host: None, protection: Protection::Nothing },
     }
 }
 
 async fn connect(client: &redis::Client, limit: Duration) -> Result<MultiplexedConnection, GateError> {
-    let terms = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(Some(limit));
-    Ok(client.get_multiplexed_async_connection_with_config(&terms).await?)
+    Ok(connected_once(client, Timeouts { connect: limit, response: limit }).await?)
 }
 
 async fn info(connection: &mut MultiplexedConnection) -> Result<ServerInfo, GateError> {
@@ -120,10 +113,9 @@ impl RedisInspection {
         found.remove(name).ok_or(GateError::Malformed("CONFIG GET"))
     }
 
-    /// What a script sees of the server, as the scripts of sales look at it. The inner error is the server's: it ran no script, or
-    /// the script failed.
+    /// The ids that a script sees. The inner error is the server's: it ran no script, or the script failed.
     pub async fn seen_by_script(&self) -> Result<Result<SeenByScript, String>, GateError> {
-        let call = self.scripts.read_server.prepare_invoke();
+        let call = scripts::READ_SERVER.prepare_invoke();
         let reply: Result<(String, String), _> = call.invoke_async(&mut self.connection.clone()).await;
         match reply.map_err(GateError::from) {
             Ok((server, replication_id)) => {

@@ -8,27 +8,25 @@ use redis::{Cmd, RedisResult, cmd, pipe};
 use super::holds::{BEFORE_MARK, StoredTicket, order_id};
 use super::keys::SALE_KEYS;
 use super::server_runs::SALES_A_CALL;
-use super::{Gate, GateError};
+use super::{Gate, GateError, scripts};
 use crate::domain::ids::{Epoch, OrderId, Shard, WaveId};
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 
-/// The entry of begin_refill.lua in each key of a sale.
+/// The entry of begin_refill.lua in each key.
 const MARK: &str = "#";
 
-/// The state of a sale on this server.
 #[derive(Debug, Clone)]
 pub struct SaleView {
     pub epoch: Epoch,
-    /// `false` while the sale is being refilled, or must be, because a key is lost.
+    /// `false` during a refill, and when a key is lost.
     pub serving: bool,
-    /// Units for sale, with returned units that are still kept back; `None` when unlimited.
+    /// Units for sale, and returned units that are kept back; `None` when unlimited.
     pub available: Option<i64>,
-    /// Holds whose record is not known to be committed.
     pub unconfirmed: i64,
-    /// Purchases that ever got a hold: each left a ticket, also where its order has ended.
+    /// Purchases that ever got a hold: also ended orders keep a ticket.
     pub winners: i64,
-    /// A number that rises with every hold that is taken or ended.
+    /// Rises with every hold that is taken or ended.
     pub changes: i64,
     pub now_ms: i64,
 }
@@ -37,22 +35,20 @@ pub struct SaleView {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub view: SaleView,
-    /// The shards, in order.
     pub shards: Vec<ShardSnapshot>,
 }
 
-/// Everything that Redis has of a shard.
 #[derive(Debug, Clone, Default)]
 pub struct ShardSnapshot {
     pub tickets: HashMap<OrderId, StoredTicket>,
     pub unconfirmed: Vec<OrderId>,
-    /// The waves whose part the stock contains.
+    /// The waves in the stock.
     pub waves: Vec<WaveId>,
 }
 
 impl Gate {
-    /// Pauses, resumes or closes a sale that is open at this epoch. `version` is the catalogue's version at which the ledger
-    /// has this status. Returns `false` when the sale, or a shard of it, is not open at this epoch, or has a status of a newer version.
+    /// Pauses, resumes or closes a sale that is open at this epoch. `version` is the catalogue's at which the ledger has this status.
+    /// `false`: a shard is not open at this epoch, or has a status of a newer version.
     pub async fn set_sale_state(
         &self,
         of: SaleShards,
@@ -62,17 +58,16 @@ impl Gate {
     ) -> Result<bool, GateError> {
         let set = async |shard: Shard| {
             let keys = self.keys.sale(of, shard);
-            let mut call = self.scripts.set_sale_state.key(&keys.lasting());
+            let mut call = scripts::SET_SALE_STATE.key(&keys.lasting());
             call.arg(epoch.0).arg(status.as_str()).arg(version);
             call.invoke_async::<i64>(&mut self.connections.of(&keys.sale)).await
         };
-        // All of them, also where one does not answer: the others go on selling.
+        // All shards, also when one does not answer: the others go on selling.
         let done = join_all(of.count.all().map(set)).await.into_iter().collect::<RedisResult<Vec<i64>>>()?;
         Ok(done.into_iter().all(|done| done == 1))
     }
 
-    /// The state of the sale, in a sale with shards not all of one moment; `None` when this server does not know it, or its shards
-    /// have different epochs.
+    /// The state of the sale; `None` for an unknown sale, or while shards have different epochs. Shards are not read at one moment.
     pub async fn sale_view(&self, of: SaleShards) -> Result<Option<SaleView>, GateError> {
         let mut sum: Option<SaleView> = None;
         for view in join_all(of.count.all().map(|shard| self.shard_view(of, shard))).await {
@@ -88,11 +83,12 @@ impl Gate {
 
     async fn shard_view(&self, of: SaleShards, shard: Shard) -> Result<Option<SaleView>, GateError> {
         let keys = self.keys.sale(of, shard);
+        type Fields = (Option<i64>, Option<String>, Option<i64>, Option<i64>, Option<i64>);
         let mut fields = cmd("HMGET");
         fields.arg(&keys.sale).arg(&["epoch", "state", "stock", "returning", "changes"]);
-        // A shard has tickets of other shards' buyers, too; but only its own buyers are its holders, once for each purchase.
+        // A shard has tickets of other shards' buyers, too. Only its own buyers are its holders, once for each purchase.
         let winners = if of.count.is_one() { Cmd::hlen(&keys.tickets) } else { Cmd::llen(&keys.holders) };
-        let (time, fields, unconfirmed, winners, present): (Vec<i64>, Vec<Option<String>>, i64, i64, usize) = pipe()
+        let ((seconds, micros), fields, unconfirmed, winners, present): ((i64, i64), Fields, i64, i64, usize) = pipe()
             .atomic()
             .add_command(cmd("TIME"))
             .add_command(fields)
@@ -101,13 +97,21 @@ impl Gate {
             .exists(&keys.lasting())
             .query_async(&mut self.connections.of(&keys.sale))
             .await?;
-        // The first entry of each is none.
-        let view = read_view(&time, &fields, unconfirmed, (winners - 1).max(0))?;
-        Ok(view.map(|view| SaleView { serving: view.serving && present == SALE_KEYS, ..view }))
+        let (Some(epoch), state, stock, returning, changes) = fields else { return Ok(None) };
+        let stock = stock.unwrap_or(0);
+        Ok(Some(SaleView {
+            epoch: Epoch(epoch),
+            serving: state.is_some_and(|state| state != "filling") && present == SALE_KEYS,
+            available: (stock >= 0).then_some(stock + returning.unwrap_or(0)),
+            unconfirmed,
+            // The first entry is `MARK`.
+            winners: (winners - 1).max(0),
+            changes: changes.unwrap_or(0),
+            now_ms: seconds * 1000 + micros / 1000,
+        }))
     }
 
-    /// The epoch and the available units of many sales, in their order, not all of one moment; `None` for a sale that is unlimited, or
-    /// cannot be read.
+    /// The epoch and the available units of each sale; `None` for a sale that is unlimited, or cannot be read.
     pub async fn units_of(&self, sales: &[SaleShards]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
         let shards: Vec<(SaleShards, Shard)> =
             sales.iter().flat_map(|of| of.count.all().map(move |shard| (*of, shard))).collect();
@@ -139,10 +143,10 @@ impl Gate {
         Ok(units)
     }
 
-    /// Everything that Redis has of a sale, for the auditor; `None` when this server does not know the sale.
+    /// Everything that Redis has of a sale, for the auditor; `None` for an unknown sale.
     ///
-    /// It is read page by page over a connection of its own, so that a large sale delays no purchase. The pages are of
-    /// one moment if the sale is then still `unchanged_since` the view.
+    /// It is read page by page over its own connection: a large sale delays no purchase. The pages are of one moment if the sale is
+    /// still `unchanged_since` the view.
     pub async fn snapshot(&self, of: SaleShards) -> Result<Option<Snapshot>, GateError> {
         let Some(view) = self.sale_view(of).await? else { return Ok(None) };
         let mut shards = Vec::with_capacity(of.count.get().into());
@@ -156,11 +160,8 @@ impl Gate {
         let keys = self.keys.sale(of, shard);
         let connection = &mut self.connect_once(&keys.sale).await?;
         let waves: Vec<String> = cmd("SMEMBERS").arg(&keys.waves).query_async(connection).await?;
-        let waves = waves
-            .iter()
-            .filter(|wave| *wave != MARK)
-            .map(|wave| order_id(wave).map(|id| WaveId(id.0)))
-            .collect::<Result<_, _>>()?;
+        let waves = waves.iter().filter(|wave| *wave != MARK).map(|wave| Ok(WaveId(order_id(wave)?.0)));
+        let waves = waves.collect::<Result<_, GateError>>()?;
         let unconfirmed: Vec<String> =
             cmd("ZRANGEBYSCORE").arg(&keys.unconfirmed).arg("-inf").arg(BEFORE_MARK).query_async(connection).await?;
         let unconfirmed = unconfirmed.iter().map(|order| order_id(order)).collect::<Result<_, _>>()?;
@@ -175,13 +176,11 @@ impl Gate {
             }
             cursor = next;
             if cursor == 0 {
-                break;
+                return Ok(ShardSnapshot { tickets, unconfirmed, waves });
             }
         }
-        Ok(ShardSnapshot { tickets, unconfirmed, waves })
     }
 
-    /// Whether the sale is the same as in an earlier view.
     pub async fn unchanged_since(&self, of: SaleShards, before: &SaleView) -> Result<bool, GateError> {
         let now = self.sale_view(of).await?;
         Ok(now.is_some_and(|now| {
@@ -193,7 +192,6 @@ impl Gate {
 }
 
 impl SaleView {
-    /// That of two shards together.
     fn with(self, other: Self) -> Self {
         Self {
             epoch: self.epoch,
@@ -205,28 +203,4 @@ impl SaleView {
             now_ms: self.now_ms.max(other.now_ms),
         }
     }
-}
-
-fn read_view(
-    time: &[i64],
-    fields: &[Option<String>],
-    unconfirmed: i64,
-    winners: i64,
-) -> Result<Option<SaleView>, GateError> {
-    let (&[seconds, micros], [epoch, state, stock, returning, changes]) = (time, fields) else {
-        return Err(GateError::Malformed("HMGET"));
-    };
-    let Some(epoch) = epoch.as_ref().and_then(|e| e.parse().ok()).map(Epoch) else { return Ok(None) };
-    let number = |text: &Option<String>| text.as_ref().map_or(Ok(0), |t| t.parse::<i64>());
-    let parsed = number(stock).and_then(|stock| Ok((stock, number(returning)?, number(changes)?)));
-    let (stock, returning, changes) = parsed.map_err(|_| GateError::Malformed("HMGET"))?;
-    Ok(Some(SaleView {
-        epoch,
-        serving: state.as_deref().is_some_and(|s| s != "filling"),
-        available: (stock >= 0).then_some(stock + returning),
-        unconfirmed,
-        winners,
-        changes,
-        now_ms: seconds * 1000 + micros / 1000,
-    }))
 }

@@ -1,4 +1,4 @@
-//! What one worker thread uses to sell: its own way to Redis, and to the commit of what it sells.
+//! The connections of one worker thread, and the commit of its winners.
 
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
@@ -7,15 +7,15 @@ use super::servers::Connections;
 use super::{Gate, GateError};
 use crate::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
 
-/// Commits a group, and says of each of its members, and then of each repeat, whether it is durable.
+/// Commits a group. Returns for each member, and then for each repeat, whether it is durable.
 pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
 
 pub(super) type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
-/// A request that was asked for, its caller, and what Redis says of it.
+/// A request, its caller, and the answer of Redis.
 pub(super) type Answered = (ReserveRequest, Reply, Admission);
 
-/// What the batcher of a thread shares with the loans of its sales.
+/// Shared by the batcher of a thread and the loans of its sales.
 pub(super) struct ThreadGate {
     pub gate: Gate,
     pub connections: Connections,
@@ -27,8 +27,8 @@ impl ThreadGate {
         Self { gate, connections, commit }
     }
 
-    /// Answers the requests of a call: those that need a commit, which become the group, when it is done; all others at once. Callers
-    /// may have gone away: what they asked for is committed all the same.
+    /// Answers the requests of a call. Requests that need a commit become the group, and are answered after it; the others at once. The
+    /// commit does not depend on callers, which may have gone away.
     pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
         let (mut winners, mut repeating) = (Vec::new(), Vec::new());
         for (request, caller, admission) in asked {

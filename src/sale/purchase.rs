@@ -1,5 +1,5 @@
-//! A purchase, from the request to the ticket. A refused purchase never reaches PostgreSQL; one that succeeds is
-//! committed there before it is answered (protocol, rules 1 to 5 and 13).
+//! A purchase, from the request to the ticket. A refused purchase never reaches PostgreSQL. A successful one is committed there before the
+//! answer (protocol, rules 1 to 5 and 13).
 
 use super::refusal_cache::Caller;
 use super::thread_state::ThreadState;
@@ -23,13 +23,12 @@ pub struct Request {
     pub purchase_key: String,
     pub units: Units,
     pub idempotency_key: Option<IdempotencyKey>,
-    /// What a challenge has yielded, sealed.
+    /// The sealed pass of a challenge.
     pub pass: Option<Box<str>>,
-    /// The trace of the request, if it is traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// What a purchase needs of its sale's terms, and how the request meets them.
+/// The terms of the sale for a purchase, and whether the request meets them.
 #[derive(Clone, Copy)]
 struct Terms {
     shards: SaleShards,
@@ -71,44 +70,28 @@ pub struct Ticket {
     pub expires_at_ms: i64,
 }
 
-/// Why there is no ticket.
+/// Why there is no ticket. `Lapsed`: the buyer let holds lapse, and must wait (rule 17). `Unavailable`: the stock was not touched, or a
+/// repeat with the same key will get the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    TooMany {
-        per_user: Units,
-    },
+    TooMany { per_user: Units },
     UnknownSale,
-    NotStarted {
-        starts_at_ms: i64,
-    },
+    NotStarted { starts_at_ms: i64 },
     Ended,
     WrongKey,
-    LevelTooLow {
-        min_level: i64,
-    },
+    LevelTooLow { min_level: i64 },
     PassInvalid,
     SoldOut,
-    AlreadyPurchased {
-        order: Option<OrderId>,
-    },
+    AlreadyPurchased { order: Option<OrderId> },
     IdempotencyMismatch,
-    Limited {
-        limit: Limit,
-        window: Window,
-        retry_ms: u64,
-    },
-    /// The buyer let holds lapse, and waits before the next (rule 17).
-    Lapsed {
-        allowed: Window,
-        retry_ms: u64,
-    },
-    /// The stock was not touched, or a repeat with the same key will tell the outcome.
+    Limited { limit: Limit, window: Window, retry_ms: u64 },
+    Lapsed { allowed: Window, retry_ms: u64 },
     Unavailable,
 }
 
 impl ThreadState {
-    /// Makes one purchase. The checks come in the order that the API promises for its answers. The futures of rare ways
-    /// are boxed: the future of this function is copied before it runs, and is to stay small.
+    /// Makes one purchase. The checks come in the order that the API promises. This function's future is copied before it runs: rare
+    /// futures are boxed to keep it small.
     pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
         let sale = request.sale;
         let terms = |sale: &Sale| Terms::of(sale, &request, self.catalog.clock.now_ms());
@@ -136,7 +119,7 @@ impl ThreadState {
         }
         let order = match &request.idempotency_key {
             Some(key) => OrderId::derive(&self.order_id_secret, sale, &request.user, key),
-            // Every request without a key is a new purchase. UUIDs of version 7 sort by time.
+            // A request without a key is a new purchase. UUIDs of version 7 sort by time.
             None => OrderId(uuid::Uuid::now_v7()),
         };
         if terms.now_ms > terms.ends_at_ms + self.retire_after_ms {
@@ -164,7 +147,9 @@ impl ThreadState {
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })
             }
             Admission::Repeat { .. } | Admission::RepeatEnded => {
-                Box::pin(self.ticket(&request.user, order)).await?.ok_or(Refusal::Unavailable)
+                let found = Box::pin(self.ticket_reader.read(order, &request.user)).await;
+                let found = found.ok().flatten().ok_or(Refusal::Unavailable)?.order;
+                Ok(Ticket { order_id: order, status: found.status, expires_at_ms: found.expires_at_ms })
             }
             Admission::Mismatch => Err(Refusal::IdempotencyMismatch),
             Admission::AtLimit { newest } => Err(Refusal::AlreadyPurchased { order: newest }),
@@ -182,14 +167,14 @@ impl ThreadState {
                 }
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
-            Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses(), retry_ms }),
+            Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses, retry_ms }),
             Admission::Paused | Admission::UnderWay | Admission::NotServing | Admission::NotDurable => {
                 Err(Refusal::Unavailable)
             }
         }
     }
 
-    /// Whether "sold out" can be answered from memory: only where no other answer comes first (rule 13).
+    /// Whether "sold out" is answered from memory: only if no other answer comes first (rule 13).
     fn knows_sold_out(&self, terms: &Terms, request: &Request, pass: &PassCheck) -> bool {
         self.reserve_batcher.remembers_sold_out(terms.shards, &request.user)
             && terms.is_open
@@ -198,8 +183,7 @@ impl ThreadState {
             && pass.is_good_at(terms.now_ms)
     }
 
-    /// What is known of the pass before Redis is asked: whether the sale asks for one, and whether this one was made for this
-    /// buyer and this sale. Only `reserve` knows whether it is spent.
+    /// Whether the sale asks for a pass, and the pass if it was made for this buyer and this sale. Only `reserve` knows whether it is spent.
     fn check_pass(&self, terms: &Terms, request: &Request) -> PassCheck {
         if terms.captcha == CaptchaKind::None {
             return PassCheck::NotAsked;
@@ -209,17 +193,7 @@ impl ThreadState {
         PassCheck::Asked(pass.map(Box::new))
     }
 
-    /// The ticket of a purchase that was made before.
-    async fn ticket(&self, user: &UserId, order: OrderId) -> Result<Option<Ticket>, Refusal> {
-        let found = self.ticket_reader.read(order, user).await.map_err(|_| Refusal::Unavailable)?;
-        Ok(found.map(|found| Ticket {
-            order_id: order,
-            status: found.order.status,
-            expires_at_ms: found.order.expires_at_ms,
-        }))
-    }
-
-    /// Answers for a sale that Redis no longer keeps: its tickets are in the ledger, and nothing is for sale.
+    /// Answers for a sale that Redis no longer keeps, from the ledger. Nothing is for sale.
     async fn long_ended(&self, terms: &Terms, order: OrderId, request: &Request) -> Result<Ticket, Refusal> {
         let unavailable = |_| Refusal::Unavailable;
         if let Some(own) = self.order_of_now(&request.user, order).await.map_err(unavailable)? {

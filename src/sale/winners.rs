@@ -1,4 +1,4 @@
-//! Makes winners durable. Those of one call to Redis are committed together, and nobody is answered before (protocol, rules 3 to 5).
+//! Makes winners durable. The winners of one call to Redis are committed together, and answered after the commit (protocol, rules 3 to 5).
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::ledger::orders::committer::Committer;
 use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::telemetry::spans::{Span, SpanKind};
 
-/// What one worker thread commits winners with.
+/// Commits the winners of one worker thread.
 pub struct Winners {
     pub committer: Committer,
     pub confirmer: Confirmer,
@@ -21,7 +21,7 @@ pub struct Winners {
 }
 
 impl Winners {
-    /// The way in which a batcher has its winners committed.
+    /// The closure for the batcher.
     pub fn into_commit(self) -> CommitGroup {
         let winners = Rc::new(self);
         Box::new(move |group| {
@@ -30,12 +30,12 @@ impl Winners {
         })
     }
 
-    /// Commits a group, and says of each of its members, and then of each repeat, whether it is durable. A hold that is not stays: a
-    /// repeat with the same key, or the reconciler, finishes it (rule 4).
+    /// Commits a group. Returns for each member, and then for each repeat, whether it is durable. A hold without a record stays: a repeat
+    /// with the same key, or the reconciler, finishes it (rule 4).
     async fn commit(&self, group: PurchaseGroup) -> Vec<bool> {
         let PurchaseGroup { shards, hold, members, repeats } = group;
         let sale = shards.sale;
-        // A traced winner is a group of one, because a message carries one trace. So is a repeat: it does not know its first group.
+        // A traced winner is a group of one, because a message carries one trace. A repeat is one, too: it does not know its first group.
         let is_company = members.iter().filter(|member| member.trace.is_none()).nth(1).is_some();
         let shared = is_company.then(GroupId::new);
         let members = members.into_iter().map(|member| (shared.filter(|_| member.trace.is_none()), member));
@@ -78,7 +78,7 @@ impl Winners {
         }
         if outcomes.contains(&Committed::StaleEpoch) {
             // Another server has the sale, or it is being refilled.
-            self.gate.want_refill(sale);
+            self.gate.refill_wanted.add(sale);
         }
         let is_durable: Vec<bool> = outcomes.iter().map(|committed| *committed == Committed::Durable).collect();
         let mut durable = Vec::with_capacity(orders.len());

@@ -102,7 +102,7 @@ impl Stores {
             tracing::debug!(%sale, %error, "refill lock not released; its lease ends by itself");
         }
         if !matches!(removed, Ok(Some(_))) {
-            self.gate.want_refill(sale);
+            self.gate.refill_wanted.add(sale);
         }
         let Some(version) = removed? else { return Ok(false) };
         self.ledger.wait_for_instances(version, WAIT_MAX).await?;

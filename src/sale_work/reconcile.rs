@@ -7,7 +7,7 @@ use crate::domain::admission::Hold;
 use crate::domain::ids::{Epoch, GroupId, OrderId, SaleId, Shard};
 use crate::domain::shards::SaleShards;
 use crate::gate::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
-use crate::gate::loans::Barred;
+use crate::gate::loans::BarCode;
 use crate::ledger::notices::Topic;
 use crate::ledger::orders::purchase::{Committed, Purchase};
 use crate::ledger::sales::epochs::RestingSale;
@@ -289,15 +289,15 @@ impl Stores {
                 }
             };
             die_at!("reconcile.barred");
-            let is = |wanted: Barred| {
+            let is = |wanted: BarCode| {
                 let chosen = loans.iter().zip(&asked).zip(&barred).filter(move |(_, barred)| **barred == wanted);
                 chosen.map(|((loan, asked), _)| (loan.0, *asked))
             };
-            let held: Vec<&Unconfirmed> = is(Barred::Held).map(|(loan, _)| loan).collect();
+            let held: Vec<&Unconfirmed> = is(BarCode::Held).map(|(loan, _)| loan).collect();
             if !held.is_empty() {
                 self.finish_holds_at(of, lender, held, &HashSet::new()).await?;
             }
-            let nothing: Vec<(OrderId, i64)> = is(Barred::Nothing).map(|(_, asked)| asked).collect();
+            let nothing: Vec<(OrderId, i64)> = is(BarCode::Barred).map(|(_, asked)| asked).collect();
             let taken_back = self.gate.take_back_loans(of, home, epoch, &nothing).await?;
             if taken_back > 0 {
                 metrics::counter!("seckill_loans_taken_back_total").increment(taken_back.unsigned_abs());

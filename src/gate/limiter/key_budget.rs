@@ -1,8 +1,8 @@
-//! How much of Redis's memory the limiters of an application may take. A key is its caller's text and lives as long as a window: without
-//! a budget, one caller fills the memory that all share.
+//! Bounds the memory of Redis for the limiters of one application. A key contains its caller's text and lives for a window: without a
+//! budget, one caller could fill the memory that all share.
 //!
-//! Each instance counts what it makes, by the sizes of domain/limiter/footprint.rs. So the application's share is at most the budget times the
-//! number of instances; after a restart, an instance counts only what is asked for again.
+//! Each instance counts its own keys, by the sizes of domain/limiter/footprint.rs. So an application's share is at most the budget times
+//! the number of instances. After a restart, an instance counts only keys that are used again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 
 use super::Take;
 
-/// The keys that have ended and are looked at by one call.
+/// Ended keys that one call removes.
 const ENDED_MAX: usize = 20;
-/// When a caller may ask again whose key found no room.
+/// When a caller without room for its key may ask again.
 const RETRY_MIN_MS: u64 = 1_000;
 const RETRY_MAX_MS: u64 = 60_000;
 
@@ -24,15 +24,8 @@ pub(super) struct KeyBudget {
     began: Instant,
     hasher: RandomState,
     apps: Mutex<HashMap<String, AppKeys>>,
-    /// Redis has so little memory left that nothing may be added.
+    /// Redis has too little memory for more keys.
     is_scarce: AtomicBool,
-}
-
-/// The application's share is used up, or Redis has too little memory.
-#[derive(Debug)]
-pub(super) struct NoRoom {
-    /// When the caller may ask again.
-    pub retry_ms: u64,
 }
 
 /// The live keys of one application.
@@ -40,7 +33,7 @@ pub(super) struct NoRoom {
 struct AppKeys {
     bytes: u64,
     by_id: HashMap<u64, LiveKey>,
-    /// In the order in which they end; an id may have an end here that is too early.
+    /// By end. The end of an id may be too early here.
     by_end: BTreeSet<(u64, u64)>,
 }
 
@@ -48,7 +41,7 @@ struct LiveKey {
     bytes: u64,
     grants: u64,
     ends_ms: u64,
-    /// The end that `by_end` has.
+    /// The end in `by_end`.
     listed_ms: u64,
 }
 
@@ -62,12 +55,11 @@ impl KeyBudget {
         self.is_scarce.store(is_scarce, Ordering::Relaxed);
     }
 
-    /// Counts what a grant of these permits adds, whether it is granted or not.
+    /// Counts the bytes that a grant would add.
     ///
     /// # Errors
-    ///
-    /// There is no room. A grant that adds nothing needs none.
-    pub fn claim(&self, take: &Take<'_>) -> Result<(), NoRoom> {
+    /// There is no room; when the caller may ask again, in ms. A grant that adds nothing needs no room.
+    pub fn claim(&self, take: &Take<'_>) -> Result<(), u64> {
         let (slot, algorithm) = (take.slot, take.algorithm);
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let ends_ms = now_ms.saturating_add(algorithm.life_ms());
@@ -86,7 +78,7 @@ impl KeyBudget {
         let has_room = keys.bytes + added <= self.bytes_max && !self.is_scarce.load(Ordering::Relaxed);
         if added > 0 && !has_room {
             let first_ends_ms = keys.by_end.first().map_or(now_ms, |(ends_ms, _)| *ends_ms);
-            return Err(NoRoom { retry_ms: first_ends_ms.saturating_sub(now_ms).clamp(RETRY_MIN_MS, RETRY_MAX_MS) });
+            return Err(first_ends_ms.saturating_sub(now_ms).clamp(RETRY_MIN_MS, RETRY_MAX_MS));
         }
         keys.bytes += added;
         let key = keys.by_id.entry(id).or_insert_with(|| {
@@ -99,7 +91,7 @@ impl KeyBudget {
         Ok(())
     }
 
-    /// Corrects the count of a key, of which so many permits are in use: it has no more grants than that, and without any it is not there.
+    /// Corrects the count of a key by its permits in use: it has at most as many grants, and does not exist without any.
     pub fn correct(&self, take: &Take<'_>, in_use: u64) {
         let id = self.hasher.hash_one((take.slot, take.algorithm.kind()));
         let mut apps = self.apps.lock();

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Limiter, MALFORMED, Take, one_verdict};
+use super::{Limiter, MALFORMED, Take, read_verdicts};
 use crate::domain::limiter::{SlotKey, Verdict};
 use crate::gate::reply_codes::WaitCode;
-use crate::gate::{GateError, timed};
+use crate::gate::{GateError, scripts, timed};
 
 /// The most waiters of one key.
 pub const LINE_MAX: u32 = 100_000;
@@ -15,12 +15,10 @@ pub const LINE_MAX: u32 = 100_000;
 /// A day: more than any policy allows, and exact in Lua.
 const PATIENCE_MAX_US: u64 = 86_400_000_000;
 
-/// A caller that waits in line.
 #[derive(Debug, Clone, Copy)]
 pub struct Waiter {
     /// The same in all calls of one wait.
     pub id: Uuid,
-    /// Whether this is the first call of the wait.
     pub is_new: bool,
     /// How long the caller will still wait: shorter with each call.
     pub patience: Duration,
@@ -29,40 +27,31 @@ pub struct Waiter {
     pub pauses: Pauses,
 }
 
-/// The pauses between a waiter's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
-    /// For leases, which may be given back at any moment: the pause of the first in line. The second one's is twice as long, and
-    /// so on.
+    /// The pause of the first in line for leases, which may be given back at any moment. The second in line pauses twice as long.
     pub shortest: Duration,
-    /// After this time, every waiter calls, to keep its place.
+    /// Every waiter calls after this time, to keep its place.
     pub longest: Duration,
 }
 
-/// The answer to a waiter.
+/// The answer to a waiter. In a line, position 1 is next, and a waiter that does not ask again loses its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     Granted(Verdict),
-    /// Position 1 is next. A waiter that does not ask again soon after this time loses its place.
-    Wait {
-        position: i64,
-        ask_again: Duration,
-    },
-    /// The time is over, and the place is given up.
+    Wait { position: i64, ask_again: Duration },
     TooLate(Verdict),
-    /// The line has no room.
     LineFull(Verdict),
 }
 
 impl Limiter {
     /// Takes permits in the order of arrival. Call it again with the same id until the turn is not `Wait`.
     ///
-    /// A line is for one limiter: over several, a waiter would keep the permits of one while it waits for another. A caller
-    /// who does not wait says `has_line` in `acquire`, and is refused while others wait for the permits.
+    /// A line is for one limiter: over several, a waiter would keep permits of one limiter while it waits for another. A caller without
+    /// a place says `has_line` in `acquire`, and is refused while others wait.
     ///
     /// # Errors
-    ///
-    /// As of `acquire`.
+    /// As for `acquire`.
     pub async fn wait_in_line(&self, take: &Take<'_>, waiter: &Waiter) -> Result<Turn, GateError> {
         if take.algorithm.is_unlimited() {
             return Ok(Turn::Granted(Verdict::UNLIMITED));
@@ -70,7 +59,7 @@ impl Limiter {
         if waiter.is_new {
             self.claim(take, 0)?;
         }
-        let mut call = self.call(self.scripts.wait_in_line.of(std::iter::once(take.algorithm.kind())));
+        let mut call = self.call(scripts::WAIT_IN_LINE.of(std::iter::once(take.algorithm.kind())));
         self.add_take(&mut call, take.checked()?);
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
         call.key(&self.keys.line(take.slot)[..]);
@@ -78,30 +67,26 @@ impl Limiter {
         call.arg(microseconds(waiter.pauses.shortest)).arg(microseconds(waiter.pauses.longest));
         let reply: Vec<i64> = timed("wait_in_line", self.invoke(take.slot, &call)).await?;
         let (code, rest) = reply.split_first().ok_or(MALFORMED)?;
-        let verdict_in = |rest: &[i64]| match rest {
-            [_position, _ask_again_ms, verdict @ ..] => one_verdict(verdict),
-            _ => Err(MALFORMED),
-        };
-        match (WaitCode::from_repr(*code).ok_or(MALFORMED)?, rest) {
-            (WaitCode::InvalidRequest, _) => Err(GateError::InvalidRequest),
-            (WaitCode::Wait, [position, ask_again_ms, ..]) => {
-                let ask_again = Duration::from_millis((*ask_again_ms).max(1).unsigned_abs());
-                Ok(Turn::Wait { position: *position, ask_again })
+        let verdict = |rest: &[i64]| read_verdicts(rest.get(2..).ok_or(MALFORMED)?, 1)?.pop().ok_or(MALFORMED);
+        Ok(match WaitCode::from_repr(*code).ok_or(MALFORMED)? {
+            WaitCode::InvalidRequest => return Err(GateError::InvalidRequest),
+            WaitCode::Wait => {
+                let [position, ask_again_ms, ..] = *rest else { return Err(MALFORMED) };
+                Turn::Wait { position, ask_again: Duration::from_millis(ask_again_ms.max(1).unsigned_abs()) }
             }
-            (WaitCode::Wait, _) => Err(MALFORMED),
-            (WaitCode::Granted, rest) => {
-                let verdict = verdict_in(rest)?;
+            WaitCode::Granted => {
+                let verdict = verdict(rest)?;
                 self.correct(take, &verdict);
-                Ok(Turn::Granted(verdict))
+                Turn::Granted(verdict)
             }
-            (WaitCode::TooLate, rest) => Ok(Turn::TooLate(verdict_in(rest)?)),
-            (WaitCode::LineFull, rest) => Ok(Turn::LineFull(verdict_in(rest)?)),
-        }
+            WaitCode::TooLate => Turn::TooLate(verdict(rest)?),
+            WaitCode::LineFull => Turn::LineFull(verdict(rest)?),
+        })
     }
 
     /// Gives up a place in line. Returns `false` when there was none.
     pub async fn leave_line(&self, slot: &SlotKey, waiter: Uuid) -> Result<bool, GateError> {
-        let mut call = self.scripts.leave_line.prepare_invoke();
+        let mut call = scripts::LEAVE_LINE.prepare_invoke();
         call.key(&self.keys.line(slot)[..]).arg(waiter.to_string());
         Ok(self.invoke::<i64>(slot, &call).await? == 1)
     }

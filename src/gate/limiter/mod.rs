@@ -1,6 +1,5 @@
-//! Calls the limiters in Redis (lua/limit_*.lua) over a connection of their own with a short time-out.
-//!
-//! All requests share the connection, and each call is sent at once, so that calls form batches on the wire.
+//! Calls the limiters in Redis (lua/limit_*.lua). All requests share one connection with a short time-out, and each call is sent at once:
+//! calls form batches on the wire.
 
 mod key_budget;
 pub mod line;
@@ -16,24 +15,22 @@ use uuid::Uuid;
 
 use super::keys::Keys;
 use super::reply_codes::AcquireCode;
-use super::scripts::LimiterScripts;
 use super::servers::{Connections, Server, Timeouts, is_tls};
-use super::{GateError, timed};
+use super::{GateError, scripts, timed};
 use crate::config;
 use crate::domain::database_clock::DatabaseClock;
 use crate::domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 use crate::domain::memory_level::MemoryLevel;
-use key_budget::{KeyBudget, NoRoom};
+use key_budget::KeyBudget;
 
-/// A request for permits of one limiter.
 #[derive(Debug, Clone, Copy)]
 pub struct Take<'a> {
     pub slot: &'a SlotKey,
     pub algorithm: &'a Algorithm,
     pub permits: u32,
-    /// The id of a grant of a concurrency limiter, by which it is released; new for every call. Other limiters need none.
+    /// The id of a grant of a concurrency limiter, by which it is released; new for every call.
     pub lease: Option<Uuid>,
-    /// Whether other callers of this slot wait in line, whom this call must not pass.
+    /// Whether callers of this slot wait in line: this call must not pass them.
     pub has_line: bool,
 }
 
@@ -45,11 +42,11 @@ impl Take<'_> {
     }
 }
 
-/// The answer of several limiters to one call: all permits were taken, or none.
+/// All permits were taken, or none.
 #[derive(Debug, Clone)]
 pub struct AcquireReply {
     pub granted: bool,
-    /// One for each take. `None`: this limiter was not asked, because one in an earlier script had refused.
+    /// One for each take. `None`: this limiter was not asked, because an earlier script had refused.
     pub verdicts: Vec<Option<Verdict>>,
 }
 
@@ -58,22 +55,18 @@ pub struct AcquireReply {
 pub struct Limiter {
     connections: Connections,
     keys: Keys,
-    scripts: Arc<LimiterScripts>,
     timeout: Duration,
     time: LimiterTime,
-    /// `None`: without a bound.
     budget: Option<Arc<KeyBudget>>,
     has_own_redis: bool,
 }
 
-/// The time that is given to the scripts.
 #[derive(Clone)]
 enum LimiterTime {
-    /// None: they use the server's clock.
     Server,
-    /// The database's, which they use while the server's clock is far away from it.
+    /// The database's clock, while the server's is far away from it.
     Database(Arc<DatabaseClock>),
-    /// This time in microseconds, for tests.
+    /// In microseconds, for tests.
     Fixed(i64),
 }
 
@@ -88,43 +81,38 @@ impl LimiterTime {
 }
 
 impl Limiter {
-    /// Prepares a handle. It connects, and reconnects, when a call needs the connection.
+    /// A handle connects, and reconnects, when a call needs the connection.
     ///
     /// # Errors
-    ///
     /// The address of the server cannot be parsed.
     pub fn new(redis: &config::Redis, flow: &config::Flow) -> Result<Self, GateError> {
         let timeout = Duration::from_millis(flow.timeout_ms);
         let connect = Duration::from_millis(redis.connect_timeout_ms);
         let redis = &flow.redis(redis);
         let server = Server::new(redis, Timeouts { connect, response: timeout })?;
-        // A handshake takes longer than a call may. A call that finds no connection gives up in its own time.
+        // A handshake takes longer than a call may. A call without a connection gives up in its own time.
         let connect = if server.named().iter().any(is_tls) { connect } else { timeout };
         let connections = server.connections(Timeouts { connect, response: timeout })?;
-        let (keys, scripts) = (Keys::new(&redis.prefix), Arc::new(LimiterScripts::new()));
-        let budget = Some(Arc::new(KeyBudget::new(flow.app_keys_mb.saturating_mul(1_000_000))));
         Ok(Self {
             connections,
-            keys,
-            scripts,
+            keys: Keys::new(&redis.prefix),
             timeout,
             time: LimiterTime::Server,
-            budget,
+            budget: Some(Arc::new(KeyBudget::new(flow.app_keys_mb.saturating_mul(1_000_000)))),
             has_own_redis: flow.has_own_redis(),
         })
     }
 
-    /// The same limiters without a bound on their keys, for keys that no caller can choose.
+    /// The same limiters without a budget, for keys that no caller can choose.
     pub fn without_budget(&self) -> Self {
         Self { budget: None, ..self.clone() }
     }
 
-    /// Whether the limiters have another Redis than the sales.
     pub const fn has_own_redis(&self) -> bool {
         self.has_own_redis
     }
 
-    /// Reads how much memory Redis has left, and stops adding to it while that is too little.
+    /// Reads how much memory Redis has left, and adds no keys while it is scarce.
     pub async fn check_memory(&self) -> Result<MemoryLevel, GateError> {
         let level = in_time(self.timeout, self.connections.memory_level()).await;
         if let Some(budget) = &self.budget {
@@ -134,27 +122,23 @@ impl Limiter {
         level
     }
 
-    /// Corrects the count of a key by what its limiter says.
+    fn budget_of(&self, take: &Take<'_>) -> Option<&KeyBudget> {
+        self.budget.as_deref().filter(|_| !take.algorithm.is_unlimited())
+    }
+
     fn correct(&self, take: &Take<'_>, verdict: &Verdict) {
-        if let Some(budget) = &self.budget
-            && !take.algorithm.is_unlimited()
-        {
+        if let Some(budget) = self.budget_of(take) {
             let in_use = take.algorithm.max_permits().saturating_sub(verdict.remaining);
             budget.correct(take, in_use.unsigned_abs());
         }
     }
 
-    /// Finds room in the budget for what a take may add. It is the call's take at this place.
+    /// Finds room in the budget for the take at this place of the call.
     fn claim(&self, take: &Take<'_>, at: usize) -> Result<(), GateError> {
-        match &self.budget {
-            Some(budget) if !take.algorithm.is_unlimited() => {
-                budget.claim(take).map_err(|NoRoom { retry_ms }| GateError::TooManyKeys { retry_ms, take: at })
-            }
-            _ => Ok(()),
-        }
+        let Some(budget) = self.budget_of(take) else { return Ok(()) };
+        budget.claim(take).map_err(|retry_ms| GateError::TooManyKeys { retry_ms, take: at })
     }
 
-    /// How long a call waits for the server.
     pub fn timeout_ms(&self) -> u64 {
         u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)
     }
@@ -164,30 +148,27 @@ impl Limiter {
         in_time(self.timeout, self.connections.ask_any(&redis::cmd("PING"))).await
     }
 
-    /// Checks that all servers answer.
     pub async fn ping_all(&self) -> Result<(), GateError> {
         in_time(self.timeout, self.connections.ping()).await
     }
 
-    /// The same limiters at this time instead of the server's. For tests only.
+    /// The same limiters at a fixed time, for tests.
     pub fn at(&self, now_us: i64) -> Self {
         Self { time: LimiterTime::Fixed(now_us), ..self.clone() }
     }
 
-    /// The same limiters, which go on by the database's time while the server's clock is wrong.
+    /// The same limiters, by the database's time while the server's clock is wrong.
     pub fn with_clock(self, clock: Arc<DatabaseClock>) -> Self {
         Self { time: LimiterTime::Database(clock), ..self }
     }
 
     /// Takes permits from all limiters or from none.
     ///
-    /// Takes whose slots share a hash tag are one script, which checks all before it counts any. Other takes are asked in
-    /// order, each within the time-out; when a later one refuses or fails, the permits of earlier ones are given back.
-    /// When this future is dropped midway, they are not.
+    /// Takes whose slots share a hash tag are one script, which checks all before it counts any. Other takes are asked in order, each
+    /// within the time-out. When a later one refuses or fails, the permits of earlier ones are given back, unless this future is dropped.
     ///
     /// # Errors
-    ///
-    /// `InvalidRequest` and `TooManyKeys`: nothing was taken. Any other error: whether permits were taken is unknown.
+    /// `InvalidRequest` and `TooManyKeys`: nothing was taken. Other errors: permits may have been taken.
     pub async fn acquire(&self, takes: &[Take<'_>]) -> Result<AcquireReply, GateError> {
         takes.iter().enumerate().try_for_each(|(at, take)| self.claim(take, at))?;
         let mut reply = AcquireReply { granted: true, verdicts: vec![None; takes.len()] };
@@ -195,7 +176,7 @@ impl Limiter {
             let verdicts = self.acquire_group(takes, &group).await;
             let granted = verdicts.as_ref().is_ok_and(|verdicts| verdicts.iter().all(|verdict| verdict.granted));
             if !granted && let Err(error) = self.give_back(takes, &reply).await {
-                // The permits come back with their window or lease: the limiter grants too few until then, never too many.
+                // They come back with their window or lease. Until then the limiter grants too few, never too many.
                 tracing::debug!(%error, "permits of a refused call were not given back");
             }
             for (index, verdict) in group.into_iter().zip(verdicts?) {
@@ -210,7 +191,7 @@ impl Limiter {
         Ok(reply)
     }
 
-    /// Gives back the permits of a granted reply, as far as the limiters still count them.
+    /// Gives back the permits of a granted reply that the limiters still count.
     pub async fn give_back(&self, takes: &[Take<'_>], reply: &AcquireReply) -> Result<(), GateError> {
         if !reply.granted {
             return Ok(());
@@ -222,7 +203,7 @@ impl Limiter {
                 continue;
             }
             let slot = taken[0].0.slot;
-            let mut call = self.call(self.scripts.give_back.of(taken.iter().map(|(take, _)| take.algorithm.kind())));
+            let mut call = self.call(scripts::GIVE_BACK.of(taken.iter().map(|(take, _)| take.algorithm.kind())));
             for (take, Verdict { receipt: Receipt { mark, detail }, .. }) in taken {
                 self.add_take(&mut call, take).arg(mark).arg(detail);
             }
@@ -236,13 +217,13 @@ impl Limiter {
         if !algorithm.keeps_leases() {
             return Ok(false);
         }
-        let mut call = self.call(self.scripts.give_back.of(std::iter::once(algorithm.kind())));
+        let mut call = self.call(scripts::GIVE_BACK.of(std::iter::once(algorithm.kind())));
         let take = Take { slot, algorithm, permits: 1, lease: Some(lease), has_line: false };
         self.add_take(&mut call, &take).arg(0).arg(0);
         Ok(self.invoke::<Vec<i64>>(slot, &call).await?.contains(&1))
     }
 
-    /// Groups the takes, by their indices, into those that one script can check.
+    /// The indices of takes that one script can check together.
     fn groups(&self, takes: &[Take<'_>]) -> Vec<Vec<usize>> {
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         for (index, take) in takes.iter().enumerate() {
@@ -260,7 +241,7 @@ impl Limiter {
         let limited = || takes().filter(|take| !take.algorithm.is_unlimited());
         let mut verdicts = Vec::new();
         if let Some(first) = limited().next() {
-            let mut call = self.call(self.scripts.acquire.of(limited().map(|take| take.algorithm.kind())));
+            let mut call = self.call(scripts::ACQUIRE.of(limited().map(|take| take.algorithm.kind())));
             for take in limited() {
                 self.add_take(&mut call, take.checked()?).arg(u8::from(take.has_line));
             }
@@ -282,21 +263,25 @@ impl Limiter {
         takes().map(verdict_of).collect()
     }
 
-    /// Runs a script about limiters that share the hash tag of this slot. The time-out includes connecting, queueing, and loading a script that is missing.
+    /// Runs a script about limiters with the hash tag of this slot. The time-out includes connecting and loading a missing script.
     async fn invoke<T: FromRedisValue>(&self, slot: &SlotKey, call: &ScriptInvocation<'_>) -> Result<T, GateError> {
         let mut connection = self.connections.of_key(|| self.keys.slot_tag(slot));
         in_time(self.timeout, call.invoke_async(&mut connection)).await
     }
 
     /// Begins a call with the argument that all limiter scripts have first: the time.
-    fn call<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
+    fn call(&self, script: &'static Script) -> ScriptInvocation<'static> {
         let mut call = script.prepare_invoke();
         call.arg(self.time.argument());
         call
     }
 
     /// Adds the key of a limiter, and the arguments that all scripts take for it.
-    fn add_take<'a, 'b>(&self, call: &'b mut ScriptInvocation<'a>, take: &Take<'_>) -> &'b mut ScriptInvocation<'a> {
+    fn add_take<'a>(
+        &self,
+        call: &'a mut ScriptInvocation<'static>,
+        take: &Take<'_>,
+    ) -> &'a mut ScriptInvocation<'static> {
         let kind = take.algorithm.kind();
         call.key(self.keys.limiter(take.slot, kind)).arg(kind.as_str()).arg(take.permits);
         for parameter in take.algorithm.arguments() {
@@ -330,10 +315,6 @@ impl Limiter {
 }
 
 const MALFORMED: GateError = GateError::Malformed("a limiter's script");
-
-fn one_verdict(reply: &[i64]) -> Result<Verdict, GateError> {
-    read_verdicts(reply, 1)?.pop().ok_or(MALFORMED)
-}
 
 fn read_verdicts(reply: &[i64], count: usize) -> Result<Vec<Verdict>, GateError> {
     let (rows, []) = reply.as_chunks::<8>() else { return Err(MALFORMED) };

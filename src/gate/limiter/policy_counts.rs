@@ -1,4 +1,4 @@
-//! What callers asked of each policy: counts by the second, kept for an hour.
+//! Counts of the requests of each policy, by the second, kept for an hour.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -7,70 +7,59 @@ use redis::{Cmd, cmd};
 
 use crate::gate::{Gate, GateError};
 
-/// How long counts are kept: an hour, and the minute that is being filled.
+/// An hour, and the current minute.
 const KEPT_S: i64 = 3_660;
 
-/// What callers asked of one policy in some time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PolicyCounts {
     pub granted: u64,
     pub refused: u64,
-    /// How long callers waited in line, in milliseconds.
+    /// Time in line, in milliseconds.
     pub waited_ms: u64,
     /// Requests that Redis did not answer.
     pub failed: u64,
     /// Requests for which a script failed in Redis.
     pub broken: u64,
-    /// Requests refused because the application's keys take all the memory in Redis that they may take.
+    /// Requests refused because the application's keys take all their memory in Redis.
     pub no_room: u64,
-    /// Calls whose end callers reported.
+    /// Finished calls that callers reported.
     pub reports: u64,
-    /// Reported calls that failed.
     pub errors: u64,
     /// Reported calls that were slower than the policy's target.
     pub slow: u64,
 }
 
 impl PolicyCounts {
-    /// Each count with its letter in the hash fields.
-    fn by_letter(&mut self) -> [(char, &mut u64); 9] {
+    /// The letters of the counts in the hash fields, in the order of `counts`.
+    const LETTERS: [char; 9] = ['g', 'r', 'w', 'f', 'b', 'k', 'o', 'e', 's'];
+
+    fn counts(&mut self) -> [&mut u64; 9] {
         let Self { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = self;
-        [
-            ('g', granted),
-            ('r', refused),
-            ('w', waited_ms),
-            ('f', failed),
-            ('b', broken),
-            ('k', no_room),
-            ('o', reports),
-            ('e', errors),
-            ('s', slow),
-        ]
+        [granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow]
     }
 }
 
 impl AddAssign for PolicyCounts {
     fn add_assign(&mut self, mut other: Self) {
-        for ((_, sum), (_, count)) in self.by_letter().into_iter().zip(other.by_letter()) {
+        for (sum, count) in self.counts().into_iter().zip(other.counts()) {
             *sum += *count;
         }
     }
 }
 
 impl Gate {
-    /// The server's time in whole seconds since the epoch.
     pub async fn now_s(&self) -> Result<i64, GateError> {
         let (seconds, _): (i64, i64) = self.connections.ask_any(&cmd("TIME")).await?;
         Ok(seconds)
     }
 
-    /// Adds one instance's counts of each policy, by its number, to one second. There is one hash a policy and minute.
-    /// Returns the policies whose counts were not all added, because their server is away.
+    /// Adds one instance's counts of each policy, by its number, to one second. Returns the policies whose counts were not all added:
+    /// their server is away.
     pub async fn add_policy_counts(&self, second: i64, counts: &[(i64, PolicyCounts)]) -> Result<Vec<i64>, GateError> {
         let (mut calls, mut policies) = (Vec::new(), Vec::new());
         for (policy, mut counts) in counts.iter().copied() {
             let key = self.keys.policy_counts(policy, second.div_euclid(60));
-            for (letter, count) in counts.by_letter().into_iter().filter(|(_, count)| **count > 0) {
+            for (letter, count) in PolicyCounts::LETTERS.iter().zip(counts.counts()).filter(|(_, count)| **count > 0) {
                 let field = format!("{}{letter}", second.rem_euclid(60));
                 calls.push((key.clone(), Cmd::hincr(&key, field, *count)));
                 policies.push(policy);
@@ -85,7 +74,7 @@ impl Gate {
         Ok(failed)
     }
 
-    /// The counts of a policy in one minute since the epoch, by the second. Seconds without counts are left out.
+    /// The counts of a policy in one minute since the epoch, by the second. Empty seconds are left out.
     pub async fn policy_counts(&self, policy: i64, minute: i64) -> Result<Vec<(i64, PolicyCounts)>, GateError> {
         let key = self.keys.policy_counts(policy, minute);
         let fields: Vec<(String, u64)> = cmd("HGETALL").arg(&key).query_async(&mut self.connections.of(&key)).await?;
@@ -95,8 +84,8 @@ impl Gate {
             let Some(letter) = letters.next_back() else { continue };
             let Ok(second) = letters.as_str().parse::<i64>() else { continue };
             let counts = seconds.entry(minute * 60 + second).or_default();
-            if let Some((_, count)) = counts.by_letter().into_iter().find(|(known, _)| *known == letter) {
-                *count = value;
+            if let Some(place) = PolicyCounts::LETTERS.iter().position(|known| *known == letter) {
+                *counts.counts()[place] = value;
             }
         }
         Ok(seconds.into_iter().collect())

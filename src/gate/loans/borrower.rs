@@ -1,4 +1,4 @@
-//! A buyer for whom units are borrowed, and whom to ask next.
+//! A buyer for whom units are borrowed, and the next shard to ask.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::domain::ids::{Epoch, Shard};
 use crate::domain::shards::SaleShards;
 use crate::gate::thread_gate::{Answered, Reply};
 
-/// Counts a request that borrows among those that wait: there is a bound for all of them.
+/// Counts a borrower among the queued requests: one bound holds for all.
 pub(in crate::gate) struct Counted(Rc<Cell<usize>>);
 
 impl Counted {
@@ -27,40 +27,37 @@ impl Drop for Counted {
     }
 }
 
-/// A home shard at which loans were found or written, and the epoch.
 #[derive(Clone, Copy)]
 pub(in crate::gate) struct Home {
     pub of: SaleShards,
     pub shard: Shard,
     pub epoch: Epoch,
-    /// The database's time when the buyers came.
+    /// The database's time of the requests.
     pub now_ms: i64,
 }
 
-/// A request that has an open loan. It counts among the requests that wait until it is answered.
 pub(in crate::gate) struct Borrower {
     pub request: ReserveRequest,
     pub reply: Reply,
     pub home: Home,
     pub lender: Shard,
-    /// Of the loan that this request has written.
     pub number: i64,
-    /// The lenders that have said no, a bit each.
+    /// The lenders that have refused, a bit each.
     refused_by: u64,
     questions: u8,
-    /// Whether one of them may have units: it does not serve, or has another epoch.
+    /// Whether one of them may have units, because it does not serve or has another epoch.
     unsure: bool,
     began: Instant,
     _counted: Counted,
 }
 
-/// Whom a borrower asks next, and if nobody, whether no other shard has as many units as it asks for.
 pub(super) struct NextStep {
     pub lender: Option<Shard>,
+    /// Whether no other shard has enough units.
     pub all_refuse: bool,
 }
 
-/// A buyer of several units hears "sold out" if all shards have refused within this time, one after the other.
+/// A buyer of several units gets "sold out" when all shards have refused within this time.
 const TOO_FEW_WITHIN: Duration = Duration::from_millis(500);
 
 const fn bit(shard: Shard) -> u64 {
@@ -97,7 +94,6 @@ impl Borrower {
         (self.request, self.reply, admission)
     }
 
-    /// Has a loan at another lender now.
     pub(super) fn at(self, lender: Shard, number: i64) -> Self {
         Self { lender, number, ..self }
     }
@@ -109,8 +105,8 @@ impl Borrower {
         self
     }
 
-    /// A shard that has not refused, and is not known to be empty. When there is none, one whose emptiness is not known any more is asked
-    /// once more, but not the last one again.
+    /// The next lender has not refused, and is not known to be empty. If there is none, a lender that may have units again is asked once
+    /// more, but not the last one.
     pub(super) fn next_step(&self, empty: &EmptyShards, now: Instant) -> NextStep {
         let (Home { of, shard: home, epoch, .. }, user) = (self.home, self.request.user.as_str());
         let find = |refused: u64| of.lender(user, |shard| refused & bit(shard) != 0 || empty.is_empty(of, shard, now));

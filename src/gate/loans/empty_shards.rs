@@ -1,4 +1,4 @@
-//! What one worker thread knows of shards that have no unit for sale, and for how long (protocol, rule 15).
+//! The shards that one worker thread knows to be empty for some time (protocol, rule 15).
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -6,16 +6,15 @@ use std::time::Instant;
 use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::domain::shards::SaleShards;
 
-/// The shards that are known to be empty, by sale.
 #[derive(Default)]
 pub(in crate::gate) struct EmptyShards {
     sales: HashMap<SaleId, Known>,
 }
 
-/// What is known of a sale. It all ends with its epoch.
+/// The knowledge of a sale ends with its epoch.
 struct Known {
     epoch: Epoch,
-    /// Until when each shard puts no unit on sale.
+    /// The time before which each shard puts no unit on sale.
     until: Vec<Option<Instant>>,
 }
 
@@ -27,17 +26,17 @@ pub(in crate::gate) struct OthersEmpty {
 }
 
 impl OthersEmpty {
-    /// Whether the 0 of the remaining shard, heard `now` under `epoch`, makes the sale sold out.
+    /// Whether the sale is sold out when the remaining shard has no unit `now`, under `epoch`.
     pub fn covers(self, epoch: Epoch, now: Instant) -> bool {
         self.epoch == epoch && now < self.until
     }
 }
 
 impl EmptyShards {
-    /// The most sales of which anything is known; when there are more, all is forgotten.
+    /// With more sales, all are forgotten.
     const SALES_MAX: usize = 1024;
 
-    /// A shard has answered under this epoch, and puts no unit on sale until then (`None`: that is not known).
+    /// Records a shard's answer under this epoch: it puts no unit on sale before `until` (`None`: not known).
     pub fn record(&mut self, of: SaleShards, shard: Shard, epoch: Epoch, until: Option<Instant>) {
         if self.sales.len() >= Self::SALES_MAX && !self.sales.contains_key(&of.sale) {
             self.sales.clear();
@@ -50,22 +49,20 @@ impl EmptyShards {
         if epoch == known.epoch
             && let Some(place) = known.until.get_mut(usize::from(shard.0.unsigned_abs()))
         {
-            // Of two answers, which may overtake each other, each holds for its own time.
+            // Answers may overtake each other, and each holds for its own time.
             *place = (*place).max(until);
         }
     }
 
-    /// Whether a shard is known to be empty.
     pub fn is_empty(&self, of: SaleShards, shard: Shard, now: Instant) -> bool {
         self.until(of, shard).is_some_and(|until| now < until)
     }
 
-    /// The epoch of what is known of a sale.
     pub fn epoch(&self, of: SaleShards) -> Option<Epoch> {
         self.sales.get(&of.sale).map(|known| known.epoch)
     }
 
-    /// Whether all shards but `home` are known to be empty.
+    /// `None` unless all shards except `home` are known to be empty.
     pub fn others(&self, of: SaleShards, home: Shard, now: Instant) -> Option<OthersEmpty> {
         let epoch = self.sales.get(&of.sale)?.epoch;
         let mut until = None;

@@ -1,8 +1,8 @@
-//! Borrows units for buyers whose home shard has too few: asks lenders, one after the other, until one holds the units, or all have said
-//! no (protocol, rule 15).
+//! Borrows units for buyers whose home shard has too few. It asks lenders one after the other, until one holds the units or all have refused
+//! (protocol, rule 15).
 //!
-//! Each lender has a line of borrowers on this thread, and is asked by one call at a time, for all who have come meanwhile. A lender that
-//! is silent holds up nobody who asks another, and the calls of home shards wait for nobody who borrows.
+//! Each lender has a line of borrowers on this thread, and is asked by one call at a time. A silent lender delays only its own line, and
+//! the calls of home shards wait for no borrower.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,21 +12,20 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::borrower::{Borrower, Home, NextStep};
-use super::calls::{Asked, Barred, Lent, Moved};
+use super::calls::{Asked, Lent, ONLY_ASK};
 use super::empty_shards::EmptyShards;
 use crate::die_at;
 use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
 use crate::domain::ids::{SaleId, Shard};
 use crate::domain::shards::SaleShards;
 use crate::gate::GateError;
+use crate::gate::reply_codes::{BarCode, MoveCode};
 use crate::gate::thread_gate::ThreadGate;
 
-/// The loans of one worker thread.
 pub(in crate::gate) struct Lending {
     thread: Rc<ThreadGate>,
-    /// Of sales with shards only.
     pub empty: RefCell<EmptyShards>,
-    /// Those who wait, by the shard that they ask. One for which nobody waits has no line.
+    /// The borrowers by lender. A lender without borrowers has no line.
     lines: RefCell<HashMap<(SaleId, Shard), VecDeque<Borrower>>>,
 }
 
@@ -34,8 +33,8 @@ fn count(result: &'static str, borrowers: usize) {
     metrics::counter!("seckill_loans_total", "result" => result).increment(borrowers as u64);
 }
 
-/// A task that asks a lender for as long as borrowers wait. Should it end before, by a bug, they are refused, and their loans are left to the
-/// reconciler: otherwise they would wait for ever.
+/// A task that asks a lender until its line is empty. If a bug ends it earlier, the borrowers are refused, and their loans are left to the
+/// reconciler.
 struct Asking {
     lending: Rc<Lending>,
     of: SaleShards,
@@ -58,16 +57,15 @@ impl Asking {
         }
     }
 
-    /// Those that the next call asks for: they have one epoch. `None` if nobody waits.
+    /// The borrowers of the next call, with one epoch; `None` if the line is empty.
     fn next_call(&self) -> Option<Vec<Borrower>> {
         let mut lines = self.lending.lines.borrow_mut();
         let line = lines.get_mut(&(self.of.sale, self.lender))?;
         let epoch = line.front()?.home.epoch;
         let together = line.iter().take_while(|borrower| borrower.home.epoch == epoch).count();
-        Some(line.drain(..together.min(self.lending.thread.gate.terms.batch_max)).collect())
+        Some(line.drain(..together.min(self.lending.thread.gate.batch_max)).collect())
     }
 
-    /// Asks for these borrowers. Returns those that were refused.
     async fn ask(&self, borrowers: Vec<Borrower>) -> Vec<Borrower> {
         let Self { lending, of, lender } = self;
         let thread = &lending.thread;
@@ -77,7 +75,7 @@ impl Asking {
         let Some(Home { epoch, .. }) = borrowers.first().map(|borrower| borrower.home) else { return borrowers };
         let now_ms = borrowers.iter().map(|borrower| borrower.home.now_ms).max().unwrap_or_default();
         let asked_at = Instant::now();
-        // While they waited, another call has heard 0.
+        // Another call has found the lender empty meanwhile.
         if lending.empty.borrow().is_empty(*of, *lender, asked_at) {
             return refused(borrowers, true);
         }
@@ -87,7 +85,7 @@ impl Asking {
         let answer = thread.gate.lend(&thread.connections, *of, *lender, about, &asked).await;
         drop(asked);
         match answer {
-            Ok(Lent::Answered { epoch, expires_at_ms, empty_ms, held }) => {
+            Ok(Some(Lent { expires_at_ms, empty_ms, held })) => {
                 let until = (empty_ms > 0).then(|| asked_at + Duration::from_millis(empty_ms));
                 lending.empty.borrow_mut().record(*of, *lender, epoch, until);
                 let mut held = held.into_iter();
@@ -99,9 +97,9 @@ impl Asking {
                 thread.pass_on(PurchaseGroup::new(*of, Hold { epoch, shard: *lender }), winners);
                 refused(others, true)
             }
-            Ok(Lent::NotLending) => refused(borrowers, false),
+            Ok(None) => refused(borrowers, false),
             Err(error) => {
-                // Silence: the units may be held. Only a repeat or the reconciler may act on the loan now.
+                // The units may be held. Only a repeat or the reconciler may act on the loan now.
                 tracing::warn!(sale = %of.sale, shard = lender.0, %error, buyers = borrowers.len(), "lend failed");
                 count("unknown", borrowers.len());
                 answer_all(borrowers, || Err(GateError::Unknown));
@@ -116,7 +114,6 @@ impl Lending {
         Self { thread, empty: RefCell::default(), lines: RefCell::default() }
     }
 
-    /// Asks lenders for requests that have written a loan.
     pub fn borrow(self: &Rc<Self>, borrowers: impl IntoIterator<Item = Borrower>) {
         let mut lines = self.lines.borrow_mut();
         for borrower in borrowers {
@@ -130,7 +127,7 @@ impl Lending {
         }
     }
 
-    /// Goes on with borrowers of one sale and epoch whom a lender has refused.
+    /// Goes on with refused borrowers of one sale and epoch.
     fn move_on(self: &Rc<Self>, refused: Vec<Borrower>) {
         let mut by_home: BTreeMap<Shard, Vec<Borrower>> = BTreeMap::new();
         for borrower in refused {
@@ -141,12 +138,12 @@ impl Lending {
         }
     }
 
-    /// Moves loans of one home shard that were refused: those that have another lender now ask there, and the others are answered.
+    /// Moves refused loans of one home shard. Borrowers with another lender ask there, and the others are answered.
     async fn move_loans(self: Rc<Self>, borrowers: Vec<Borrower>) {
         let Some(Home { of, shard: home, epoch, .. }) = borrowers.first().map(|borrower| borrower.home) else { return };
         let now_ms = borrowers.iter().map(|borrower| borrower.home.now_ms).max().unwrap_or_default();
         let now = Instant::now();
-        // What is known before the home shard is asked: its 0 is to be the last one.
+        // Read before the call: the 0 of the home shard must be the last one.
         let others = self.empty.borrow().others(of, home, now);
         let next: Vec<NextStep> = {
             let empty = self.empty.borrow();
@@ -170,24 +167,25 @@ impl Lending {
         };
         let all_empty = others.is_some_and(|others| others.covers(epoch, Instant::now()));
         let (mut winners, mut borrowing, mut refused) = (Vec::new(), Vec::new(), 0);
-        for ((borrower, moved), next) in borrowers.into_iter().zip(moved).zip(next) {
-            match (moved, next.lender) {
-                (Moved::Borrow { number }, Some(lender)) => borrowing.push(borrower.at(lender, number)),
-                (Moved::Reserved, _) => winners.push(borrower.with(Admission::Reserved { expires_at_ms })),
-                (Moved::Empty, _) => {
-                    refused += 1;
-                    let is_sold_out = all_empty || next.all_refuse;
-                    let _ = borrower.reply.send(Ok(if is_sold_out { Admission::SoldOut } else { Admission::UnderWay }));
+        for ((borrower, (code, number)), next) in borrowers.into_iter().zip(moved).zip(next) {
+            let answer = match (code, number, next.lender) {
+                (MoveCode::Borrow, Some(number), Some(lender)) => {
+                    borrowing.push(borrower.at(lender, number));
+                    continue;
                 }
-                (Moved::NotOpen, _) => {
-                    refused += 1;
-                    let _ = borrower.reply.send(Ok(Admission::UnderWay));
+                (MoveCode::Reserved, ..) => {
+                    winners.push(borrower.with(Admission::Reserved { expires_at_ms }));
+                    continue;
                 }
-                (Moved::Lost | Moved::Borrow { .. }, _) => {
-                    count("unknown", 1);
-                    let _ = borrower.reply.send(Ok(Admission::UnderWay));
-                }
+                (MoveCode::SoldOut | MoveCode::TooFewLeft, ..) if all_empty || next.all_refuse => Admission::SoldOut,
+                _ => Admission::UnderWay,
+            };
+            if matches!(code, MoveCode::Lost | MoveCode::Borrow) {
+                count("unknown", 1);
+            } else {
+                refused += 1;
             }
+            let _ = borrower.reply.send(Ok(answer));
         }
         count("home", winners.len());
         count("refused", refused);
@@ -195,7 +193,7 @@ impl Lending {
         self.borrow(borrowing);
     }
 
-    /// Answers repeats that have found an open loan at their home: with a record, if the lender holds the units (rule 15). They take none.
+    /// Answers repeats with an open loan: with a record, if the lender holds the units (rule 15). They take no units.
     pub async fn look(self: Rc<Self>, repeats: Vec<Borrower>) {
         let mut by_lender: BTreeMap<Shard, Vec<Borrower>> = BTreeMap::new();
         for repeat in repeats {
@@ -206,20 +204,21 @@ impl Lending {
 
     async fn look_at(&self, lender: Shard, repeats: Vec<Borrower>) {
         let Some(Home { of, epoch, .. }) = repeats.first().map(|repeat| repeat.home) else { return };
-        let orders = repeats.iter().map(|repeat| repeat.request.order);
-        let found = self.thread.gate.look_at_loans(of, lender, epoch, orders).await;
+        let asked: Vec<_> = repeats.iter().map(|repeat| (repeat.request.order, ONLY_ASK)).collect();
+        let found = self.thread.gate.bar_loans(of, lender, epoch, &asked).await;
         let found = found.unwrap_or_else(|error| {
             tracing::warn!(sale = %of.sale, shard = lender.0, %error, buyers = repeats.len(), "loans not looked at");
             None
         });
         let mut found = found.into_iter().flatten();
-        let (durable, others): (Vec<_>, Vec<_>) = repeats.into_iter().partition(|_| found.next() == Some(Barred::Held));
+        let (durable, others): (Vec<_>, Vec<_>) =
+            repeats.into_iter().partition(|_| found.next() == Some(BarCode::Held));
         answer_all(others, || Ok(Admission::UnderWay));
         let durable = durable.into_iter().map(|repeat| repeat.with(Admission::Repeat { confirmed: false }));
         self.thread.pass_on(PurchaseGroup::new(of, Hold { epoch, shard: lender }), durable);
     }
 
-    /// Whom each of these buyers asks if the home shard has too few units: nobody who is known to be empty (-1: nobody).
+    /// The lender of each buyer if the home shard has too few units. It is not known to be empty (-1: no lender).
     pub fn first_lenders(&self, of: SaleShards, requests: &[ReserveRequest]) -> Vec<i16> {
         if of.count.is_one() {
             return Vec::new();

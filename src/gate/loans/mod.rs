@@ -5,4 +5,4 @@ mod calls;
 pub(super) mod empty_shards;
 pub(super) mod lending;
 
-pub use calls::Barred;
+pub use super::reply_codes::BarCode;

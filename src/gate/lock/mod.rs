@@ -1,9 +1,8 @@
-//! Locks among instances: SET NX PX with a random holder id, compare-and-delete, a bounded spin, renewal while a lock is
-//! held, re-entrancy within a holder, and a fencing token that rises from holder to holder.
+//! Locks among instances: SET NX PX with a random holder id, compare-and-delete, a bounded spin, renewal, re-entrancy within a holder,
+//! and a rising fencing token.
 //!
-//! A lock keeps instances from doing the same work twice. It does not stop a holder that slept past its lease.
-//! Therefore PostgreSQL checks what is written under a lock: `ledger::fences` checks the token, or an equivalent does,
-//! such as the epoch of a sale for its refills.
+//! A lock keeps instances from doing the same work twice. It does not stop a holder that slept past its lease. So PostgreSQL checks the
+//! writes of a holder: by the token (`ledger::fences`), or by an equivalent such as the epoch of a sale for its refills.
 
 pub(super) mod quorum;
 
@@ -22,24 +21,22 @@ use super::{Gate, GateError};
 use crate::domain::ids::FenceToken;
 use quorum::{LockClaim, Quorum};
 
-/// How long and how often to try. The pause has jitter, so that waiters do not try at the same moments.
+/// How long and how often to try. Jitter keeps waiters apart.
 const SPIN_FOR: Duration = Duration::from_millis(500);
 const SPIN_STEP: Duration = Duration::from_millis(50);
 
 impl Gate {
-    /// Takes the lock, and waits up to 500 ms for it. Returns `None` when another holder has it.
+    /// `Holder::lock` by a new holder.
     pub async fn lock(&self, name: &str, lease: Duration) -> Result<Option<Lock>, GateError> {
         self.holder().lock(name, lease).await
     }
 
-    /// A new holder, which may take a lock again while it has that lock.
     pub fn holder(&self) -> Holder {
         Holder { quorum: self.locks.clone(), keys: self.keys.clone(), held: Arc::default() }
     }
 }
 
-/// A holder of locks; clones are the same holder. It takes one lock at a time: while a call waits for a lock, other
-/// calls of this holder wait too.
+/// A holder of locks; clones are the same holder. It takes one lock at a time.
 #[derive(Clone)]
 pub struct Holder {
     quorum: Quorum,
@@ -48,13 +45,12 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Takes the lock, and waits up to 500 ms for it. A lock that this holder has already is taken again, under its first
-    /// lease. Returns `None` when another holder has it.
+    /// Takes the lock, and waits up to 500 ms for it. A lock of this holder is taken again, under its first lease. `None`: another holder
+    /// has the lock.
     pub async fn lock(&self, name: &str, lease: Duration) -> Result<Option<Lock>, GateError> {
         self.lock_within(name, lease, SPIN_FOR).await
     }
 
-    /// Like `lock`, but waits up to `patience`.
     pub async fn lock_within(
         &self,
         name: &str,
@@ -70,7 +66,7 @@ impl Holder {
         }
         held_locks.retain(|_, held| held.strong_count() > 0);
         loop {
-            // Each attempt has an id of its own, so that a late command of an earlier attempt cannot touch it.
+            // Each attempt has its own id: a late command of an earlier attempt cannot touch it.
             let holder = Uuid::new_v4().to_string();
             let claim = Arc::new(LockClaim { keys: self.keys.lock(name), holder, lease });
             if let Some(grant) = self.quorum.acquire(&claim).await? {
@@ -99,13 +95,11 @@ impl Lock {
         self.held.token
     }
 
-    /// Whether the lease is still valid by this process's clock. Only a hint: the process may sleep before it uses the
-    /// answer.
+    /// Whether the lease is still valid by this process's clock. A hint: the process may sleep before it uses the answer.
     pub fn still_held(&self) -> bool {
         self.held.validity.is_valid()
     }
 
-    /// Waits until the lease is no longer valid.
     pub async fn lost(&self) {
         self.held.validity.lost.cancelled().await;
     }
@@ -145,32 +139,23 @@ impl Drop for Held {
     }
 }
 
-/// Until when a lease is valid. It is counted from before the request was sent, so that it ends before the server's.
+/// The end of a lease. It is counted from before the request, so it comes before the server's.
 struct Validity {
     until: Mutex<Instant>,
     lost: CancellationToken,
 }
 
 impl Validity {
-    fn until(&self) -> Instant {
-        *self.until.lock()
-    }
-
     fn is_valid(&self) -> bool {
-        !self.lost.is_cancelled() && Instant::now() < self.until()
-    }
-
-    fn prolong(&self, until: Instant) {
-        *self.until.lock() = until;
+        !self.lost.is_cancelled() && Instant::now() < *self.until.lock()
     }
 }
 
-/// Renews a lease until it is lost. After a failure it tries again sooner, because one failed renewal does not lose the
-/// lock. A lease that is no longer valid stays so.
+/// Renews a lease until it is lost. After a failure it tries again sooner. A lease that has ended stays so.
 async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, validity: Arc<Validity>) {
     let mut pause = claim.lease / 3;
     let reason = loop {
-        let until = validity.until();
+        let until = *validity.until.lock();
         sleep_until((Instant::now() + pause).min(until)).await;
         let asked = Instant::now();
         if asked >= until {
@@ -178,7 +163,7 @@ async fn renew(quorum: Quorum, claim: Arc<LockClaim>, token: FenceToken, validit
         }
         match timeout_at(until, quorum.renew(&claim, token)).await {
             Ok(Ok(true)) => {
-                validity.prolong(claim.valid_until(asked));
+                *validity.until.lock() = claim.valid_until(asked);
                 pause = claim.lease / 3;
             }
             Ok(Ok(false)) => break "its lease ran out",

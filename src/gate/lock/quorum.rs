@@ -1,9 +1,9 @@
 //! The servers that keep locks: one Redis server, or a majority of several independent ones (Redlock).
 //!
-//! A lock on one server is as safe as that server's memory. A lock on several survives the death of any minority. It
-//! does not survive clocks that leap, servers that lose their last writes, or holders that sleep. Tokens rise from holder
-//! to holder as long as a majority remembers them: a token is stored on a majority before it is used, and the next
-//! holder's majority shares a server with that one. In both forms only the fence in PostgreSQL protects the database.
+//! A lock on one server is as safe as that server's memory. A lock on several survives the death of any minority. It does not survive
+//! clocks that leap, servers that lose their last writes, or holders that sleep: only the fence in PostgreSQL protects the database.
+//! A token is stored on a majority before it is used, and two majorities share a server. So tokens rise from holder to holder while a
+//! majority remembers them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,18 @@ use redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout};
 
 use crate::domain::ids::FenceToken;
-use crate::gate::GateError;
 use crate::gate::keys::LockKeys;
-use crate::gate::scripts::Scripts;
 use crate::gate::servers::Connections;
+use crate::gate::{GateError, scripts};
 
-/// How long a server remembers the last token of a lock. Later the server's clock keeps tokens rising.
+/// How long a server remembers the last token of a lock. Later its clock keeps tokens rising.
 const REMEMBER: Duration = Duration::from_secs(3600);
 
-/// The servers that keep locks.
 #[derive(Clone)]
 pub(in crate::gate) struct Quorum {
     /// A cluster is one of them.
-    servers: Arc<[Connections]>,
-    scripts: Arc<Scripts>,
-    /// The time-out of one server.
-    timeout: Duration,
+    pub servers: Arc<[Connections]>,
+    pub timeout: Duration,
 }
 
 /// One attempt to take a lock: its keys, and a random id that no other attempt has.
@@ -38,28 +34,23 @@ pub(in crate::gate) struct LockClaim {
     pub lease: Duration,
 }
 
-/// A lock that was taken.
 pub(in crate::gate) struct LockGrant {
     pub token: FenceToken,
     pub until: Instant,
 }
 
 impl LockClaim {
-    /// Until when a lease requested at `asked` is valid. The margin covers clocks that run at different speeds.
+    /// The end of a lease requested at `asked`. The margin covers clocks of different speeds.
     pub fn valid_until(&self, asked: Instant) -> Instant {
         asked + self.lease.saturating_sub(self.lease / 100 + Duration::from_millis(2))
     }
 }
 
 impl Quorum {
-    pub fn new(servers: Vec<Connections>, scripts: Arc<Scripts>, timeout: Duration) -> Self {
-        Self { servers: servers.into(), scripts, timeout }
-    }
-
     /// Tries once. Returns `None` when another holder has the lock. A failed attempt is released in the background.
     pub async fn acquire(&self, claim: &Arc<LockClaim>) -> Result<Option<LockGrant>, GateError> {
         let asked = Instant::now();
-        let mut call = self.scripts.acquire_lock.key(&claim.keys.lock);
+        let mut call = scripts::ACQUIRE_LOCK.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease)).arg(millis(REMEMBER.max(claim.lease)));
         let votes = self.ask(&call, claim).await;
         let nothing_taken = votes.iter().all(|vote: &Result<Option<String>, _>| matches!(vote, Ok(None)));
@@ -75,7 +66,7 @@ impl Quorum {
         granted
     }
 
-    /// Stores the highest of the tokens on all servers, so that the next holder's token is higher.
+    /// Stores the highest token on all servers: the next holder's token will be higher.
     async fn grant(
         &self,
         claim: &LockClaim,
@@ -94,7 +85,7 @@ impl Quorum {
 
     /// Prolongs the lease. Returns `false` when the lock is lost.
     pub async fn renew(&self, claim: &LockClaim, token: FenceToken) -> Result<bool, GateError> {
-        let mut call = self.scripts.renew_lock.key(&claim.keys.lock);
+        let mut call = scripts::RENEW_LOCK.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease));
         call.arg(millis(REMEMBER.max(claim.lease))).arg(token.0);
         self.vote(&call, claim).await
@@ -102,7 +93,7 @@ impl Quorum {
 
     /// Gives the lock back on every server. Returns `false` when the lock had been lost.
     pub async fn release(&self, claim: &LockClaim) -> Result<bool, GateError> {
-        let mut call = self.scripts.unlock.key(&claim.keys.lock);
+        let mut call = scripts::UNLOCK.key(&claim.keys.lock);
         call.arg(&claim.holder);
         self.vote(&call, claim).await
     }
@@ -117,7 +108,7 @@ impl Quorum {
         call: &ScriptInvocation<'_>,
         claim: &LockClaim,
     ) -> Vec<Result<T, GateError>> {
-        // One of several servers that hangs must not use up the lease.
+        // A server that hangs must not use up the lease.
         let limit = if self.servers.len() == 1 { self.timeout } else { self.timeout.min(claim.lease / 8) };
         let ask = |server: &Connections| {
             let mut server = server.of(&claim.keys.lock);
@@ -130,10 +121,9 @@ impl Quorum {
         join_all(self.servers.iter().map(ask)).await
     }
 
-    /// Returns the replies of a majority that agreed, or `None` when a majority can no longer agree.
+    /// The replies of a majority that agreed, or `None` when no majority can agree.
     ///
     /// # Errors
-    ///
     /// Too few servers answered to decide.
     fn decide<T>(&self, votes: Vec<Result<Option<T>, GateError>>) -> Result<Option<Vec<T>>, GateError> {
         let majority = votes.len() / 2 + 1;

@@ -1,5 +1,5 @@
-//! Makes a call of reserve.lua for a batch of buyers. Winners and repeats are committed then, borrowers go on to other shards, and all
-//! others are answered at once.
+//! Calls reserve.lua for a batch of buyers. Winners and repeats are then committed, borrowers ask other shards, and all others are answered
+//! at once.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::sync::SemaphorePermit;
 
-use super::batcher::{Batch, Place, Shared};
+use super::batcher::{Batch, Shared};
 use super::call::{CallTerms, reserve_call};
 use super::reply::{Loan, Memory, ReserveReply};
 use crate::domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
@@ -15,53 +15,12 @@ use crate::domain::ids::Shard;
 use crate::domain::shards::SaleShards;
 use crate::gate::keys::SaleKeys;
 use crate::gate::loans::borrower::{Borrower, Counted, Home};
-use crate::gate::loans::empty_shards::OthersEmpty;
 use crate::gate::servers::Connection;
 use crate::gate::thread_gate::Answered;
-use crate::gate::{Gate, GateError, Terms, is_no_script, timed};
-
-/// What is known of the shards of a sale but one.
-enum Others {
-    /// There are no others.
-    None,
-    Empty(OthersEmpty),
-    /// One of them may have units.
-    Unknown,
-}
-
-impl Others {
-    /// Keeps "sold out" only if all shards are empty at one moment and one epoch; else the answer is 503.
-    fn temper(&self, reply: &mut ReserveReply) {
-        let is_sold_out = match self {
-            Self::None => true,
-            Self::Empty(others) => others.covers(reply.epoch, Instant::now()),
-            Self::Unknown => false,
-        };
-        if !is_sold_out {
-            let said = reply.admissions.iter_mut().filter(|admission| **admission == Admission::SoldOut);
-            said.for_each(|admission| *admission = Admission::UnderWay);
-        }
-    }
-}
-
-/// A call of a line that asks for the holders although units are left.
-struct Learning<'a>(&'a Shared, Place);
-
-impl<'a> Learning<'a> {
-    /// `None` if they are not wanted, or another call of the line asks for them.
-    fn begin(shared: &'a Shared, place: Place) -> Option<Self> {
-        (shared.wants_holders.get() && shared.learning.borrow_mut().insert(place)).then_some(Self(shared, place))
-    }
-}
-
-impl Drop for Learning<'_> {
-    fn drop(&mut self) {
-        self.0.learning.borrow_mut().remove(&self.1);
-    }
-}
+use crate::gate::{Gate, GateError, is_no_script, scripts, timed};
 
 impl Shared {
-    /// Makes a call, which is under way until this ends. Returns how long it took.
+    /// Makes a call, and returns how long it took.
     pub(super) async fn answer(
         self: &Rc<Self>,
         of: SaleShards,
@@ -75,30 +34,37 @@ impl Shared {
         metrics::histogram!("seckill_gate_batch_size").record(requests.len() as f64);
         let asked_at = Instant::now();
         let known = self.sold_out.borrow().known(place);
-        // Before the question: the home shard's 0 is to be the last one.
-        let others = self.others_empty(of, home);
+        // Read before the call: the 0 of the home shard must be the last one.
+        let is_one = of.count.is_one();
+        let others = if is_one { None } else { self.lending.empty.borrow().others(of, home, Instant::now()) };
+        let Gate { sold_out_ms, lapses, .. } = self.thread.gate;
         let limits = self.thread.gate.limits();
-        let Terms { sold_out_ms, lapses, .. } = self.thread.gate.terms;
-        let learning = Learning::begin(self, place);
-        let (learn, lenders) = (learning.is_some(), self.lending.first_lenders(of, &requests));
+        let learn = self.wants_holders.get() && self.learning.borrow_mut().insert(place);
+        let lenders = self.lending.first_lenders(of, &requests);
         let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
         let reply = self.thread.gate.reserve(self.thread.connections.of(&keys.sale), keys, &terms, &requests).await;
         let took = asked_at.elapsed();
-        drop(learning);
+        if learn {
+            self.learning.borrow_mut().remove(&place);
+        }
         match reply {
             Ok(Some(mut reply)) => {
                 let until = asked_at + Duration::from_millis(sold_out_ms);
                 let sold_out_until = match others {
-                    Others::None => Some(until),
-                    Others::Empty(others) if others.epoch == reply.epoch => Some(until.min(others.until)),
-                    Others::Empty(_) | Others::Unknown => None,
+                    _ if is_one => Some(until),
+                    Some(others) if others.epoch == reply.epoch => Some(until.min(others.until)),
+                    _ => None,
                 };
                 self.sold_out.borrow_mut().record(place, known, &mut reply, asked_at, sold_out_until);
                 let home = Home { of, shard: home, epoch: reply.epoch, now_ms };
-                if !of.count.is_one() {
+                if !is_one {
                     let empty_until = (reply.memory == Memory::SoldOut).then_some(until);
                     self.lending.empty.borrow_mut().record(of, home.shard, home.epoch, empty_until);
-                    others.temper(&mut reply);
+                    // "Sold out" only if all shards are empty at one moment and one epoch. Otherwise the answer is 503.
+                    if !others.is_some_and(|others| others.covers(reply.epoch, Instant::now())) {
+                        let said = reply.admissions.iter_mut().filter(|admission| **admission == Admission::SoldOut);
+                        said.for_each(|admission| *admission = Admission::UnderWay);
+                    }
                 }
                 let asked = requests.into_iter().zip(replies).zip(reply.admissions);
                 let asked = asked.map(|((request, caller), admission)| (request, caller, admission));
@@ -125,15 +91,7 @@ impl Shared {
         took
     }
 
-    /// What is known of the other shards of a sale.
-    fn others_empty(&self, of: SaleShards, home: Shard) -> Others {
-        if of.count.is_one() {
-            return Others::None;
-        }
-        self.lending.empty.borrow().others(of, home, Instant::now()).map_or(Others::Unknown, Others::Empty)
-    }
-
-    /// Starts to borrow for those who have an open loan now. Returns the others.
+    /// Starts to borrow for the requests with an open loan. Returns the others.
     fn begin_loans(
         self: &Rc<Self>,
         home: Home,
@@ -164,7 +122,7 @@ impl Shared {
 }
 
 impl Gate {
-    /// Calls reserve.lua for many buyers of a sale. Returns `None` when this server does not serve the sale.
+    /// `None`: this server does not serve the sale.
     async fn reserve(
         &self,
         mut connection: Connection,
@@ -172,10 +130,10 @@ impl Gate {
         terms: &CallTerms,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
-        let call = reserve_call(self.scripts.reserve.get_hash(), keys, terms, requests);
+        let call = reserve_call(scripts::RESERVE.get_hash(), keys, terms, requests);
         let reply = match timed("reserve", call.query_async::<Vec<Value>>(&mut connection)).await {
             Err(error) if is_no_script(&error) => {
-                self.scripts.reserve.load_async(&mut connection).await?;
+                scripts::RESERVE.load_async(&mut connection).await?;
                 call.query_async(&mut connection).await?
             }
             reply => reply?,

@@ -1,8 +1,8 @@
 //! Batches the purchase requests of one worker thread into calls of reserve.lua.
 //!
-//! A sale's next call is made when its last one has returned, for all requests that have come meanwhile. If these fill more than one
-//! call, several are under way at once. No request waits for a timer, under load one call serves hundreds, and a slow call of one sale holds back no other
-//! sale. The winners of a call go on together, to be committed; the sale's next call does not wait for that.
+//! A sale's next call is made when its last one has returned, for all requests that have come meanwhile. When they fill more than one
+//! call, several are in flight. No request waits for a timer, and a slow call of one sale delays no other sale. The next call does not
+//! wait for the commit of a call's winners.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -22,51 +22,45 @@ use crate::gate::loans::lending::Lending;
 use crate::gate::thread_gate::{CommitGroup, Reply, ThreadGate};
 use crate::gate::{Gate, GateError};
 
-/// Calls under way at the same time. Further sales wait for one of these to return.
+/// Calls in flight. Further sales wait for one of them to return.
 const CALLS_MAX: usize = 64;
-/// Full calls of one sale under way at the same time: a thread that is busy with others looks seldom for what has returned.
+/// Full calls of one sale in flight: a busy thread is slow to read what has returned.
 const FULL_CALLS_MAX: usize = 4;
-/// While a call takes longer than this, and that is not because this thread is late, it is Redis that has too much to do: there is one call at
-/// a time, because more would only wait there.
+/// A call slower than this, on a thread that is not late itself, means that Redis is overloaded. Then one call of the sale runs at a time.
 const PROMPT: Duration = Duration::from_millis(50);
 /// A call's answer waits for a busy thread when it is sent, when it arrives, and when it is read.
 const TURNS_A_CALL: u32 = 3;
-/// Lines that are kept although nobody waits there: a busy sale needs its own again at once.
+/// Empty lines that are kept: a busy sale needs its line again at once.
 const LINES_KEPT: usize = 1024;
 
 /// The batcher of one worker thread; clones share it. It has no locks and stays on its thread.
 #[derive(Clone)]
 pub struct ReserveBatcher(Rc<Shared>);
 
-/// The shard of a sale that its buyers call home. Each has a line of its own.
+/// A home shard. Each has its own line.
 pub(super) type Place = (SaleId, Shard);
 
-/// What the batcher and the tasks of its sales share.
+/// Shared by the batcher and the tasks of its sales.
 pub(super) struct Shared {
     pub(super) thread: Rc<ThreadGate>,
     pub(super) lending: Rc<Lending>,
     lines: RefCell<HashMap<Place, Line>>,
-    /// The requests in all lines, and those who borrow.
+    /// The requests in all lines, and the borrowers.
     pub(super) queued: Rc<Cell<usize>>,
     calls: Semaphore,
     pub(super) sold_out: RefCell<SoldOutCache>,
-    /// Whether calls ask for the holders, too.
     pub(super) wants_holders: Cell<bool>,
-    /// The lines of which a call that asks for them is under way: another one would be told the same.
+    /// The lines with a call in flight that asks for the holders: a second one would get the same answer.
     pub(super) learning: RefCell<HashSet<Place>>,
-    /// The longest that a request has waited since this was last asked for.
+    /// The longest wait of a request since `take_wait`.
     waited: Cell<Duration>,
-    /// Strangers who have waited for longer are refused.
     patience: Cell<Duration>,
-    /// How late this thread runs its tasks.
     late: Cell<Duration>,
 }
 
-/// The requests that wait for the next call of a sale, or of one of its shards.
 struct Line {
     keys: Rc<SaleKeys>,
     waiting: VecDeque<Queued>,
-    /// Whether a task makes the sale's calls.
     is_served: bool,
 }
 
@@ -77,8 +71,8 @@ struct Queued {
     reply: Reply,
 }
 
-/// A task that makes the calls of a line. Should it end while requests wait, by a bug, they are refused, and the next request starts
-/// another: otherwise they would wait for ever, and the sale would be closed on this thread.
+/// A task that makes the calls of a line. If a bug ends it while requests wait, they are refused, and the next request starts another
+/// task.
 struct Serving {
     shared: Rc<Shared>,
     of: SaleShards,
@@ -88,7 +82,9 @@ struct Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         let Ok(mut lines) = self.shared.lines.try_borrow_mut() else { return };
-        if let Some(line) = lines.get_mut(&(self.of.sale, self.shard)).filter(|line| line.is_served) {
+        let place = (self.of.sale, self.shard);
+        if let Some(line) = lines.get_mut(&place).filter(|line| line.is_served) {
+            _ = self.shared.learning.try_borrow_mut().map(|mut learning| learning.remove(&place));
             line.is_served = false;
             self.shared.queued.update(|queued| queued - line.waiting.len());
             line.waiting.clear();
@@ -96,18 +92,16 @@ impl Drop for Serving {
     }
 }
 
-/// The requests of one call.
 pub(super) struct Batch {
     pub(super) requests: Vec<ReserveRequest>,
     pub(super) replies: Vec<Reply>,
-    /// The latest of the times that came with the requests.
     pub(super) now_ms: i64,
 }
 
 impl ReserveBatcher {
-    /// A batcher for this thread, which must run a `LocalSet`. It has winners committed by `commit`.
+    /// A batcher for this thread, which must run a `LocalSet`. `commit` commits its winners.
     pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
-        let thread = Rc::new(ThreadGate::new(gate.clone(), gate.own_connections()?, commit));
+        let thread = Rc::new(ThreadGate::new(gate.clone(), gate.server.connections(gate.timeouts)?, commit));
         Ok(Self(Rc::new(Shared {
             lending: Rc::new(Lending::new(Rc::clone(&thread))),
             thread,
@@ -128,24 +122,23 @@ impl ReserveBatcher {
         self.0.sold_out.borrow().is_sold_out_for((of.sale, of.home(user.as_str())), user)
     }
 
-    /// From now on, learns all holders of the sales that are asked for, or no longer.
+    /// Whether to learn all holders of the requested sales from now on.
     pub fn learn_holders(&self, learn: bool) {
         self.0.wants_holders.set(learn);
     }
 
-    /// Whether this user is known not to hold a ticket, and not to have held one: `false` unless holders are being learnt.
+    /// Whether this user has no ticket, and never had one. `false` unless holders are learnt.
     pub fn is_stranger(&self, of: SaleShards, user: &str) -> bool {
         self.0.sold_out.borrow().is_stranger((of.sale, of.home(user)), user)
     }
 
-    /// From now on, refuses strangers who have waited for longer than `patience`. The thread comes `late` to what waits for it.
+    /// From now on, refuses strangers who have waited longer than `patience`. `late` is how late this thread runs its tasks.
     pub fn pace(&self, patience: Duration, late: Duration) {
         self.0.patience.set(patience);
         self.0.late.set(late);
     }
 
-    /// Refuses up to `count` strangers who stand in line: the newest in the longest lines, so that a short line of another sale stays
-    /// while longer ones have as many.
+    /// Refuses up to `count` queued strangers, the newest in the longest lines: a short line of another sale stays.
     pub fn refuse_newest(&self, count: usize) {
         if count == 0 {
             return;
@@ -162,19 +155,18 @@ impl ReserveBatcher {
         }
     }
 
-    /// The longest that a request has waited for its call since this was last asked for.
+    /// The longest that a request has waited for its call since the last `take_wait`.
     pub fn take_wait(&self) -> Duration {
         let lines = self.0.lines.borrow();
         let oldest = lines.values().filter_map(|line| line.waiting.front()).map(|queued| queued.queued_at).min();
         self.0.waited.take().max(oldest.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 
-    /// Asks for units. `now_ms` is the database's time. A buyer who gets units, or has unconfirmed ones, is answered when the purchase
-    /// row is durable (rule 3), or when it is clear that this cannot be known (`NotDurable`).
+    /// Asks for units. `now_ms` is the database's time. A buyer with new or unconfirmed units is answered when the purchase row is
+    /// durable (rule 3), or when this cannot be known (`NotDurable`).
     ///
     /// # Errors
-    ///
-    /// `Overloaded`: nothing was taken. Any other error: whether units were taken is unknown.
+    /// `Overloaded`: nothing was taken. Other errors: units may have been taken.
     pub async fn reserve(&self, of: SaleShards, request: ReserveRequest, now_ms: i64) -> Result<Admission, GateError> {
         let (reply, answer) = oneshot::channel();
         self.0.enqueue(of, Queued { request, now_ms, queued_at: Instant::now(), reply })?;
@@ -183,9 +175,9 @@ impl ReserveBatcher {
 }
 
 impl Shared {
-    /// Puts a request into the line of its sale, and starts a task that serves the line if there is none.
+    /// Puts a request into the line of its sale, and starts the line's task if there is none.
     fn enqueue(self: &Rc<Self>, of: SaleShards, queued: Queued) -> Result<(), GateError> {
-        if self.queued.get() >= self.thread.gate.terms.queue_max {
+        if self.queued.get() >= self.thread.gate.queue_max {
             return Err(GateError::Overloaded);
         }
         self.queued.set(self.queued.get() + 1);
@@ -205,7 +197,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the calls of a sale as long as requests wait for the next: one after the other, or several at once that are full.
+    /// Makes the calls of a line until it is empty: one after the other, or several full ones at the same time.
     async fn serve(serving: Serving, keys: Rc<SaleKeys>) {
         let Serving { shared, of, shard } = &serving;
         let place = (of.sale, *shard);
@@ -232,23 +224,23 @@ impl Shared {
 
     fn has_full_batch(&self, place: Place) -> bool {
         let lines = self.lines.borrow();
-        lines.get(&place).is_some_and(|line| line.waiting.len() >= self.thread.gate.terms.batch_max)
+        lines.get(&place).is_some_and(|line| line.waiting.len() >= self.thread.gate.batch_max)
     }
 
-    /// Takes what the next call of a line serves; `None` if nobody waits.
+    /// The requests of the next call; `None` if the line is empty.
     fn next_batch(&self, place: Place) -> Option<Batch> {
         let (now, patience) = (Instant::now(), self.patience.get());
         let mut lines = self.lines.borrow_mut();
         let line = lines.get_mut(&place)?;
-        let size = line.waiting.len().min(self.thread.gate.terms.batch_max);
+        let size = line.waiting.len().min(self.thread.gate.batch_max);
         let mut batch =
             Batch { requests: Vec::with_capacity(size), replies: Vec::with_capacity(size), now_ms: i64::MIN };
         let mut oldest = None;
-        while batch.requests.len() < self.thread.gate.terms.batch_max
+        while batch.requests.len() < self.thread.gate.batch_max
             && let Some(queued) = line.waiting.pop_front()
         {
             self.queued.update(|queued| queued - 1);
-            // A caller who has hung up takes no units: other buyers can have them.
+            // A caller who has hung up takes no units.
             if queued.reply.is_closed() {
                 continue;
             }
@@ -264,7 +256,7 @@ impl Shared {
         Some(batch)
     }
 
-    /// Refuses this request if its buyer is known to hold no ticket, and gives it back if not.
+    /// Refuses the request of a stranger. Returns other requests.
     fn refuse_stranger(&self, place: Place, queued: Queued) -> Option<Queued> {
         if !self.sold_out.borrow().is_stranger(place, queued.request.user.as_str()) {
             return Some(queued);
@@ -274,11 +266,10 @@ impl Shared {
         None
     }
 
-    /// Serves a line no longer: nobody waits.
     fn end_line(&self, place: Place) {
         let mut lines = self.lines.borrow_mut();
         // Room for a whole call in a few lines, or for a few requests in each of many.
-        let room = self.thread.gate.terms.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
+        let room = self.thread.gate.batch_max.min(16 * LINES_KEPT / lines.len().max(1));
         let Some(line) = lines.get_mut(&place) else { return };
         line.is_served = false;
         line.waiting.shrink_to(room);
@@ -288,7 +279,7 @@ impl Shared {
     }
 }
 
-/// How many may stay in each line, so that up to `count` leave the longest ones.
+/// How many may stay in each line, when up to `count` leave the longest lines.
 fn kept_of_each(lengths: impl Iterator<Item = usize>, count: usize) -> usize {
     let mut lengths: Vec<usize> = lengths.filter(|length| *length > 0).collect();
     lengths.sort_unstable_by_key(|length| Reverse(*length));

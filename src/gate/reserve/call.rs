@@ -1,4 +1,4 @@
-//! Writes the calls of reserve.lua. What is the same for all buyers is sent once, and what is as usual is not sent.
+//! Writes the calls of reserve.lua. Values of all buyers are sent once, and default values are not sent.
 
 use redis::{Cmd, RedisWrite};
 use uuid::Uuid;
@@ -8,49 +8,35 @@ use crate::domain::captcha::{Pass, PassCheck};
 use crate::domain::ids::{Epoch, Units};
 use crate::gate::keys::{SALE_KEYS, SaleKeys};
 
-/// What a call says once for all buyers.
 pub(super) struct CallTerms {
-    /// The epoch and the number of holders that the caller knows.
+    /// The known epoch and number of holders.
     pub known: (Epoch, usize),
-    /// Whether it wants to know the others, too, although units are left.
+    /// Whether to return the other holders although units are left.
     pub learn: bool,
-    /// The database's time.
     pub now_ms: i64,
     pub sold_out_ms: u64,
     pub lapses: Window,
     pub limits: Limits,
-    /// Whom each buyer asks to lend, if this shard has too few units (-1: nobody). Empty in a sale with one shard.
+    /// The lender of each buyer if this shard has too few units (-1: none). Empty in a sale with one shard.
     pub lenders: Vec<i16>,
 }
 
-/// A part of a call that is sent only where it says something. The head comment of reserve.lua has their letters.
-#[derive(Debug, Clone, Copy)]
-enum Part {
-    BuyerLimit,
-    AddressLimit,
-    SaleLimit,
-    Units,
-    Flags,
-    Passes,
-    Lenders,
-}
-
-/// Stands for no pass: it has expired.
+/// Stands for no pass.
 const LONG_EXPIRED: Pass = Pass { expires_at_ms: 0, spent_before: 0 };
-/// About as many bytes as the arguments of a call and of one buyer have.
+/// About the size of the arguments of a call, and of one buyer.
 const CALL_BYTES: usize = 400;
 const BUYER_BYTES: usize = 80;
 
 /// The call that asks for the units of these requests, at most 1000.
 pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, requests: &[ReserveRequest]) -> Cmd {
-    let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| part.says_something(terms, requests)).collect();
+    let parts = parts_of(terms, requests);
     let n = requests.len();
     let mut call = Cmd::with_capacity(32 + n * (2 + parts.len()), CALL_BYTES + n * BUYER_BYTES);
     call.arg("EVALSHA").arg(hash).arg(SALE_KEYS + keys.limits.len());
     call.arg(&keys.lasting()).arg(&keys.limits);
     call.arg(n).arg(terms.known.0.0).arg(terms.known.1).arg(terms.sold_out_ms).arg(terms.now_ms);
     call.arg(u8::from(terms.learn)).arg(terms.lapses.max).arg(terms.lapses.window_ms);
-    call.arg(parts.iter().map(|part| part.letter()).collect::<String>());
+    call.arg(&parts);
     let mut id = Uuid::encode_buffer();
     for request in requests {
         call.arg(&*request.order.0.hyphenated().encode_lower(&mut id));
@@ -58,59 +44,44 @@ pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, reque
     for request in requests {
         call.arg(request.user.as_str());
     }
-    for part in parts {
-        part.write(&mut call, terms, requests);
+    for part in parts.chars() {
+        write_part(part, &mut call, terms, requests);
     }
     call
 }
 
-impl Part {
-    /// In the order in which they are sent.
-    const ALL: [Self; 7] =
-        [Self::BuyerLimit, Self::AddressLimit, Self::SaleLimit, Self::Units, Self::Flags, Self::Passes, Self::Lenders];
+/// The letters of the parts without default values, in the order in which they are sent. The header of reserve.lua explains them.
+fn parts_of(terms: &CallTerms, requests: &[ReserveRequest]) -> String {
+    let any = |is: fn(&ReserveRequest) -> bool| requests.iter().any(is);
+    let parts = [
+        ('b', terms.limits.buyer.is_limit()),
+        ('a', terms.limits.address.is_limit()),
+        ('s', terms.limits.sale.is_limit()),
+        ('u', any(|request| request.units != Units::ONE)),
+        ('f', any(|request| flags(request) != 0)),
+        // A sale's terms do not change: all of its buyers need a pass, or none.
+        ('p', any(|request| request.pass != PassCheck::NotAsked)),
+        ('l', !terms.lenders.is_empty()),
+    ];
+    parts.into_iter().filter(|(_, is_sent)| *is_sent).map(|(letter, _)| letter).collect()
+}
 
-    const fn letter(self) -> char {
-        match self {
-            Self::BuyerLimit => 'b',
-            Self::AddressLimit => 'a',
-            Self::SaleLimit => 's',
-            Self::Units => 'u',
-            Self::Flags => 'f',
-            Self::Passes => 'p',
-            Self::Lenders => 'l',
+fn write_part(part: char, call: &mut Cmd, terms: &CallTerms, requests: &[ReserveRequest]) {
+    let Limits { buyer, address, sale } = &terms.limits;
+    match part {
+        'b' => _ = call.arg(buyer.max).arg(buyer.window_ms),
+        'a' => {
+            call.arg(address.max).arg(address.window_ms);
+            requests.iter().for_each(|request| call.write_arg_fmt(request.address));
         }
-    }
-
-    fn says_something(self, terms: &CallTerms, requests: &[ReserveRequest]) -> bool {
-        match self {
-            Self::BuyerLimit => terms.limits.buyer.is_limit(),
-            Self::AddressLimit => terms.limits.address.is_limit(),
-            Self::SaleLimit => terms.limits.sale.is_limit(),
-            Self::Units => requests.iter().any(|request| request.units != Units::ONE),
-            Self::Flags => requests.iter().any(|request| flags(request) != 0),
-            // A sale's terms do not change, so all of its buyers need a pass, or none.
-            Self::Passes => requests.iter().any(|request| request.pass != PassCheck::NotAsked),
-            Self::Lenders => !terms.lenders.is_empty(),
+        's' => _ = call.arg(sale.max).arg(sale.window_ms),
+        'u' => requests.iter().for_each(|request| _ = call.arg(request.units.get())),
+        'f' => requests.iter().for_each(|request| _ = call.arg(flags(request))),
+        'p' => {
+            requests.iter().for_each(|request| _ = call.arg(pass(request).expires_at_ms));
+            requests.iter().for_each(|request| _ = call.arg(pass(request).spent_before));
         }
-    }
-
-    fn write(self, call: &mut Cmd, terms: &CallTerms, requests: &[ReserveRequest]) {
-        let limits = &terms.limits;
-        match self {
-            Self::BuyerLimit => _ = call.arg(limits.buyer.max).arg(limits.buyer.window_ms),
-            Self::AddressLimit => {
-                call.arg(limits.address.max).arg(limits.address.window_ms);
-                requests.iter().for_each(|request| call.write_arg_fmt(request.address));
-            }
-            Self::SaleLimit => _ = call.arg(limits.sale.max).arg(limits.sale.window_ms),
-            Self::Units => requests.iter().for_each(|request| _ = call.arg(request.units.get())),
-            Self::Flags => requests.iter().for_each(|request| _ = call.arg(flags(request))),
-            Self::Passes => {
-                requests.iter().for_each(|request| _ = call.arg(pass(request).expires_at_ms));
-                requests.iter().for_each(|request| _ = call.arg(pass(request).spent_before));
-            }
-            Self::Lenders => terms.lenders.iter().for_each(|lender| _ = call.arg(*lender)),
-        }
+        _ => terms.lenders.iter().for_each(|lender| _ = call.arg(*lender)),
     }
 }
 
@@ -122,92 +93,5 @@ fn pass(request: &ReserveRequest) -> Pass {
     match &request.pass {
         PassCheck::Asked(Some(pass)) => **pass,
         PassCheck::Asked(None) | PassCheck::NotAsked => LONG_EXPIRED,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use redis::Arg;
-
-    use super::*;
-    use crate::domain::client_address::ClientAddress;
-    use crate::domain::ids::{OrderId, SaleId, Shard, UserId};
-    use crate::domain::shards::{SaleShards, ShardCount};
-    use crate::gate::keys::Keys;
-
-    const ID: &str = "00000000-0000-0000-0000-000000000000";
-
-    fn request(user: &str) -> ReserveRequest {
-        let letter = user.as_bytes()[0];
-        ReserveRequest {
-            order: OrderId(Uuid::nil()),
-            user: UserId::parse(user).unwrap(),
-            address: ClientAddress::from(IpAddr::from([10, 0, 0, letter])),
-            units: Units::ONE,
-            wrong_key: false,
-            level_too_low: false,
-            pass: PassCheck::NotAsked,
-            trace: None,
-        }
-    }
-
-    /// The limits of so many requests of a buyer, an address, and all; -1 means no limit.
-    fn limits([buyer, address, sale]: [i64; 3]) -> Limits {
-        let window = |max| Window { max, window_ms: 60_000 };
-        Limits { buyer: window(buyer), address: window(address), sale: window(sale) }
-    }
-
-    /// What the script gets as ARGV.
-    fn arguments(limits: Limits, requests: &[ReserveRequest]) -> String {
-        arguments_with(limits, requests, Vec::new())
-    }
-
-    fn arguments_with(limits: Limits, requests: &[ReserveRequest], lenders: Vec<i16>) -> String {
-        const KEYS_SENT: usize = 14;
-        let lapses = Window { max: 2, window_ms: 600_000 };
-        let known = (Epoch(7), 3);
-        let terms = CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders };
-        let of = SaleShards { sale: SaleId::from_db(42), count: ShardCount::ONE, asks_pass: false };
-        let keys = Keys::new("sk:").sale(of, Shard::FIRST);
-        let call = reserve_call("hash", &keys, &terms, requests);
-        let text = |arg: Arg<&[u8]>| match arg {
-            Arg::Simple(text) => String::from_utf8(text.to_vec()).unwrap(),
-            _ => panic!("a cursor"),
-        };
-        call.args_iter().map(text).skip(KEYS_SENT).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn what_is_as_usual_is_not_sent() {
-        let requests = [request("ann"), request("ben")];
-        let sent = |parts: &str| format!("2 7 3 500 1000 0 2 600000 {parts}");
-        assert_eq!(arguments(limits([-1, -1, -1]), &requests), sent(&format!(" {ID} {ID} ann ben")));
-        assert_eq!(arguments(limits([5, -1, 9]), &requests), sent(&format!("bs {ID} {ID} ann ben 5 60000 9 60000")));
-        assert_eq!(
-            arguments(limits([-1, 0, -1]), &requests),
-            sent(&format!("a {ID} {ID} ann ben 0 60000 10.0.0.97 10.0.0.98"))
-        );
-    }
-
-    #[test]
-    fn whom_to_ask_is_said_only_in_a_sale_with_shards() {
-        let requests = [request("ann"), request("ben")];
-        let sent = arguments_with(limits([-1, -1, -1]), &requests, vec![3, -1]);
-        assert_eq!(sent, format!("2 7 3 500 1000 0 2 600000 l {ID} {ID} ann ben 3 -1"));
-    }
-
-    #[test]
-    fn what_one_buyer_has_beside_the_others_is_a_column() {
-        let mut requests = [request("ann"), request("ben"), request("eve")];
-        requests[1].units = Units::parse(3).unwrap();
-        requests[2].wrong_key = true;
-        (requests[0].wrong_key, requests[0].level_too_low) = (true, true);
-        requests[0].pass = PassCheck::Asked(None);
-        requests[1].pass = PassCheck::Asked(Some(Box::new(Pass { expires_at_ms: 2000, spent_before: 1 })));
-        let columns = "1 3 1 3 0 1 0 2000 0 0 1 0";
-        let sent = format!("3 7 3 500 1000 0 2 600000 ufp {ID} {ID} {ID} ann ben eve {columns}");
-        assert_eq!(arguments(limits([-1, -1, -1]), &requests), sent);
     }
 }

@@ -1,5 +1,4 @@
-//! Remembers that a sale is sold out (protocol, rule 13), for a moment only and never for the holder of a ticket, and who may
-//! hold one.
+//! Remembers for a moment that a sale is sold out (protocol, rule 13), but never for ticket holders. So it knows the holders, too.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -8,10 +7,9 @@ use std::time::{Duration, Instant};
 use super::reply::{Memory, ReserveReply};
 use crate::domain::ids::{Epoch, SaleId, Shard, UserId};
 
-/// The sale, and the home shard of the buyers: each shard has the holders who are at home there.
+/// The sale, and the home shard of the buyers: each shard has its own holders.
 type Line = (SaleId, Shard);
 
-/// What one worker thread remembers of each sale.
 #[derive(Default)]
 pub(super) struct SoldOutCache {
     sales: HashMap<Line, Remembered>,
@@ -21,25 +19,23 @@ pub(super) struct SoldOutCache {
 struct Remembered {
     epoch: Epoch,
     holders_known: usize,
-    /// Hashes of buyers: a false match only costs a call to Redis.
+    /// Hashes of buyers: a collision costs a call to Redis.
     holders: HashSet<u64>,
     /// When all holders were known last.
     complete_at: Option<Instant>,
-    /// Until when the sale counts as sold out.
+    /// The end of "sold out".
     until: Option<Instant>,
 }
 
-/// How long a complete knowledge of the holders counts. A sale that is being sold is asked for far more often, except in an
-/// overload, where a call to Redis itself may take a part of a second; and that is when strangers must be known.
+/// How long a complete list of holders counts. Strangers must be known in an overload, when a call to Redis may take a part of a second.
 const COMPLETE_FOR: Duration = Duration::from_secs(1);
 
 impl SoldOutCache {
-    /// The most lines that are remembered; when there are more, the cache is cleared.
+    /// With more lines, the cache is cleared.
     const LINES_MAX: usize = 16_384;
-    /// The most holders that are known of all sales but the one with most: about 19 MB. When there are more, only that one is kept.
+    /// The most holders of all sales except the largest, about 19 MB. With more, only the largest sale is kept.
     const HOLDERS_MAX: usize = 1_000_000;
 
-    /// Whether this buyer can be refused as sold out without a call to Redis.
     pub fn is_sold_out_for(&self, sale: Line, user: &UserId) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.until.is_some_and(|until| Instant::now() < until)
@@ -47,7 +43,6 @@ impl SoldOutCache {
         })
     }
 
-    /// Whether this user is known not to hold a ticket.
     pub fn is_stranger(&self, sale: Line, user: &str) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.complete_at.is_some_and(|at| at.elapsed() < COMPLETE_FOR)
@@ -55,13 +50,12 @@ impl SoldOutCache {
         })
     }
 
-    /// The epoch and the number of holders that are known of a sale.
     pub fn known(&self, sale: Line) -> (Epoch, usize) {
         self.sales.get(&sale).map_or((Epoch(0), 0), |r| (r.epoch, r.holders_known))
     }
 
-    /// Records a reply to a request that was sent at `asked_at`, and named what was `known` then. The sale counts
-    /// as sold out until `sold_out_until` (`None`: not at all): so long all shards keep back what is returned to them.
+    /// Records a reply to a call that was sent at `asked_at` with the holders `known` then. Until `sold_out_until` all shards keep back
+    /// returned units (`None`: not known).
     pub fn record(
         &mut self,
         sale: Line,
@@ -91,12 +85,12 @@ impl SoldOutCache {
             entry.holders.clear();
         }
         let reply_begins_at = if known.0 == reply.epoch { known.1 } else { 0 };
-        // The cache was cleared since the request was sent: the reply lacks the holders that were known then.
+        // The cache was cleared since the call was sent: the reply lacks the holders that were known then.
         if entry.holders_known < reply_begins_at {
             entry.until = None;
             return;
         }
-        // Another call, made at the same time, has returned first with the same holders, and with later ones.
+        // A call made at the same time has returned earlier, with the same holders and more.
         let heard = entry.holders_known - reply_begins_at;
         if heard > reply.new_holders.len() {
             return;
@@ -115,10 +109,8 @@ impl SoldOutCache {
             }
         }
     }
-}
 
-impl SoldOutCache {
-    /// Keeps only the sale with most holders, with all its shards, if the others have too many.
+    /// Keeps only the sale with most holders, if the others have too many.
     fn keep_largest(&mut self, holders: usize) {
         let mut by_sale: HashMap<SaleId, usize> = HashMap::new();
         for ((sale, _), of) in &self.sales {
@@ -138,21 +130,11 @@ mod tests {
     const SALE: Line = (SaleId::from_db(7), Shard::FIRST);
     const EPOCH: Epoch = Epoch(3);
 
-    /// A reply to a caller who knew so many holders; they are users "0", "1", and so on.
-    fn reply(known: usize, length: usize, memory: Memory) -> ReserveReply {
-        let new_holders = (known..length).map(|user| user.to_string()).collect();
-        ReserveReply {
-            epoch: EPOCH,
-            memory,
-            holders_known: length,
-            new_holders,
-            admissions: Vec::new(),
-            loans: Vec::new(),
-        }
-    }
-
+    /// Records a reply to a caller that knew the first `known` of `length` holders. They are users "0", "1", and so on.
     fn record(cache: &mut SoldOutCache, known: usize, length: usize, memory: Memory) {
-        let mut reply = reply(known, length, memory);
+        let new_holders = (known..length).map(|user| user.to_string()).collect();
+        let (admissions, loans) = (Vec::new(), Vec::new());
+        let mut reply = ReserveReply { epoch: EPOCH, memory, holders_known: length, new_holders, admissions, loans };
         let now = Instant::now();
         cache.record(SALE, (EPOCH, known), &mut reply, now, Some(now + Duration::from_secs(60)));
     }

@@ -1,66 +1,61 @@
-//! A Redis Cluster: which master has a key, and connections to all of them.
+//! A Redis Cluster: which master has a key, and connections to all masters.
 //!
-//! A task asks one node after the other for the map of the slots. A call that a node has redirected was not carried out: it is sent
-//! once more, to where the answer points. A call that was not answered is never sent again (docs/scale.md), and while a master does not
-//! answer, calls to it fail at once. The library's own client
-//! of clusters is not used, because it lets calls to all nodes wait while it reads the map anew.
+//! A task asks one node after the other for the map of the slots. A node that redirects a call has not carried it out, so the call is
+//! sent once more. A call without an answer is never sent again (docs/shards.md). While a master does not answer, calls to it fail at
+//! once. The library's own cluster client is not used: it delays calls to all nodes while it reads the map.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
-use redis::{Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Timeouts, client, connected_once, reconnecting};
+use super::{Timeouts, client, connected_once, first_value, reconnecting};
 use crate::config;
 use crate::config::servers::Nodes;
 use crate::domain::shards::slot_of_key;
 use crate::gate::GateError;
 
-/// How often a node is asked for the map: what a failover costs beyond what the cluster takes. A redirection is a reason to ask at once.
+/// How often a node is asked for the map. A failover lasts this much longer than in the cluster. A redirection asks at once.
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// The shortest time between two questions, however many calls are redirected.
+/// The shortest time between two questions.
 const ASK_APART: Duration = Duration::from_millis(20);
-/// A master that has not answered is asked again after this time, by one call. All others fail at once meanwhile, so that they hold no place
-/// for which calls to other masters wait.
+/// A master that has not answered gets one call in this time. Its other calls fail at once, and leave their places to calls for other
+/// masters.
 const SILENT_FOR: Duration = Duration::from_millis(100);
 
-/// A cluster, as far as it is known; clones share it.
 #[derive(Clone)]
 pub(in crate::gate) struct Cluster {
-    named: Arc<[redis::Client]>,
+    nodes: Arc<ClusterNodes>,
     present: watch::Receiver<Option<Arc<SlotMap>>>,
-    outdated: Arc<Notify>,
-    way: Way,
     _asking: Arc<AbortOnDropHandle<()>>,
 }
 
-/// How a node is reached.
-#[derive(Clone)]
-struct Way {
-    redis: Arc<config::Redis>,
-    nodes: Arc<Nodes>,
+struct ClusterNodes {
+    redis: config::Redis,
+    nodes: Nodes,
     timeouts: Timeouts,
+    /// Clients of the nodes that the address names.
+    named: Vec<redis::Client>,
+    outdated: Notify,
 }
 
 type Address = (String, u16);
 
-/// Which master has which slots.
 pub(in crate::gate) struct SlotMap {
     masters: Vec<(Address, redis::Client)>,
-    /// The first and the last slot of each range, and its master's place in the list; in the order of the slots.
+    /// The first and the last slot of each range, and the place of its master. In the order of the slots.
     ranges: Vec<(u16, u16, usize)>,
 }
 
 impl SlotMap {
-    /// The place of the master that has this key, if any has.
+    /// The place of the master of this key, if it has one.
     pub(in crate::gate) fn place_of(&self, key: &str) -> Option<usize> {
         self.owner(slot_of_key(key))
     }
@@ -84,54 +79,37 @@ impl SlotMap {
     }
 }
 
-impl Way {
-    fn to(&self, (host, port): &Address) -> RedisResult<redis::Client> {
+impl ClusterNodes {
+    fn client_of(&self, (host, port): &Address) -> RedisResult<redis::Client> {
         let unusable = |_| RedisError::from((ErrorKind::InvalidClientConfig, "not an address"));
         client(&self.redis, &self.nodes.server_at(host, *port), self.timeouts.response).map_err(unusable)
     }
 }
 
 impl Cluster {
-    /// Begins to ask the nodes.
-    ///
-    /// # Errors
-    ///
-    /// An address cannot be parsed.
     pub(super) fn follow(redis: &config::Redis, nodes: Nodes, timeouts: Timeouts) -> Result<Self, GateError> {
         let named = nodes.addresses.iter().map(|address| client(redis, address, timeouts.response));
-        let named = named.collect::<Result<Arc<[_]>, _>>()?;
-        let way = Way { redis: Arc::new(redis.clone()), nodes: Arc::new(nodes), timeouts };
+        let named = named.collect::<Result<Vec<_>, _>>()?;
+        let nodes = Arc::new(ClusterNodes { redis: redis.clone(), nodes, timeouts, named, outdated: Notify::new() });
         let (found, present) = watch::channel(None);
-        let outdated = Arc::new(Notify::new());
-        let asking = Asking { named: Arc::clone(&named), way: way.clone(), outdated: Arc::clone(&outdated), found };
-        let asking = Arc::new(AbortOnDropHandle::new(tokio::spawn(asking.run())));
-        Ok(Self { named, present, outdated, way, _asking: asking })
+        let asking = tokio::spawn(Asking { nodes: Arc::clone(&nodes), found }.run());
+        Ok(Self { nodes, present, _asking: Arc::new(AbortOnDropHandle::new(asking)) })
     }
 
-    /// The nodes that the address names.
     pub(super) fn named(&self) -> &[redis::Client] {
-        &self.named
+        &self.nodes.named
     }
 
-    /// The map. Only until the first node has answered does this wait.
+    /// The map. It waits only until the first node has answered.
     pub(in crate::gate) async fn map(&self) -> RedisResult<Arc<SlotMap>> {
-        let mut present = self.present.clone();
-        let found = timeout(self.way.timeouts.connect, present.wait_for(Option::is_some)).await;
-        let found = found.ok().and_then(Result::ok).and_then(|found| found.clone());
-        found.ok_or_else(|| (ErrorKind::Io, "no node of the cluster has answered").into())
-    }
-
-    /// Has the map read again soon.
-    fn is_outdated(&self) {
-        self.outdated.notify_one();
+        first_value(&self.present, self.nodes.timeouts.connect, "no node of the cluster has answered").await
     }
 }
 
-/// A connection to each master.
 pub(in crate::gate) struct ToMasters {
-    cluster: Cluster,
+    pub(super) cluster: Cluster,
     connected: ArcSwapOption<(Arc<SlotMap>, Vec<ConnectionManager>)>,
-    /// The masters that do not answer, and when each was asked last.
+    /// When each master that does not answer was asked last.
     silent: Mutex<HashMap<Address, Instant>>,
 }
 
@@ -140,7 +118,7 @@ impl ToMasters {
         Self { cluster, connected: ArcSwapOption::empty(), silent: Mutex::default() }
     }
 
-    /// Whether calls to a master are to fail at once, because it has not answered. After each `SILENT_FOR` one call is let through, to try it.
+    /// Whether calls to a master fail at once. One call in each `SILENT_FOR` tries it.
     fn is_silent(&self, address: &Address) -> bool {
         let mut silent = self.silent.lock();
         let Some(asked) = silent.get_mut(address) else { return false };
@@ -151,7 +129,6 @@ impl ToMasters {
         false
     }
 
-    /// Remembers whether a master has answered.
     fn heard<T>(&self, address: &Address, answer: &RedisResult<T>) {
         let mut silent = self.silent.lock();
         match answer {
@@ -164,13 +141,8 @@ impl ToMasters {
         }
     }
 
-    /// The connection to the master of a key.
     pub(super) fn of(self: &Arc<Self>, key: &str) -> ToMaster {
         ToMaster { masters: Arc::clone(self), slot: slot_of_key(key) }
-    }
-
-    pub(super) async fn map(&self) -> RedisResult<Arc<SlotMap>> {
-        self.cluster.map().await
     }
 
     /// The map, and a connection to each of its masters.
@@ -188,7 +160,7 @@ impl ToMasters {
         };
         let connections = map.masters.iter().map(|(address, client)| match kept(address) {
             Some(connection) => Ok(connection),
-            None => reconnecting(client, self.cluster.way.timeouts),
+            None => reconnecting(client, self.cluster.nodes.timeouts),
         });
         let connected = Arc::new((Arc::clone(&map), connections.collect::<RedisResult<_>>()?));
         self.connected.store(Some(Arc::clone(&connected)));
@@ -196,7 +168,7 @@ impl ToMasters {
     }
 }
 
-/// A connection to the master of one slot, whichever it is.
+/// A connection to the current master of one slot.
 #[derive(Clone)]
 pub(in crate::gate) struct ToMaster {
     masters: Arc<ToMasters>,
@@ -204,7 +176,6 @@ pub(in crate::gate) struct ToMaster {
 }
 
 impl ToMaster {
-    /// The master of the slot, and the connection to it.
     async fn present(&self) -> RedisResult<(Address, ConnectionManager)> {
         let all = self.masters.all().await?;
         let (map, connections) = &*all;
@@ -215,13 +186,13 @@ impl ToMaster {
             }
             Some((address, connection)) => Ok((address.clone(), connection.clone())),
             None => {
-                self.masters.cluster.is_outdated();
+                self.masters.cluster.nodes.outdated.notify_one();
                 Err((ErrorKind::Io, "no master of the cluster has the slot of this key").into())
             }
         }
     }
 
-    async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         let (address, mut master) = self.present().await?;
         let reply = master.req_packed_command(cmd).await.and_then(Value::extract_error);
         self.masters.heard(&address, &reply);
@@ -231,21 +202,29 @@ impl ToMaster {
         }
     }
 
-    /// Sends a call, which was not carried out, to where the answer points.
+    /// A pipeline is not redirected: part of it may have been carried out.
+    pub(super) async fn send_all(&self, pipeline: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        let (address, mut master) = self.present().await?;
+        let replies = master.req_packed_commands(pipeline, offset, count).await;
+        self.masters.heard(&address, &replies);
+        replies
+    }
+
+    /// Sends a call to the node that the redirection names.
     async fn send_redirected(&self, cmd: &Cmd, redirection: RedisError) -> RedisResult<Value> {
-        let cluster = &self.masters.cluster;
+        let nodes = &self.masters.cluster.nodes;
         let Some(address) = redirection.redirect_node().and_then(|(address, _)| parse_address(address)) else {
             return Err(redirection);
         };
         let asks = redirection.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         if !asks {
-            cluster.is_outdated();
+            nodes.outdated.notify_one();
         }
         let all = self.masters.all().await?;
         let known = all.0.addresses().zip(&all.1).find(|(known, _)| **known == address);
         let mut node = match known {
             Some((_, connection)) => connection.clone(),
-            None => reconnecting(&cluster.way.to(&address)?, cluster.way.timeouts)?,
+            None => reconnecting(&nodes.client_of(&address)?, nodes.timeouts)?,
         };
         if !asks {
             return node.req_packed_command(cmd).await;
@@ -257,37 +236,8 @@ impl ToMaster {
     }
 }
 
-impl ConnectionLike for ToMaster {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        self.send(cmd).boxed()
-    }
-
-    /// Not redirected: part of it may have been carried out.
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        cmd: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        async move {
-            let (address, mut master) = self.present().await?;
-            let replies = master.req_packed_commands(cmd, offset, count).await;
-            self.masters.heard(&address, &replies);
-            replies
-        }
-        .boxed()
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-}
-
-/// What asks the nodes.
 struct Asking {
-    named: Arc<[redis::Client]>,
-    way: Way,
-    outdated: Arc<Notify>,
+    nodes: Arc<ClusterNodes>,
     found: watch::Sender<Option<Arc<SlotMap>>>,
 }
 
@@ -296,7 +246,7 @@ impl Asking {
         let (mut turn, mut connection, mut newest) = (0, None, 0);
         loop {
             match self.ask(turn, &mut connection).await {
-                // A node that was cut off or has just started may have an old map: it says that it is not in order, or has an older epoch.
+                // A node that was cut off or has just started may have an old map. Then its state is not ok, or its epoch is older.
                 Ok((map, is_ok, epoch)) if epoch >= newest && (is_ok || self.found.borrow().is_none()) => {
                     newest = epoch;
                     self.take(map);
@@ -308,7 +258,7 @@ impl Asking {
                 }
             }
             sleep(ASK_APART).await;
-            _ = timeout(ASK_EVERY, self.outdated.notified()).await;
+            _ = timeout(ASK_EVERY, self.nodes.outdated.notified()).await;
         }
     }
 
@@ -319,15 +269,15 @@ impl Asking {
         }
     }
 
-    /// The node whose turn it is: one of those that are named, or one of the masters.
+    /// Round robin over the named nodes and the masters.
     fn node(&self, turn: usize) -> redis::Client {
         let found = self.found.borrow().clone();
         let masters = found.iter().flat_map(|map| map.clients());
-        let nodes: Vec<&redis::Client> = self.named.iter().chain(masters).collect();
+        let nodes: Vec<&redis::Client> = self.nodes.named.iter().chain(masters).collect();
         nodes[turn % nodes.len()].clone()
     }
 
-    /// The map of a node, whether the node is in order, and the epoch of the cluster.
+    /// The map of a node, whether the node's state is ok, and the epoch of the cluster.
     async fn ask(
         &self,
         turn: usize,
@@ -339,7 +289,7 @@ impl Asking {
                 ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
                 _ => "localhost".to_owned(),
             };
-            *connection = Some((host, connected_once(&node, self.way.timeouts).await?));
+            *connection = Some((host, connected_once(&node, self.nodes.timeouts).await?));
         }
         let Some((host, node)) = connection else { return Err(malformed()) };
         let mut ask = redis::pipe();
@@ -357,7 +307,7 @@ impl Asking {
             let place = match known {
                 Some(place) => place,
                 None => {
-                    let client = self.way.to(&address)?;
+                    let client = self.nodes.client_of(&address)?;
                     map.masters.push((address, client));
                     map.masters.len() - 1
                 }
@@ -376,8 +326,8 @@ fn malformed() -> RedisError {
     (ErrorKind::UnexpectedReturnType, "unexpected reply to CLUSTER SLOTS").into()
 }
 
-/// The reply to CLUSTER SLOTS: first slot, last slot, and address of the master of each range. A node without a host has that of the node
-/// that was asked.
+/// The reply to CLUSTER SLOTS: first slot, last slot, and address of the master of each range. A node without a host has the host of
+/// the asked node.
 fn read_ranges(slots: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(rows) = slots else { return None };
     let range = |row: &Value| {
@@ -394,7 +344,7 @@ fn read_ranges(slots: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     rows.iter().map(range).collect()
 }
 
-/// `host:port`, where an address of IPv6 is not in brackets.
+/// `host:port`. An IPv6 address has no brackets here.
 fn parse_address(text: &str) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     (!host.is_empty()).then_some((host.to_owned(), port.parse().ok()?))

@@ -15,6 +15,9 @@ use redis::{
     RedisResult, TlsCertificates, Value,
 };
 
+use tokio::sync::watch;
+use tokio::time::timeout;
+
 use super::GateError;
 use crate::config;
 use crate::config::servers::{nodes, sentinels};
@@ -22,26 +25,21 @@ use crate::domain::memory_level::MemoryLevel;
 use cluster::{Cluster, SlotMap, ToMaster, ToMasters};
 use sentinel::{Following, Master};
 
-/// How long a server may take.
 #[derive(Clone, Copy)]
 pub(super) struct Timeouts {
     pub connect: Duration,
     pub response: Duration,
 }
 
-/// Where the server of sales is, or the servers.
 #[derive(Clone)]
 pub(super) enum Server {
     At(redis::Client),
-    /// Where sentinels say that it is.
+    /// The master that sentinels name.
     Followed(Master),
     Cluster(Cluster),
 }
 
 impl Server {
-    /// # Errors
-    ///
-    /// The address cannot be parsed.
     pub(super) fn new(redis: &config::Redis, timeouts: Timeouts) -> Result<Self, GateError> {
         Ok(if let Some(watched) = sentinels(&redis.url) {
             Self::Followed(Master::follow(redis, watched, timeouts)?)
@@ -52,20 +50,18 @@ impl Server {
         })
     }
 
-    /// The masters of this moment.
     pub(super) async fn masters(&self) -> RedisResult<Masters> {
         Ok(match self {
             Self::At(client) => Masters::One(Arc::new(client.clone())),
-            Self::Followed(master) => Masters::One(Arc::new(master.client().await?)),
+            Self::Followed(master) => Masters::One(master.present().await?),
             Self::Cluster(cluster) => Masters::Several(cluster.map().await?),
         })
     }
 
-    /// Connections that reconnect by themselves.
     pub(super) fn connections(&self, timeouts: Timeouts) -> Result<Connections, GateError> {
         Ok(match self {
-            Self::At(client) => Connection::To(reconnecting(client, timeouts)?).into(),
-            Self::Followed(master) => Connection::Following(Following::new(master.clone(), timeouts)).into(),
+            Self::At(client) => Connections::One(Connection::To(reconnecting(client, timeouts)?)),
+            Self::Followed(master) => Connections::One(Connection::Following(Following::new(master.clone(), timeouts))),
             Self::Cluster(cluster) => Connections::Several(Arc::new(ToMasters::new(cluster.clone()))),
         })
     }
@@ -74,7 +70,7 @@ impl Server {
     pub(super) fn named(&self) -> &[redis::Client] {
         match self {
             Self::At(client) => std::slice::from_ref(client),
-            Self::Followed(master) => master.sentinels(),
+            Self::Followed(master) => &master.sentinels,
             Self::Cluster(cluster) => cluster.named(),
         }
     }
@@ -95,7 +91,7 @@ impl Masters {
         }
     }
 
-    /// The place of the master that has this key, if any has.
+    /// The place of the master of this key, if it has one.
     pub(super) fn place_of(&self, key: &str) -> Option<usize> {
         match self {
             Self::One(_) => Some(0),
@@ -103,7 +99,7 @@ impl Masters {
         }
     }
 
-    /// Whether the same masters have the same slots. One server that a connection leads to does not change while the connection lives.
+    /// Whether the same masters have the same slots. A connection to one server leads to no other server.
     pub(super) fn are_those_of(&self, before: &Self) -> bool {
         match (self, before) {
             (Self::Several(now), Self::Several(before)) => Arc::ptr_eq(now, before),
@@ -119,19 +115,12 @@ pub(super) enum Connections {
     Several(Arc<ToMasters>),
 }
 
-impl From<Connection> for Connections {
-    fn from(only: Connection) -> Self {
-        Self::One(only)
-    }
-}
-
 impl Connections {
-    /// The connection to the server that has a key.
     pub(super) fn of(&self, key: &str) -> Connection {
         self.of_key(|| key)
     }
 
-    /// Likewise. The key is made only where it is needed.
+    /// The same, for a key that only a cluster needs.
     pub(super) fn of_key<K: AsRef<str>>(&self, key: impl FnOnce() -> K) -> Connection {
         match self {
             Self::One(only) => only.clone(),
@@ -139,42 +128,34 @@ impl Connections {
         }
     }
 
-    /// What the first server says that answers.
-    pub(super) async fn ask_any<T: FromRedisValue + Send>(&self, ask: &Cmd) -> RedisResult<T> {
-        let masters = match self {
-            Self::One(only) => return ask.query_async(&mut only.clone()).await,
-            Self::Several(masters) => masters.all().await?,
-        };
-        let answers =
-            masters.1.iter().cloned().map(|mut master| async move { ask.query_async(&mut master).await }.boxed());
-        Ok(select_ok(answers).await?.0)
+    async fn all(&self) -> RedisResult<Vec<Connection>> {
+        Ok(match self {
+            Self::One(only) => vec![only.clone()],
+            Self::Several(masters) => masters.all().await?.1.iter().cloned().map(Connection::To).collect(),
+        })
     }
 
-    /// Checks that all servers answer.
+    /// Asks all servers, and returns the first answer.
+    pub(super) async fn ask_any<T: FromRedisValue + Send>(&self, ask: &Cmd) -> RedisResult<T> {
+        let servers = self.all().await?.into_iter();
+        Ok(select_ok(servers.map(|mut server| async move { ask.query_async(&mut server).await }.boxed())).await?.0)
+    }
+
+    async fn ask_all<T: FromRedisValue>(&self, ask: &Cmd) -> RedisResult<Vec<T>> {
+        let servers = self.all().await?.into_iter();
+        try_join_all(servers.map(async |mut server| ask.query_async(&mut server).await)).await
+    }
+
     pub(super) async fn ping(&self) -> RedisResult<()> {
-        let ping = redis::cmd("PING");
-        let masters = match self {
-            Self::One(only) => return ping.query_async(&mut only.clone()).await,
-            Self::Several(masters) => masters.all().await?,
-        };
-        let answers = masters.1.iter().map(async |master| ping.query_async::<()>(&mut master.clone()).await);
-        try_join_all(answers).await.map(drop)
+        self.ask_all::<()>(&redis::cmd("PING")).await.map(drop)
     }
 
     /// How much memory the fullest server has left.
     pub(super) async fn memory_level(&self) -> RedisResult<MemoryLevel> {
-        let mut info = redis::cmd("INFO");
-        info.arg("memory");
-        let answers: Vec<String> = match self {
-            Self::One(only) => vec![info.query_async(&mut only.clone()).await?],
-            Self::Several(masters) => {
-                let masters = masters.all().await?;
-                try_join_all(masters.1.iter().map(async |master| info.query_async(&mut master.clone()).await)).await?
-            }
-        };
+        let answers: Vec<String> = self.ask_all(redis::cmd("INFO").arg("memory")).await?;
         let number = |info: &str, name: &str| info_value(info, name).and_then(|value| value.parse::<u64>().ok());
         let level = |info: &String| {
-            // One that deletes keys makes room by itself.
+            // A server that deletes keys makes room by itself.
             if info_value(info, "maxmemory_policy:").is_some_and(|policy| policy != "noeviction") {
                 return MemoryLevel::Ample;
             }
@@ -185,19 +166,17 @@ impl Connections {
         Ok(answers.iter().map(level).max().unwrap_or(MemoryLevel::Ample))
     }
 
-    /// Sends commands, each with the key that it is about, to the servers that have the keys, to all at once. Returns the replies in the
-    /// order of the commands.
+    /// Sends commands, each with its key, to the servers of the keys at the same time. Returns the replies in the order of the commands.
     ///
     /// # Errors
-    ///
-    /// No server has answered. If some have not, the replies of the others are there.
+    /// No server has answered.
     pub(super) async fn send_each<T: FromRedisValue>(
         &self,
         commands: Vec<(String, Cmd)>,
     ) -> RedisResult<Vec<RedisResult<T>>> {
         let map = match self {
             Self::One(_) => None,
-            Self::Several(masters) => Some(masters.map().await?),
+            Self::Several(masters) => Some(masters.cluster.map().await?),
         };
         let mut replies: Vec<RedisResult<T>> = Vec::with_capacity(commands.len());
         let mut by_server: BTreeMap<Option<usize>, (Connection, Vec<usize>, Pipeline)> = BTreeMap::new();
@@ -240,7 +219,7 @@ impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
             Self::To(server) => server.req_packed_command(cmd),
-            Self::OfSlot(master) => master.req_packed_command(cmd),
+            Self::OfSlot(master) => master.send(cmd).boxed(),
             Self::Following(following) => {
                 async move { following.present().await?.req_packed_command(cmd).await }.boxed()
             }
@@ -255,7 +234,7 @@ impl ConnectionLike for Connection {
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
             Self::To(server) => server.req_packed_commands(cmd, offset, count),
-            Self::OfSlot(master) => master.req_packed_commands(cmd, offset, count),
+            Self::OfSlot(master) => master.send_all(cmd, offset, count).boxed(),
             Self::Following(following) => {
                 async move { following.present().await?.req_packed_commands(cmd, offset, count).await }.boxed()
             }
@@ -271,13 +250,12 @@ impl ConnectionLike for Connection {
 }
 
 pub(super) fn client(redis: &config::Redis, url: &str, response_timeout: Duration) -> Result<redis::Client, GateError> {
-    // A server can vanish without closing the connection. Unacknowledged packets end the connection.
+    // A server can vanish without closing the connection. Then unacknowledged packets end it.
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_user_timeout(response_timeout * 4);
     let address = url.into_connection_info()?.set_tcp_settings(tcp);
     Ok(match &redis.ca_file {
         Some(file) => {
-            let authorities = TlsCertificates { client_tls: None, root_cert: Some(file.pem()) };
-            redis::Client::build_with_tls(address, authorities)?
+            redis::Client::build_with_tls(address, TlsCertificates { client_tls: None, root_cert: Some(file.pem()) })?
         }
         None => redis::Client::open(address)?,
     })
@@ -288,7 +266,7 @@ pub(super) fn is_tls(client: &redis::Client) -> bool {
 }
 
 /// A connection that does not reconnect.
-async fn connected_once(client: &redis::Client, timeouts: Timeouts) -> RedisResult<MultiplexedConnection> {
+pub(super) async fn connected_once(client: &redis::Client, timeouts: Timeouts) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(timeouts.connect))
         .set_response_timeout(Some(timeouts.response));
@@ -299,10 +277,22 @@ pub(super) fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(timeouts.connect))
         .set_response_timeout(Some(timeouts.response))
-        // A purchase cannot wait for a second attempt: it fails, and the next purchase tries again.
+        // A purchase cannot wait for a second attempt: it fails, and the next one tries again.
         .set_number_of_retries(1)
         .set_max_delay(Duration::from_millis(100));
     ConnectionManager::new_lazy_with_config(client.clone(), config)
+}
+
+/// Waits for the first value of a channel, which must come within `limit`.
+async fn first_value<T>(
+    values: &watch::Receiver<Option<Arc<T>>>,
+    limit: Duration,
+    missing: &'static str,
+) -> RedisResult<Arc<T>> {
+    let mut values = values.clone();
+    let found = timeout(limit, values.wait_for(Option::is_some)).await;
+    let found = found.ok().and_then(Result::ok).and_then(|found| found.clone());
+    found.ok_or_else(|| (ErrorKind::Io, missing).into())
 }
 
 /// The value of a line of INFO.

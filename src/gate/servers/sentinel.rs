@@ -1,5 +1,5 @@
-//! The master that sentinels name. A task asks them in turn, and each connection is replaced by a new one when
-//! another master is named. That it may have forgotten something is found as for any server (protocol, rules 10 and 11).
+//! The master that sentinels name. A task asks the sentinels in turn. When they name another master, each connection is replaced. Lost
+//! memory is found as on any server (protocol, rules 10 and 11).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,21 +9,20 @@ use arc_swap::ArcSwapOption;
 use redis::aio::{ConnectionManager, MultiplexedConnection};
 use redis::{ErrorKind, RedisResult, cmd};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Timeouts, client, connected_once, reconnecting};
+use super::{Timeouts, client, connected_once, first_value, reconnecting};
 use crate::config;
 use crate::config::servers::Sentinels;
 use crate::gate::GateError;
 
-/// How often a sentinel is asked for the master: what a failover costs beyond what the sentinels take.
+/// How often a sentinel is asked. A failover lasts this much longer than for the sentinels.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// The master, as far as it is known; clones share it.
 #[derive(Clone)]
 pub(in crate::gate) struct Master {
-    sentinels: Arc<[redis::Client]>,
+    pub(super) sentinels: Arc<[redis::Client]>,
     present: watch::Receiver<Option<Arc<redis::Client>>>,
     /// How long a caller waits for the first answer of a sentinel.
     wait_max: Duration,
@@ -31,15 +30,10 @@ pub(in crate::gate) struct Master {
 }
 
 impl Master {
-    /// Begins to ask the sentinels.
-    ///
-    /// # Errors
-    ///
-    /// An address cannot be parsed.
     pub(super) fn follow(redis: &config::Redis, watched: Sentinels, timeouts: Timeouts) -> Result<Self, GateError> {
         let sentinels = watched.addresses.iter().map(|address| client(redis, address, timeouts.response));
         let sentinels = sentinels.collect::<Result<Arc<[_]>, _>>()?;
-        // Shows now what is wrong with the address.
+        // An address that cannot be parsed fails now.
         client(redis, &watched.server_at("localhost", 6379), timeouts.response)?;
         let (named, present) = watch::channel(None);
         let asking = Asking { redis: redis.clone(), watched, timeouts, sentinels: Arc::clone(&sentinels), named };
@@ -47,20 +41,8 @@ impl Master {
         Ok(Self { sentinels, present, wait_max: timeouts.connect, _asking: asking })
     }
 
-    pub(super) fn sentinels(&self) -> &[redis::Client] {
-        &self.sentinels
-    }
-
-    /// A client of the present master.
-    pub(super) async fn client(&self) -> RedisResult<redis::Client> {
-        Ok(redis::Client::clone(&*self.present().await?))
-    }
-
-    async fn present(&self) -> RedisResult<Arc<redis::Client>> {
-        let mut present = self.present.clone();
-        let named = timeout(self.wait_max, present.wait_for(Option::is_some)).await;
-        let named = named.ok().and_then(Result::ok).and_then(|named| named.clone());
-        named.ok_or_else(|| (ErrorKind::Io, "no sentinel has named a master").into())
+    pub(super) async fn present(&self) -> RedisResult<Arc<redis::Client>> {
+        first_value(&self.present, self.wait_max, "no sentinel has named a master").await
     }
 }
 
@@ -77,7 +59,6 @@ impl Following {
         Self { master, timeouts, connected: Arc::default() }
     }
 
-    /// The connection to the present master: another one than before, if the master is another one.
     pub(super) async fn present(&self) -> RedisResult<ConnectionManager> {
         let present = self.master.present().await?;
         if let Some(connected) = &*self.connected.load()
@@ -91,14 +72,13 @@ impl Following {
     }
 }
 
-/// What a sentinel says of the master. Each promotion has a higher epoch than the one before.
+/// A sentinel's answer. Each promotion raises the epoch.
 #[derive(PartialEq, Eq)]
 struct Named {
     address: (String, u16),
     epoch: u64,
 }
 
-/// What asks the sentinels.
 struct Asking {
     redis: config::Redis,
     watched: Sentinels,
@@ -113,7 +93,7 @@ impl Asking {
         let mut last: Option<Named> = None;
         for turn in (0..connections.len()).cycle() {
             match self.ask(turn, &mut connections[turn]).await {
-                // It is cut off from those that have promoted another one, or nothing has changed.
+                // Nothing has changed, or this sentinel is cut off and does not know the last promotion.
                 Ok(named) if last.as_ref().is_some_and(|last| named.epoch < last.epoch || named == *last) => {}
                 Ok(named) => match self.lead_to(&named.address).await {
                     Ok(()) => last = Some(named),
@@ -128,7 +108,6 @@ impl Asking {
         }
     }
 
-    /// Asks a sentinel for the master.
     async fn ask(&self, turn: usize, connection: &mut Option<MultiplexedConnection>) -> RedisResult<Named> {
         let sentinel = match connection {
             Some(sentinel) => sentinel,
@@ -144,7 +123,7 @@ impl Asking {
         read().ok_or_else(|| (ErrorKind::UnexpectedReturnType, "unexpected reply to SENTINEL MASTER").into())
     }
 
-    /// Leads all connections there, if that server is a master: a sentinel may name one that is not promoted yet.
+    /// Leads all connections there, if that server is a master: a sentinel may name a server before its promotion.
     async fn lead_to(&self, (host, port): &(String, u16)) -> RedisResult<()> {
         let unusable = |_| redis::RedisError::from((ErrorKind::InvalidClientConfig, "not an address"));
         let master =
