@@ -44,7 +44,6 @@ pub struct Sample {
 /// Oldest first.
 type Samples = VecDeque<Arc<Sample>>;
 
-/// The sources of the figures.
 pub struct Sources {
     pub stores: Stores,
     pub clock: Arc<DatabaseClock>,
@@ -63,7 +62,6 @@ struct Shared {
     queues: Mutex<Option<Vec<QueueFigures>>>,
 }
 
-/// The streams of an instance.
 #[derive(Clone)]
 pub struct LiveSales {
     shared: Arc<Shared>,
@@ -208,7 +206,6 @@ pub struct LiveStream {
     sale: SaleId,
     account: AccountName,
     samples: watch::Receiver<Samples>,
-    /// The last returned sample.
     seen: i64,
     ready: Samples,
 }

@@ -26,7 +26,6 @@ const LEDGER_REST_UNDER_PRESSURE: Duration = Duration::from_secs(5);
 const SAME_MOMENT_MS: i64 = 1_000;
 /// The least time between readings of the counters: less than `EVERY`, because samplers are not exactly a second apart.
 const COUNTERS_EVERY: Duration = Duration::from_millis(900);
-/// Samples in the latency.
 const LATENCY_SAMPLES: usize = 10;
 
 /// Reads the figures of one sale, for all its streams.
@@ -39,7 +38,6 @@ pub(super) struct Sampler {
     last_id: i64,
     /// The last number of winners, and when it was read.
     winners: Option<(Instant, i64)>,
-    /// The last figures of PostgreSQL.
     ledger: Option<LedgerFigures>,
 }
 

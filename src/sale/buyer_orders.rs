@@ -1,4 +1,4 @@
-//! What buyers ask for besides a purchase: whether a sale is sold out, and their own orders.
+//! Whether a sale is sold out, and the orders of a buyer.
 
 use super::SaleError;
 use super::cancellations::Cancellation;
@@ -11,7 +11,6 @@ use crate::ledger::orders::read::{OrderFilter, OwnedOrder};
 /// The most orders on one page.
 const PAGE: usize = 100;
 
-/// A page of a buyer's orders.
 #[derive(Debug)]
 pub struct OrderPage {
     pub orders: Vec<Order>,
@@ -20,8 +19,7 @@ pub struct OrderPage {
 }
 
 impl ThreadState {
-    /// Whether no unit is for sale at the moment. `false` also when Redis cannot be asked: a purchase will give the
-    /// answer.
+    /// Whether no unit is for sale now. `false` also when Redis does not answer: a purchase will give the answer.
     pub async fn is_sold_out(&self, sale: &Sale) -> bool {
         if let Some(sold_out) = self.sold_out.find(sale.id) {
             return sold_out;
@@ -37,7 +35,7 @@ impl ThreadState {
         Ok(own(user, self.order_reader.read(order, user).await?))
     }
 
-    /// The same, for cancellations and for purchases in sales that ended long ago, which stand in no line of readers.
+    /// The same, without the line of readers.
     pub(super) async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
         Ok(own(user, self.ledger.order_of(order, user.as_str()).await?))
     }

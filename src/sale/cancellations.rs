@@ -1,4 +1,4 @@
-//! Cancels the orders of concurrent requests in one transaction. One transaction each would queue for the row of the sale.
+//! Cancels the orders of concurrent requests in one transaction. Separate transactions would queue for the row of the sale.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use crate::ledger::orders::committer::Committer;
 use crate::ledger::{Ledger, LedgerError};
 use crate::worker::batcher::{Batcher, PAUSE};
 
-/// The answer to a buyer who cancels an order.
 #[derive(Debug)]
 pub enum Cancellation {
     Cancelled(Order),
@@ -29,7 +28,7 @@ pub enum Cancellation {
 /// How long orders of a sale are cancelled one by one after its row was found locked.
 const LOCKED_FOR: Duration = Duration::from_secs(5);
 
-/// `None`: the order or its sale is locked by another transaction, and the caller cancels the order alone.
+/// `None`: the caller cancels the order alone, because it or its sale is locked by another transaction.
 type Reply = Option<Cancellation>;
 
 /// Takes cancellations, from all threads.
@@ -48,17 +47,17 @@ impl Cancellations {
         Self { batcher }
     }
 
-    /// Cancels an unpaid order for its buyer; `None` when it is to be cancelled alone.
+    /// Cancels an unpaid order for its buyer.
     ///
     /// # Errors
-    /// `Overloaded`: too many wait, or it is not known what was written.
+    /// `Overloaded`: the queue is full, or the outcome is unknown.
     pub async fn cancel(&self, order: OrderId, user: &UserId) -> Result<Reply, SaleError> {
         let reply = self.batcher.write((order, user.clone())).await;
         reply.map_err(|_| SaleError::Overloaded("cancellations"))
     }
 }
 
-/// Cancels together, and the orders of each sale apart where the row of one of them is locked. Returns which were cancelled.
+/// Cancels all orders together, or each sale's orders apart while a sale is locked. Returns the cancelled orders.
 async fn cancel_unlocked(
     ledger: &Ledger,
     locked: &LockedSales,
@@ -77,7 +76,7 @@ async fn cancel_unlocked(
             continue;
         }
         let of_sale: Vec<_> = named.iter().copied().filter(|(order, _)| orders.contains(order)).collect();
-        // What was cancelled of other sales stays so.
+        // Cancelled orders of other sales stay cancelled.
         match ledger.in_time(ledger.cancel_by_buyers(&of_sale)).await {
             Ok(of_sale) => cancelled.extend(of_sale),
             Err(LedgerError::Locked) => {
@@ -99,7 +98,7 @@ async fn cancel_together(
     let named: Vec<(OrderId, &str)> = asked.iter().map(|(order, user)| (*order, user.as_str())).collect();
     let cancelled = match cancel_unlocked(&ledger, &locked, &named).await {
         Ok(cancelled) => cancelled,
-        // Each is tried alone: what was done together is done.
+        // Each order is then tried alone. Cancelled orders stay cancelled.
         Err(error) => {
             tracing::warn!(%error, orders = asked.len(), "orders not cancelled together, or not known to be");
             return Some(asked.iter().map(|_| None).collect());
@@ -119,7 +118,7 @@ async fn cancel_together(
     let reply = |(order, user): &(OrderId, UserId)| {
         let own = match found.get(order) {
             None => return Some(Cancellation::Unknown),
-            // It cannot be read: the error is that of a buyer who asks alone.
+            // The order cannot be read. The buyer gets the error of a single request.
             Some(None) => return None,
             Some(Some(found)) if found.user_id != user.as_str() => return Some(Cancellation::Unknown),
             Some(Some(own)) => &own.order,

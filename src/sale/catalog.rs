@@ -1,5 +1,4 @@
-//! What a serving instance knows of sales: the terms of those that Redis keeps, in memory and up to date within a
-//! notice; and a reader for all others.
+//! The sales that Redis keeps, in memory and up to date within a notice; and a reader for all others.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::cmp::Reverse;
@@ -21,20 +20,19 @@ use crate::domain::sale::{Document, Product, Sale};
 use crate::ledger::sales::catalog::{CatalogChanges, Heartbeat};
 use crate::ledger::{Ledger, LedgerError};
 
-/// The sales that Redis keeps are loaded anew this often, also without a change: this bounds the effect of a change that was missed, and
-/// drops those that ended long ago.
+/// All live sales are loaded this often, also without a change. This repairs a missed change, and drops sales that ended long ago.
 const RELOAD_EVERY: Duration = Duration::from_secs(300);
-/// The most sales that a list of the newest shows.
+/// The longest list of the newest sales.
 pub const NEWEST_MAX: usize = 100;
 
 /// How long PostgreSQL may take for a heartbeat.
 const BEAT_MAX: Duration = Duration::from_secs(2);
 
-/// The sales that Redis keeps, as they are at one moment.
+/// The sales that Redis keeps, at one moment.
 #[derive(Default)]
 pub struct LiveSales {
     by_id: HashMap<SaleId, Arc<Sale>>,
-    /// The newest of them first. Lists are read far more often than sales change.
+    /// The newest first. Lists are read far more often than sales change.
     newest: Vec<Arc<Sale>>,
 }
 
@@ -50,13 +48,12 @@ impl LiveSales {
         Self { by_id, newest }
     }
 
-    /// All of them, in any order.
     pub fn iter(&self) -> impl Iterator<Item = &Sale> {
         self.by_id.values().map(|sale| &**sale)
     }
 }
 
-/// The sales in memory, and this instance's entry in the list of those that are alive.
+/// The sales in memory, and this instance's entry in the list of live instances.
 pub struct Catalog {
     ledger: Ledger,
     instance: Uuid,
@@ -70,7 +67,6 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Loads the whole catalogue.
     pub async fn load(stores: &Stores, retire_after_ms: u64) -> Result<Self, SaleError> {
         let empty = IdFilter::of(&[]).map_err(SaleError::Filter)?;
         let catalog = Self {
@@ -84,7 +80,7 @@ impl Catalog {
             clock: Arc::new(DatabaseClock::set_to(stores.ledger.now_ms().await?)),
         };
         catalog.start_over().await?;
-        // An instance that is ready is in the list, so that a new sale waits for it.
+        // A ready instance is in the list: a new sale waits for it.
         while {
             let newest = catalog.send_heartbeat().await?.catalog_version;
             catalog.load_changes(newest).await? == Step::More
@@ -92,23 +88,22 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// This instance's id in the list of those that are alive.
+    /// This instance's id in the list of live instances.
     pub fn instance(&self) -> Uuid {
         self.instance
     }
 
-    /// Reads a sale that Redis keeps, without taking a reference: the purchases of all threads would write to one reference count.
+    /// Reads a live sale without a reference: the purchases of all threads would write to one reference count.
     pub fn look_at<T>(&self, sale: SaleId, look: impl FnOnce(&Sale) -> T) -> Option<T> {
         self.live.load().by_id.get(&sale).map(|sale| look(sale))
     }
 
-    /// Any sale.
     pub async fn sale(&self, sale: SaleId) -> Result<Option<Arc<Sale>>, SaleError> {
         if let Some(live) = self.live.load().by_id.get(&sale).cloned() {
             metrics::counter!("seckill_reads_total", "level" => "live").increment(1);
             return Ok(Some(live));
         }
-        // On the heap: the future is 14 kB long, and hardly any purchase needs it.
+        // On the heap: the future is 14 kB long, and few purchases need it.
         let found = Box::pin(self.reader.read(DocId::Sale(sale.get()))).await?;
         Ok(found.and_then(|doc| match &*doc {
             Document::Sale(sale) => Some(Arc::new(sale.clone())),
@@ -116,7 +111,6 @@ impl Catalog {
         }))
     }
 
-    /// A product; `None` when there is no such product.
     pub async fn product(&self, id: i64) -> Result<Option<Product>, SaleError> {
         let found = Box::pin(self.reader.read(DocId::Product(id))).await?;
         Ok(found.and_then(|doc| match &*doc {
@@ -125,7 +119,7 @@ impl Catalog {
         }))
     }
 
-    /// The sales that Redis keeps. While they have not changed, this is the same allocation.
+    /// The live sales. While they have not changed, this is the same allocation.
     pub fn live(&self) -> Arc<LiveSales> {
         self.live.load_full()
     }
@@ -144,7 +138,6 @@ impl Catalog {
         Ok(Ledger::within(BEAT_MAX, beat).await?)
     }
 
-    /// Whether the database has all migrations of this program.
     pub async fn has_migrations(&self) -> Result<bool, SaleError> {
         Ok(Ledger::within(BEAT_MAX, self.ledger.has_migrations()).await?)
     }
@@ -156,8 +149,8 @@ impl Catalog {
         Ok(answer)
     }
 
-    /// Loads what has changed up to `newest`, or later, and records in PostgreSQL that this instance has it. Loads everything if `newest` is
-    /// older than what it has: PostgreSQL has lost changes.
+    /// Loads the changes up to `newest`, or later, and records this instance's version in PostgreSQL. If `newest` is older than this
+    /// version, PostgreSQL has lost changes. Then it loads everything.
     pub async fn load_changes(&self, newest: i64) -> Result<Step, SaleError> {
         let overdue = self.loaded.lock().await.elapsed() > RELOAD_EVERY;
         if newest == self.version.load(Ordering::Relaxed) && !overdue {
@@ -178,12 +171,12 @@ impl Catalog {
             Some(changes) => {
                 let needs_filter = changes.removed || self.reader.filter_is_full();
                 if needs_filter || overdue {
-                    // No id can be taken out of a Bloom filter: a removal needs a new one.
+                    // A removal needs a new Bloom filter.
                     self.reload(needs_filter).await?;
                 } else {
                     let mut live = self.live.load().by_id.clone();
                     for (id, _) in &changes.documents {
-                        // A changed sale that is not live any more ended long ago.
+                        // A changed sale without live terms ended long ago.
                         if let DocId::Sale(sale) = id {
                             live.remove(&SaleId::from_db(*sale));
                         }
@@ -202,7 +195,7 @@ impl Catalog {
         Ok(if is_behind { Step::More } else { Step::Idle })
     }
 
-    /// Loads everything, and follows the changes from there. Which documents have changed before is not known.
+    /// Loads everything, and follows the changes from there. Earlier changes of documents are not known.
     async fn start_over(&self) -> Result<(), SaleError> {
         let version = self.reload(true).await?;
         self.reader.forget_copies_before(version);
@@ -210,8 +203,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Loads all sales that Redis keeps, and where asked the filter of all ids. Returns their version; the changes up to it are still to be
-    /// followed.
+    /// Loads all live sales, and where asked the filter of all ids. Returns their version. The caller still follows the changes up to it.
     async fn reload(&self, with_filter: bool) -> Result<i64, SaleError> {
         let mut loaded = self.loaded.lock().await;
         let all = self.ledger.catalogue(self.retire_after_ms, with_filter).await?;
@@ -219,7 +211,7 @@ impl Catalog {
             self.reader.set_filter(IdFilter::of(&ids).map_err(SaleError::Filter)?);
         }
         let known = self.live.load_full();
-        // What has not changed stays where it is in memory.
+        // Unchanged sales keep their allocation.
         let same = |sale: &Sale| known.by_id.get(&sale.id).filter(|known| ***known == *sale).cloned();
         let live = all.live.into_iter().map(|sale| (sale.id, same(&sale).unwrap_or_else(|| Arc::new(sale))));
         self.live.store(Arc::new(LiveSales::new(live.collect())));
@@ -227,7 +219,7 @@ impl Catalog {
         Ok(all.version)
     }
 
-    /// Removes this instance from the list of those that are alive, so that no change waits for it.
+    /// Removes this instance from the list of live instances: no change waits for it then.
     pub async fn leave(&self) -> Result<(), SaleError> {
         Ok(self.ledger.leave(self.instance).await?)
     }

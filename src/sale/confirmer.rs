@@ -15,22 +15,21 @@ pub(super) struct Confirmation {
     /// The shard that holds their units.
     pub shard: Shard,
     pub orders: Vec<OrderId>,
-    /// Those that were borrowed, with the homes of their buyers.
+    /// The borrowed orders, with the home shards of their buyers.
     pub loans: Vec<(Shard, OrderId)>,
 }
 
-/// Queues committed orders for the task that takes them off Redis's unconfirmed list.
 #[derive(Clone)]
 pub struct Confirmer {
     queue: mpsc::Sender<Confirmation>,
 }
 
 impl Confirmer {
-    /// Groups that wait to be confirmed. The reconciler confirms what does not fit.
+    /// Groups in the queue. The reconciler confirms the rest.
     const QUEUE_MAX: usize = 10_000;
     const BATCH_MAX: usize = 100;
 
-    /// The confirmer, and the task that does its work until the last handle is dropped.
+    /// The confirmer, and its task, which ends with the last handle.
     pub fn new(gate: Gate) -> (Self, impl Future<Output = ()>) {
         let (queue, mut groups) = mpsc::channel::<Confirmation>(Self::QUEUE_MAX);
         let work = async move {
@@ -39,10 +38,23 @@ impl Confirmer {
                 batch.sort_unstable_by_key(|group| (group.shards, group.shard));
                 for of_shard in batch.chunk_by(|a, b| (a.shards, a.shard) == (b.shards, b.shard)) {
                     die_at!("confirm.before");
-                    confirm(&gate, of_shard).await;
+                    let (of, shard) = (of_shard[0].shards, of_shard[0].shard);
+                    let orders: Vec<OrderId> = of_shard.iter().flat_map(|group| &group.orders).copied().collect();
+                    if let Err(error) = gate.confirm(of, shard, &orders).await {
+                        tracing::debug!(sale = %of.sale, %error, "not confirmed; left to the reconciler");
+                    }
                 }
-                close_loans(&gate, &batch).await;
-                batch.clear();
+                let mut by_home: BTreeMap<(SaleShards, Shard), Vec<OrderId>> = BTreeMap::new();
+                for Confirmation { shards, loans, .. } in batch.drain(..) {
+                    for (home, order) in loans {
+                        by_home.entry((shards, home)).or_default().push(order);
+                    }
+                }
+                for ((of, home), orders) in by_home {
+                    if let Err(error) = gate.close_loans(of, home, &orders).await {
+                        tracing::debug!(sale = %of.sale, %error, "loans not closed; left to the reconciler");
+                    }
+                }
             }
         };
         (Self { queue }, work)
@@ -50,29 +62,5 @@ impl Confirmer {
 
     pub(super) fn confirm(&self, confirmation: Confirmation) {
         let _ = self.queue.try_send(confirmation);
-    }
-}
-
-/// Confirms orders whose units one shard holds.
-async fn confirm(gate: &Gate, of_shard: &[Confirmation]) {
-    let Some(Confirmation { shards, shard, .. }) = of_shard.first() else { return };
-    let ids: Vec<OrderId> = of_shard.iter().flat_map(|group| &group.orders).copied().collect();
-    if let Err(error) = gate.confirm(*shards, *shard, &ids).await {
-        tracing::debug!(sale = %shards.sale, %error, "not confirmed; left to the reconciler");
-    }
-}
-
-/// Closes the loans of committed orders at their buyers' home shards.
-async fn close_loans(gate: &Gate, groups: &[Confirmation]) {
-    let mut by_home: BTreeMap<(SaleShards, Shard), Vec<OrderId>> = BTreeMap::new();
-    for Confirmation { shards, loans, .. } in groups {
-        for (home, order) in loans {
-            by_home.entry((*shards, *home)).or_default().push(*order);
-        }
-    }
-    for ((of, home), orders) in by_home {
-        if let Err(error) = gate.close_loans(of, home, &orders).await {
-            tracing::debug!(sale = %of.sale, %error, "loans not closed; left to the reconciler");
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Reading sales and products: from the Bloom filter of known ids, this process's cache, Redis, and last PostgreSQL, with
-//! one loader in the whole cluster at a time.
+//! Reads sales and products from the Bloom filter of known ids, this process's cache, Redis, and last PostgreSQL, with one loader in the whole
+//! cluster at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,14 +16,13 @@ use crate::gate::Gate;
 use crate::gate::document_cache::CachedDocument;
 use crate::ledger::Ledger;
 
-/// The size of this process's cache, and how long a document is kept at most: a change removes it at once.
+/// The bounds of this process's cache. A change removes a document at once.
 const LOCAL_MAX_BYTES: u64 = 64 * 1024 * 1024;
 const LOCAL_FOR: Duration = Duration::from_secs(30);
-/// What a document takes besides its texts, and the absence of one.
+/// The size of a document without its texts, and of an absence.
 const DOCUMENT_BYTES: usize = 700;
-/// Versions of changes that are remembered.
 const CHANGED_MAX: u64 = 100_000;
-/// The lease of the lock for loading a document from PostgreSQL: after the holder's death another instance may load it.
+/// The lease of the loader's lock. After the holder's death another instance may load.
 const LOADER_LEASE: Duration = Duration::from_secs(2);
 
 /// A document at a version of the catalogue; `None` when it did not exist.
@@ -34,7 +33,6 @@ struct Versioned {
 }
 
 impl Versioned {
-    /// About what it takes in memory.
     fn bytes(&self) -> u32 {
         let texts = match self.doc.as_deref() {
             None => 0,
@@ -47,14 +45,13 @@ impl Versioned {
     }
 }
 
-/// Reads documents, and caches them.
 pub struct DocumentReader {
     loader: Loader,
     filter: ArcSwap<IdFilter>,
     local: Cache<DocId, Versioned>,
     /// The version of each document's last known change: a copy of an older version is stale.
     changed: Cache<DocId, i64>,
-    /// Any copy of an older version may be stale: the changes up to this version were not followed.
+    /// Changes up to this version were not followed: any older copy may be stale.
     followed_from: AtomicI64,
 }
 
@@ -62,7 +59,7 @@ impl DocumentReader {
     pub fn new(ledger: Ledger, gate: Gate, filter: IdFilter) -> Self {
         let weight = |_: &DocId, found: &Versioned| found.bytes();
         let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
-        // Longer than a document lives in Redis.
+        // Longer than the life of a document in Redis.
         let changed = Cache::builder().max_capacity(CHANGED_MAX).time_to_live(Duration::from_secs(600)).build();
         Self {
             loader: Loader { ledger, gate },
@@ -86,11 +83,11 @@ impl DocumentReader {
                 hit("near");
                 return Ok(local.doc);
             }
-            // It was being loaded when the change arrived.
+            // The change arrived during the load.
             self.local.invalidate(&id).await;
         }
-        // Other readers of the same document wait for this load. It goes on when this reader hangs up: else they would hear an error,
-        // and the loader's lock would stay until its lease ends.
+        // Other readers of the document wait for this load. It continues when this reader hangs up: otherwise they would get an error, and
+        // the loader's lock would stay until its lease ends.
         let (local, loader) = (self.local.clone(), self.loader.clone());
         let fetched = tokio::spawn(async move { local.try_get_with(id, loader.fetch(id, changed_at)).await }).await;
         match fetched {
@@ -102,7 +99,6 @@ impl DocumentReader {
     }
 
     /// Drops cached copies of a document that was created, changed or removed at this version of the catalogue.
-    /// `add_to_filter` adds its id to the filter, unless it is there.
     pub async fn document_changed(&self, id: DocId, version: i64, add_to_filter: bool) {
         self.changed.insert(id, version).await;
         self.local.invalidate(&id).await;
@@ -115,20 +111,18 @@ impl DocumentReader {
         }
     }
 
-    /// Drops cached copies of documents of older versions, whose changes are not known one by one. `version` is older than that of some
-    /// changes if PostgreSQL has lost them.
+    /// Drops all copies of older versions, because their changes are not known one by one. If PostgreSQL has lost changes, `version` is
+    /// older than some copies.
     pub fn forget_copies_before(&self, version: i64) {
         self.followed_from.store(version, Ordering::Relaxed);
         self.changed.invalidate_all();
         self.local.invalidate_all();
     }
 
-    /// Whether the filter holds so many ids that a new one is due.
     pub fn filter_is_full(&self) -> bool {
         self.filter.load().is_full()
     }
 
-    /// Replaces the filter by one that was built from all ids.
     pub fn set_filter(&self, filter: IdFilter) {
         metrics::gauge!("seckill_filter_items").set(filter.items() as f64);
         metrics::gauge!("seckill_filter_bits").set(filter.bits() as f64);
@@ -136,7 +130,7 @@ impl DocumentReader {
     }
 }
 
-/// Where documents come from that this process does not have.
+/// Fetches documents that this process does not have.
 #[derive(Clone)]
 struct Loader {
     ledger: Ledger,
@@ -146,7 +140,7 @@ struct Loader {
 impl Loader {
     async fn fetch(self, id: DocId, changed_at: i64) -> Result<Versioned, SaleError> {
         let cached = match self.read_redis(id, changed_at).await {
-            // The master that has the copy is away: one reader of each process loads it.
+            // The master with the copy is away: one reader of each process loads the document.
             Err(SaleError::Gate(error)) if self.gate.is_of_one_master(&error) => return self.load(id).await,
             cached => cached?,
         };
@@ -159,7 +153,7 @@ impl Loader {
             lock => lock?,
         };
         let found = async {
-            // Once more: the lock's last holder may have cached it, whether this instance has the lock now or not.
+            // A second look: the lock's last holder may have cached the document.
             match self.read_redis(id, changed_at).await? {
                 Some(found) => {
                     hit("redis");
@@ -194,9 +188,8 @@ impl Loader {
     async fn load(&self, id: DocId) -> Result<Versioned, SaleError> {
         hit("ledger");
         let (doc, as_of) = self.ledger.in_time(self.ledger.document(id)).await?;
-        self.gate
-            .cache(id, &CachedDocument { as_of, text: doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok()) })
-            .await?;
+        let text = doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok());
+        self.gate.cache(id, &CachedDocument { as_of, text }).await?;
         Ok(Versioned { as_of, doc: doc.map(Arc::new) })
     }
 }

@@ -1,16 +1,16 @@
-//! A Bloom filter of the ids that exist (Bloom, "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970). An
-//! unknown id is refused without a call to Redis or PostgreSQL.
+//! A Bloom filter of the existing ids (Bloom, "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970). Unknown ids are refused
+//! without a call to Redis or PostgreSQL.
 
 use bloomfilter::Bloom;
 
 use crate::domain::ids::DocId;
 
-/// One unknown id in a thousand passes the filter; the cached absence answers for it.
+/// One unknown id in a thousand passes the filter. Then a cached absence gives the answer.
 const FALSE_POSITIVES: f64 = 0.001;
-/// The smallest capacity, so that a new filter has room to grow.
+/// A new filter has room to grow.
 const LEAST_CAPACITY: usize = 10_000;
 
-/// The ids that may exist. The filter cannot remove an id: after a removal it is built anew.
+/// The filter cannot remove an id: a removal needs a new filter.
 #[derive(Clone)]
 pub struct IdFilter {
     bloom: Bloom<DocId>,
@@ -20,8 +20,7 @@ pub struct IdFilter {
 
 impl IdFilter {
     /// # Errors
-    ///
-    /// The filter cannot be made for so many ids.
+    /// There are too many ids.
     pub fn of(ids: &[DocId]) -> Result<Self, &'static str> {
         let capacity = LEAST_CAPACITY.max(ids.len() * 2);
         let mut filter = Self { bloom: Bloom::new_for_fp_rate(capacity, FALSE_POSITIVES)?, items: 0, capacity };
@@ -39,12 +38,11 @@ impl IdFilter {
         self.bloom.check(&id)
     }
 
-    /// Whether the filter holds more ids than its size allows at this error rate. It should then be built anew.
+    /// Whether the filter has more ids than its error rate allows.
     pub fn is_full(&self) -> bool {
         self.items >= self.capacity
     }
 
-    /// The size of the filter in memory, in bits.
     pub fn bits(&self) -> u64 {
         self.bloom.len()
     }

@@ -1,4 +1,4 @@
-//! Use cases of buyers, on the threads that serve them: challenges, purchases, orders, and what is read of a sale.
+//! Use cases of buyers, on the worker threads: challenges, purchases, orders, and reads of a sale.
 
 pub mod buyer_orders;
 pub mod cancellations;
@@ -23,7 +23,6 @@ use crate::gate::{Gate, GateError};
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
 
-/// Why a use case has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SaleError {
     #[error(transparent)]
@@ -34,7 +33,7 @@ pub enum SaleError {
     Queue(#[from] QueueError),
     #[error("the filter of ids cannot be built: {0}")]
     Filter(&'static str),
-    /// Too many ask for the same kind of thing, or it cannot be read now.
+    /// Too many requests of one kind, or no answer from PostgreSQL.
     #[error("too many requests for {0}, or PostgreSQL does not answer them")]
     Overloaded(&'static str),
     /// Another task does it, or it took too long.
@@ -46,7 +45,7 @@ pub enum SaleError {
 }
 
 impl SaleError {
-    /// Whether a server could not be reached, so that any other request would have failed too.
+    /// Whether a server could not be reached: any other request would have failed too.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::Gate(error) => error.is_outage(),
@@ -62,7 +61,6 @@ impl SaleError {
     }
 }
 
-/// The ledger and the gate, which nearly every use case needs.
 #[derive(Clone)]
 pub struct Stores {
     pub ledger: Ledger,

@@ -1,4 +1,4 @@
-//! Reads orders by their ids, many in one statement: what has been asked for while the last statement ran is read by the next.
+//! Reads orders by their ids: one statement reads all orders that were asked for during the last one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +12,12 @@ use crate::domain::pressure::Pressure;
 use crate::ledger::Ledger;
 use crate::ledger::orders::read::OwnedOrder;
 
-/// Orders in one statement.
 const BATCH_MAX: usize = 256;
-/// How long a statement may take, and how long the reader rests after one that has taken longer: its connection comes back to
-/// the pool in that time, or is given up.
+/// How long a statement may take, and how long the reader rests after a slower one: the pool gets its connection back meanwhile, or gives it
+/// up.
 const READ_MAX: Duration = Duration::from_secs(2);
 /// How long a read may wait for its answer.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long a statement for tickets may take: as long as those who wait for them.
-const TICKETS_READ_MAX: Duration = WAIT_MAX;
-/// The most tickets that are waited for.
 const TICKETS_MAX: usize = 10_000;
 
 type Found = Result<Option<OwnedOrder>, SaleError>;
@@ -34,17 +30,16 @@ pub struct OrderReader {
 }
 
 impl OrderReader {
-    /// Starts the task that reads for those who look at their orders. While purchases wait, it rests after each statement. When more
-    /// than `line_max` reads wait, others are refused at once.
+    /// Starts the reader for buyers who look at their orders. While purchases wait, it rests after each statement. With `line_max` reads in
+    /// the queue, others are refused at once.
     pub fn start(ledger: Ledger, pressure: Arc<Pressure>, line_max: usize, tasks: &TaskTracker) -> Self {
         let rest = move |took| pressure.read_rest(took, Instant::now());
         Self::start_with(ledger, READ_MAX, rest, line_max, tasks)
     }
 
-    /// Starts the task that reads for those who repeat a purchase. It gives way to nobody, and keeps a connection of those that no other
-    /// read can take.
+    /// Starts the reader for repeated purchases. It never rests, and uses a reserved connection.
     pub fn start_for_tickets(ledger: &Ledger, tasks: &TaskTracker) -> Self {
-        Self::start_with(ledger.with_reserved(), TICKETS_READ_MAX, |_| Duration::ZERO, TICKETS_MAX, tasks)
+        Self::start_with(ledger.with_reserved(), WAIT_MAX, |_| Duration::ZERO, TICKETS_MAX, tasks)
     }
 
     /// The task ends when the last handle is dropped.
@@ -71,10 +66,10 @@ impl OrderReader {
         Self { queue }
     }
 
-    /// An order as it is at a moment after this call, for the buyer who asks for it. It may belong to another.
+    /// Reads an order after this call, for the buyer who asks. It may belong to another buyer.
     ///
     /// # Errors
-    /// `Overloaded`: too many wait, the answer took too long, or PostgreSQL cannot be reached.
+    /// `Overloaded`: the queue is full, or there is no answer in time.
     pub async fn read(&self, order: OrderId, user: &UserId) -> Found {
         let (reply, found) = oneshot::channel();
         self.queue.try_send((order, user.clone(), reply)).map_err(|_| SaleError::Overloaded("orders"))?;
@@ -90,22 +85,13 @@ async fn answer(ledger: &Ledger, read_max: Duration, batch: &mut Vec<Queued>) {
     batch.retain(|(_, _, reply)| !reply.is_closed());
     let asked: Vec<(OrderId, &str)> = batch.iter().map(|(order, user, _)| (*order, user.as_str())).collect();
     let found = Ledger::within(read_max, ledger.orders_of_buyers(&asked)).await;
-    match found {
-        Ok(found) => {
-            for (order, _, reply) in batch.drain(..) {
-                let found = match found.get(&order) {
-                    None => Ok(None),
-                    Some(Some(found)) => Ok(Some(found.clone())),
-                    Some(None) => Err(SaleError::Overloaded("orders")),
-                };
-                let _ = reply.send(found);
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, orders = batch.len(), "orders not read");
-            for (_, _, reply) in batch.drain(..) {
-                let _ = reply.send(Err(SaleError::Overloaded("orders")));
-            }
-        }
+    let found = found.inspect_err(|error| tracing::warn!(%error, orders = asked.len(), "orders not read")).ok();
+    for (order, _, reply) in batch.drain(..) {
+        let answer = match found.as_ref().map(|found| found.get(&order)) {
+            Some(None) => Ok(None),
+            Some(Some(Some(found))) => Ok(Some(found.clone())),
+            Some(Some(None)) | None => Err(SaleError::Overloaded("orders")),
+        };
+        let _ = reply.send(answer);
     }
 }

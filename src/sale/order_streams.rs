@@ -1,6 +1,4 @@
-//! Streams of an order's status: a buyer receives every change, in order, none left out and none twice.
-//!
-//! One query feeds all streams of an instance: it asks for the new steps of every order that is followed here.
+//! Streams of an order's status: a buyer receives every change once, in order. One query feeds all streams of an instance.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,24 +15,21 @@ use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::Ledger;
 use crate::ledger::orders::read::OrderStep;
 
-/// Streams of one order at an instance. One more ends the oldest: a page that was reloaded leaves a stream behind, which
-/// is known to be dead only when its next heartbeat fails, and must not keep the new one out.
+/// Streams of one order at an instance. One more ends the oldest: a reloaded page leaves a dead stream until its next heartbeat.
 const STREAMS_OF_ORDER_MAX: usize = 4;
-/// Steps that wait for a slow reader: more than an order can have.
+/// Queued steps of a slow reader: more than an order can have.
 const FEED_MAX: usize = 8;
-/// The shortest and the longest pause between two queries. A rush's orders are made in many small groups, and one query serves several:
-/// it asks for all orders that are followed, which is work that winners would wait for.
+/// The shortest and the longest pause between two queries. Each asks for all followed orders, and winners wait for this work. So one query
+/// serves several small groups of a rush.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How much longer than the queries a pause is: beside a thousand streams, PostgreSQL has other work than to look for news.
+/// A pause is this many times longer than the queries before it.
 const PAUSE_FACTOR: u32 = 15;
-/// Orders in one query.
 const BATCH_MAX: usize = 2_000;
-/// Steps that are fed at once, and the pause before the next ones: a purchase waits while a thread sends them to their readers.
+/// Steps that are fed at once, and the pause before the next steps: purchases wait while a thread sends them.
 const FEED_AT_ONCE: usize = 64;
 const FEED_PAUSE: Duration = Duration::from_millis(10);
 
-/// All streams of an instance.
 #[derive(Clone)]
 pub struct OrderStreams {
     ledger: Ledger,
@@ -50,24 +45,19 @@ struct Subscribers {
     by_order: HashMap<OrderId, Vec<Subscriber>>,
 }
 
-/// One stream, as the query feeds it.
 struct Subscriber {
     number: u64,
-    /// The last step that the stream was fed.
     seen: i64,
-    /// `None` once the reader was too slow, or was the oldest of too many: the client connects again, and says which
-    /// step it has seen.
+    /// `None` when the reader was too slow, or the oldest of too many. The client connects again with its last step.
     feed: Option<mpsc::Sender<OrderStep>>,
 }
 
-/// The answer to a buyer who wants to follow an order.
 pub enum Subscribed {
     Stream(Stream),
     /// The order does not exist, or belongs to another buyer.
     Unknown,
     /// The client has seen the order's final step.
     Over,
-    /// This instance has `streams_max` streams already.
     Full,
 }
 
@@ -76,13 +66,12 @@ impl OrderStreams {
         Self { ledger, streams_max, subscribers: Arc::default(), closing: CancellationToken::new() }
     }
 
-    /// Ends every stream, and those that are opened afterwards.
+    /// Ends every stream, also later ones.
     pub fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Follows an order of this buyer. The stream begins behind the step that the client has `seen`, or with how the
-    /// order stands now.
+    /// Follows an order of this buyer. The stream begins after the step that the client has `seen`, or with the current status.
     pub async fn follow(&self, user: &UserId, order: OrderId, seen: Option<i64>) -> Result<Subscribed, SaleError> {
         let Some(mut steps) = self.history(user, order).await? else { return Ok(Subscribed::Unknown) };
         let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
@@ -94,7 +83,7 @@ impl OrderStreams {
             Some(seen) if (0..=newest.id).contains(&seen) => {
                 steps.into_iter().chain([newest]).filter(|step| step.id > seen).collect()
             }
-            // The step that the client has seen is none of this order's.
+            // The step that the client has seen is not of this order.
             _ => VecDeque::from([newest]),
         };
         let mut subscribers = self.subscribers.lock();
@@ -107,25 +96,22 @@ impl OrderStreams {
         Ok(Subscribed::Stream(Stream { streams: self.clone(), order, number, first, steps, over: false }))
     }
 
-    /// An order's steps so far. One without steps has its present status as the only step: a purchase that has no order yet, or an
-    /// order whose steps were cleared.
+    /// An order's steps so far. A purchase without an order, and an order whose steps were cleared, have the current status as only step.
     async fn history(&self, user: &UserId, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
-        let steps = self.ledger.steps_since(&[(order, 0)]).await?;
-        if !steps.is_empty() {
-            return Ok(Some(steps));
-        }
-        let Some(of) = self.ledger.order_of(order, user.as_str()).await? else { return Ok(None) };
-        if of.order.status != OrderStatus::Accepted {
-            // The order was made between the two queries, or its steps were cleared.
-            let steps = self.ledger.steps_since(&[(order, 0)]).await?;
-            if !steps.is_empty() {
-                return Ok(Some(steps));
+        let mut steps = self.ledger.steps_since(&[(order, 0)]).await?;
+        if steps.is_empty() {
+            let Some(of) = self.ledger.order_of(order, user.as_str()).await? else { return Ok(None) };
+            if of.order.status != OrderStatus::Accepted {
+                // The order was made between the two queries, or its steps were cleared.
+                steps = self.ledger.steps_since(&[(order, 0)]).await?;
+            }
+            if steps.is_empty() {
+                steps.push(OrderStep { id: 0, of });
             }
         }
-        Ok(Some(vec![OrderStep { id: 0, of }]))
+        Ok(Some(steps))
     }
 
-    /// Feeds every stream the new steps of its order.
     pub async fn feed_new_steps(&self) -> Result<Step, SaleError> {
         let seen = {
             let subscribers = self.subscribers.lock();
@@ -177,12 +163,12 @@ impl Subscribers {
         }
     }
 
-    /// Each order that is followed, with the earliest step that one of its streams was fed last.
+    /// Each followed order, with the last step of its stream that is furthest behind.
     fn least_seen(&self) -> Vec<(OrderId, i64)> {
-        let least = |of_order: &[Subscriber]| {
-            of_order.iter().filter(|subscriber| subscriber.feed.is_some()).map(|subscriber| subscriber.seen).min()
+        let least = |(order, of_order): (&OrderId, &Vec<Subscriber>)| {
+            Some((*order, of_order.iter().filter(|one| one.feed.is_some()).map(|one| one.seen).min()?))
         };
-        self.by_order.iter().filter_map(|(order, of_order)| Some((*order, least(of_order)?))).collect()
+        self.by_order.iter().filter_map(least).collect()
     }
 
     fn feed(&mut self, step: &OrderStep) {
@@ -198,7 +184,6 @@ impl Subscribers {
     }
 }
 
-/// The steps of one order, for one reader.
 pub struct Stream {
     streams: OrderStreams,
     order: OrderId,
@@ -209,8 +194,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Waits for the next step: its id, and the order as it was then. `None` after a final step, when the reader was too
-    /// slow or the oldest of too many, and when the service stops. Dropping the future loses no step.
+    /// Waits for the next step: its id, and the order at that step. `None` after a final step, when the reader was too slow or the oldest
+    /// of too many, and when the service stops. Dropping the future loses no step.
     pub async fn next(&mut self) -> Option<(i64, Order)> {
         if self.over {
             return None;
@@ -258,13 +243,15 @@ mod tests {
     fn a_stream_is_not_fed_what_its_client_has_seen() {
         let mut subscribers = Subscribers::default();
         let order = step(0).of.order.order_id;
-        let [(early, mut early_steps), (late, mut late_steps)] = [mpsc::channel(FEED_MAX), mpsc::channel(FEED_MAX)];
-        subscribers.add(order, 0, early);
-        subscribers.add(order, 5, late);
+        let mut steps = [0, 5].map(|seen| {
+            let (feed, steps) = mpsc::channel(FEED_MAX);
+            subscribers.add(order, seen, feed);
+            steps
+        });
         for id in [5, 5, 7] {
             subscribers.feed(&step(id));
         }
-        assert_eq!((received(&mut early_steps), received(&mut late_steps)), (vec![5, 7], vec![7]));
+        assert_eq!(steps.each_mut().map(received), [vec![5, 7], vec![7]]);
     }
 
     #[test]

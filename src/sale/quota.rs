@@ -1,4 +1,4 @@
-//! How often one caller may do something on one instance: a fixed window, in memory.
+//! A limit for one caller on one instance: a fixed window, in memory.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Callers that are counted in a window; when there are more, the counts begin anew. About 16 MB.
+/// Callers in a window, about 16 MB. With more, a new window begins.
 const COUNTED_MAX: usize = 500_000;
 
-/// Counts the callers of one kind of request.
 pub struct Quota {
-    /// Requests of one caller in a window.
     max: u32,
     length: Duration,
     hasher: RandomState,
@@ -20,7 +18,7 @@ pub struct Quota {
 
 struct Window {
     began: Instant,
-    /// By the caller's hash: two callers that share one are improbable, and only share a quota.
+    /// By the caller's hash. After a collision two callers share a quota.
     counts: HashMap<u64, u32>,
 }
 
@@ -47,7 +45,7 @@ impl Quota {
         Ok(())
     }
 
-    /// The current window, begun anew where the last one is over or full.
+    /// The current window, or a new one if that is over or full.
     fn current(&self) -> MutexGuard<'_, Window> {
         let mut window = self.window.lock();
         if window.began.elapsed() >= self.length || window.counts.len() >= COUNTED_MAX {
@@ -71,7 +69,6 @@ pub struct CallerQuotas {
     addresses: Quota,
 }
 
-/// Which of the two limits refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallerTooOften {
     Buyer(TooOften),
@@ -113,23 +110,16 @@ mod tests {
     #[test]
     fn a_request_that_one_limit_refuses_counts_against_neither() {
         let quotas = CallerQuotas::new(2, 3, Duration::from_secs(3600));
-        let mut answers = Vec::new();
-        for (buyer, address) in [
-            ("ann", "a"),
-            ("ann", "a"),
-            ("ann", "a"),
-            ("ben", "a"),
-            ("eve", "a"),
-            ("eve", "b"),
-            ("eve", "b"),
-            ("eve", "b"),
-        ] {
-            answers.push(match quotas.count(buyer, address) {
+        let answer = |request: &str| {
+            let (buyer, address) = request.split_once(' ').unwrap();
+            match quotas.count(buyer, address) {
                 Ok(()) => "",
                 Err(CallerTooOften::Buyer(_)) => "buyer",
                 Err(CallerTooOften::Address(_)) => "address",
-            });
-        }
+            }
+        };
+        let requests = ["ann a", "ann a", "ann a", "ben a", "eve a", "eve b", "eve b", "eve b"];
+        let answers = requests.map(answer);
         assert_eq!(answers, ["", "", "buyer", "", "address", "", "", "buyer"]);
     }
 }

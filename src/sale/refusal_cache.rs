@@ -1,5 +1,4 @@
-//! Callers who were refused by a limit. Until they may try again, a worker thread refuses them from memory, without a
-//! call to Redis.
+//! Remembers callers whom a limit has refused. Until they may try again, a worker thread refuses them without a call to Redis.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,14 +8,12 @@ use crate::domain::admission::{Limit, Limits};
 use crate::domain::client_address::ClientAddress;
 use crate::domain::ids::{SaleId, UserId};
 
-/// A caller whom a limit refuses.
 #[derive(Clone, Copy)]
 pub enum Caller<'a> {
     Buyer(&'a UserId),
     Address(ClientAddress),
 }
 
-/// One worker thread's cache.
 #[derive(Default)]
 pub struct RefusalCache {
     inner: RefCell<Inner>,
@@ -24,13 +21,12 @@ pub struct RefusalCache {
 
 #[derive(Default)]
 struct Inner {
-    /// The limits that they were refused under. Other limits may admit them.
+    /// The limits that refused them. Other limits may admit them.
     limits: Option<Limits>,
     sales: HashMap<SaleId, Refused>,
     count: usize,
 }
 
-/// The callers of a sale, and until when they are refused.
 #[derive(Default)]
 struct Refused {
     buyers: HashMap<UserId, Instant>,
@@ -38,10 +34,10 @@ struct Refused {
 }
 
 impl RefusalCache {
-    /// Callers in the cache. One more empties the cache first.
+    /// One more caller empties the cache.
     const CALLERS_MAX: usize = 50_000;
 
-    /// The limit that still refuses this buyer or this address, and for how many milliseconds more.
+    /// The limit that still refuses this buyer or this address, and the rest of the time in ms.
     pub fn find(&self, sale: SaleId, buyer: &UserId, address: ClientAddress, limits: &Limits) -> Option<(Limit, u64)> {
         let inner = self.inner.borrow();
         let refused = inner.sales.get(&sale)?;
@@ -55,7 +51,6 @@ impl RefusalCache {
         (!left.is_zero()).then(|| (limit, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
     }
 
-    /// Remembers that a limit refuses this caller for `wait_ms`.
     pub fn insert(&self, sale: SaleId, caller: Caller<'_>, wait_ms: u64, limits: Limits) {
         let mut inner = self.inner.borrow_mut();
         if inner.count >= Self::CALLERS_MAX || inner.limits != Some(limits) {
@@ -101,13 +96,9 @@ mod tests {
         assert_eq!(find("ann", 6), None, "another limit may admit her");
         cache.insert(sale, Caller::Address(address()), 60_000, limits(5));
         assert_eq!(find("ben", 5), Some(Limit::Address));
-        assert_eq!(cache.find(SaleId::from_db(8), &user("ann"), address(), &limits(5)), None);
-    }
-
-    #[test]
-    fn a_refusal_ends_with_its_time() {
-        let (cache, sale) = (RefusalCache::default(), SaleId::from_db(7));
-        cache.insert(sale, Caller::Buyer(&user("ann")), 0, limits(5));
-        assert_eq!(cache.find(sale, &user("ann"), address(), &limits(5)), None);
+        let other = SaleId::from_db(8);
+        assert_eq!(cache.find(other, &user("ann"), address(), &limits(5)), None);
+        cache.insert(other, Caller::Buyer(&user("ann")), 0, limits(5));
+        assert_eq!(cache.find(other, &user("ann"), address(), &limits(5)), None, "its time is over");
     }
 }

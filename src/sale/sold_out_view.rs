@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::domain::ids::SaleId;
 
-/// One worker thread's cache of whether sales are sold out: however many pages ask, Redis is asked rarely.
+/// One worker thread's cache: many pages cause few calls to Redis.
 #[derive(Default)]
 pub struct SoldOutView {
     seen: RefCell<HashMap<SaleId, (Instant, bool)>>,

@@ -1,4 +1,4 @@
-//! What one worker thread of the HTTP server uses to sell. What belongs to the thread alone is not locked.
+//! The state of one worker thread of the HTTP server. Fields of one thread alone are not locked.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::Ledger;
 use crate::ledger::orders::committer::Committer;
 
-/// The state of one worker thread.
 pub struct ThreadState {
     pub reserve_batcher: ReserveBatcher,
     pub load_shedder: Rc<LoadShedder>,
