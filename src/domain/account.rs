@@ -1,4 +1,4 @@
-//! Accounts of the people who work with the console and its API, and what each may see and change. Pure.
+//! Accounts of the console and its API, and what each may see and change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -70,15 +70,11 @@ const KEYBOARD: [&str; 4] = ["qwertyuiop", "asdfghjkl", "zxcvbnm", "1qaz2wsx3edc
 
 impl NewPassword {
     const MIN_CHARS: usize = 12;
-    /// The fewest different characters beside what is guessed first.
+    /// Different characters, not counting those that are easily guessed.
     const MIN_DIFFERENT: usize = 6;
     /// Bounds the work of hashing.
     pub const MAX_BYTES: usize = 1024;
 
-    /// The password of this account.
-    ///
-    /// # Errors
-    /// It is too short, too long, or too common.
     pub fn parse(text: String, of: &AccountName) -> Result<Self, Invalid> {
         if text.chars().count() < Self::MIN_CHARS || text.len() > Self::MAX_BYTES {
             return Err(Invalid::new("password", "must be at least 12 characters, and at most 1024 bytes"));
@@ -98,7 +94,7 @@ impl NewPassword {
     }
 }
 
-/// The different characters of a password, without common words, the account's name, and those that continue a sequence.
+/// The different characters of a password outside common words, the account's name and sequences.
 fn unforeseen(password: &str, of: &AccountName) -> BTreeSet<char> {
     let plain = |text: &str| text.to_lowercase().replace('@', "a").replace('0', "o").replace('$', "s");
     let (mut rest, name) = (plain(password), plain(of.as_str()));
@@ -106,11 +102,8 @@ fn unforeseen(password: &str, of: &AccountName) -> BTreeSet<char> {
     for word in COMMON_WORDS.into_iter().chain((name.len() > 2).then_some(name.as_str())) {
         rest = rest.replace(word, "");
     }
-    let rows: Vec<Vec<char>> = KEYBOARD.iter().map(|row| row.chars().collect()).collect();
-    let continues = |a: char, b: char| {
-        u32::from(a).abs_diff(u32::from(b)) <= 1
-            || rows.iter().any(|row| row.windows(2).any(|pair| pair == [a, b] || pair == [b, a]))
-    };
+    let is_beside = |pair: [char; 2]| KEYBOARD.iter().any(|row| row.contains(&String::from_iter(pair)));
+    let continues = |a: char, b: char| u32::from(a).abs_diff(b.into()) <= 1 || is_beside([a, b]) || is_beside([b, a]);
     let before = std::iter::once(None).chain(rest.chars().map(Some));
     let both = before.zip(rest.chars());
     both.filter(|(before, next)| before.is_none_or(|before| !continues(before, *next))).map(|(_, next)| next).collect()
@@ -131,7 +124,7 @@ pub struct Granted {
     pub role: Role,
 }
 
-/// A valid token of an application, as it is shown: without what is secret.
+/// A valid token of an application, without its secret.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AppToken {
     /// The first digits of the token's hash, to tell tokens apart.
@@ -155,20 +148,17 @@ impl Account {
         self.role == AccountRole::Admin
     }
 
-    /// Whether the account may run sales: see money and queues, plan and change sales, refund, and repeat what has failed.
+    /// Whether the account may run sales: see money and queues, plan and change sales, refund, and retry failed work.
     pub fn may_operate(&self) -> bool {
-        match self.role {
-            AccountRole::Admin | AccountRole::Manager => true,
-            AccountRole::Viewer => false,
-        }
+        matches!(self.role, AccountRole::Admin | AccountRole::Manager)
     }
 
-    /// Whether the account may learn who buyers are: their ids, and the network addresses that they came from.
+    /// Whether the account may see buyers' ids and network addresses.
     pub fn sees_buyers(&self) -> bool {
         self.may_operate()
     }
 
-    /// Whether the account may see alarms of this kind. Some name an application, which the account may not know.
+    /// Some alarms name an application, which the account may not know.
     pub fn sees_alarms(&self, kind: AlarmKind) -> bool {
         self.is_admin() || !kind.names_application()
     }
@@ -186,20 +176,12 @@ impl Account {
         }
     }
 
-    /// Whether the account may change a policy that these applications share.
-    ///
-    /// # Errors
-    /// `Hidden` if it may not see all of them, else `Forbidden` if it does not own all of them.
+    /// Whether the account may change a policy that these applications share. It is `Hidden` if the account may not see all of them.
     pub fn may_change(&self, apps: &[Name]) -> Result<(), Denied> {
         if !apps.iter().all(|app| self.sees(app)) {
             return Err(Denied::Hidden);
         }
         if apps.iter().all(|app| self.owns(app)) { Ok(()) } else { Err(Denied::Forbidden) }
-    }
-
-    /// The applications whose policies the account may change; `None` means all.
-    fn owned(&self) -> Option<BTreeSet<Name>> {
-        (!self.is_admin()).then(|| self.grants.keys().filter(|app| self.owns(app)).cloned().collect())
     }
 }
 
@@ -226,7 +208,8 @@ impl From<&str> for Actor {
 
 impl From<&Account> for Actor {
     fn from(account: &Account) -> Self {
-        Self { name: account.name.to_string(), owns: account.owned() }
+        let owned = || account.grants.keys().filter(|app| account.owns(app)).cloned().collect();
+        Self { name: account.name.to_string(), owns: (!account.is_admin()).then(owned) }
     }
 }
 
@@ -235,14 +218,16 @@ mod tests {
     use super::*;
 
     fn account(role: AccountRole) -> Account {
-        let name = |text| Name::parse(text, "app").unwrap();
-        let grants = [(name("mine"), Role::Owner), (name("seen"), Role::Viewer)].into();
+        let grants = apps(&["mine", "seen"]).into_iter().zip([Role::Owner, Role::Viewer]).collect();
         Account { name: AccountName::parse("ann", "name").unwrap(), role, grants }
+    }
+
+    fn apps(names: &[&str]) -> Vec<Name> {
+        names.iter().map(|text| Name::parse(text, "app").unwrap()).collect()
     }
 
     #[test]
     fn a_role_bounds_the_grants() {
-        let apps = |names: &[&str]| names.iter().map(|text| Name::parse(text, "app").unwrap()).collect::<Vec<_>>();
         let may = |role, names: &[&str]| account(role).may_change(&apps(names));
         use AccountRole::{Admin, Manager, Viewer};
         assert_eq!(may(Admin, &["mine", "other"]), Ok(()));
@@ -266,10 +251,9 @@ mod tests {
 
     #[test]
     fn an_actor_may_change_what_its_account_may_change() {
-        for role in [AccountRole::Admin, AccountRole::Manager, AccountRole::Viewer] {
-            let account = account(role);
+        for account in [AccountRole::Admin, AccountRole::Manager, AccountRole::Viewer].map(account) {
             for names in [&["mine"][..], &["seen"], &["mine", "seen"], &["mine", "other"]] {
-                let apps: Vec<_> = names.iter().map(|text| Name::parse(text, "app").unwrap()).collect();
+                let apps = apps(names);
                 assert_eq!(Actor::from(&account).may_change(&apps), account.may_change(&apps).is_ok(), "{names:?}");
             }
         }
@@ -285,31 +269,13 @@ mod tests {
     #[test]
     fn passwords_that_are_tried_first_are_refused() {
         let of = AccountName::parse("Jo.Smith", "name").unwrap();
-        for weak in [
-            "123456789012",
-            "111111111111",
-            "210987654321",
-            "abcdefghijkl",
-            "abcabcabcabc",
-            "qwertyuiop12",
-            "1qaz2wsx3edc",
-            "hello1hello1",
-            "password1234",
-            "Password2024!",
-            "P@ssw0rdP@ssw0rd",
-            "Seckill-Admin-2024",
-            "jo.smith-2024",
-            "zxcvbnmasdfghjkl",
-        ] {
+        let weak = "123456789012 111111111111 210987654321 abcdefghijkl abcabcabcabc qwertyuiop12 1qaz2wsx3edc hello1hello1 \
+                    password1234 Password2024! P@ssw0rdP@ssw0rd Seckill-Admin-2024 jo.smith-2024 zxcvbnmasdfghjkl";
+        for weak in weak.split(' ') {
             assert_eq!(NewPassword::parse(weak.into(), &of).err().map(|why| why.field), Some("password"), "{weak}");
         }
-        for good in [
-            "correct horse battery",
-            "4f9c1b7e02d8",
-            "837502916473",
-            "我喜欢在周末去山里散步看书",
-            "tr0ub4dor&3-kettle",
-        ] {
+        let good = ["correct horse battery", "4f9c1b7e02d8", "837502916473", "我喜欢在周末去山里散步看书", "tr0ub4dor&3-kettle"];
+        for good in good {
             assert!(NewPassword::parse(good.into(), &of).is_ok(), "{good}");
         }
     }

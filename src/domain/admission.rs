@@ -13,12 +13,10 @@ pub struct ReserveRequest {
     pub user: UserId,
     pub address: ClientAddress,
     pub units: Units,
-    /// Whether the purchase key is not the sale's. The holder of a ticket does not hear so.
+    /// Holders of a ticket are not told of a wrong key or a level below the sale's.
     pub wrong_key: bool,
-    /// Whether the buyer's level is below the sale's; likewise.
     pub level_too_low: bool,
     pub pass: PassCheck,
-    /// The trace of the request, if it is traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
@@ -27,15 +25,14 @@ pub struct ReserveRequest {
 pub struct PurchaseGroup {
     pub shards: SaleShards,
     pub hold: Hold,
-    /// Those that took units.
+    /// Requests that took units.
     pub members: Vec<ReserveRequest>,
-    /// Those that repeat a purchase which is unconfirmed. Each becomes a group of one, because the purchase may be a member of
-    /// another group, whose commit may be under way or lost (protocol, rule 3).
+    /// Repeats of unconfirmed purchases. Each gets its own purchase row: the purchase may belong to another group, whose commit may
+    /// be in flight or lost (protocol, rule 3).
     pub repeats: Vec<ReserveRequest>,
 }
 
 impl PurchaseGroup {
-    /// An empty group.
     pub const fn new(shards: SaleShards, hold: Hold) -> Self {
         Self { shards, hold, members: Vec::new(), repeats: Vec::new() }
     }
@@ -56,7 +53,6 @@ pub enum Admission {
     RepeatEnded,
     /// The same idempotency key with another number of units.
     Mismatch,
-    /// The buyer holds all units that one buyer may have.
     AtLimit {
         newest: Option<OrderId>,
     },
@@ -65,7 +61,7 @@ pub enum Admission {
     Paused,
     WrongKey,
     LevelTooLow,
-    /// The sale asks for a pass, and none was shown, or one that is expired or spent (rule 18).
+    /// The sale asks for a pass, and the buyer has none, or an expired or spent one (rule 18).
     PassInvalid,
     /// No unit is left, or fewer than asked for. Only the former may be remembered (rule 13).
     SoldOut,

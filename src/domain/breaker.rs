@@ -1,6 +1,5 @@
-//! Circuit breakers. A breaker stops the calls to something that keeps failing, and after a while lets a few probes
-//! through (Nygard, Release It!; the states and thresholds are those of resilience4j). Pure: time is a parameter, in
-//! milliseconds of any clock that does not go back.
+//! Circuit breakers. A breaker stops the calls to something that keeps failing, and after a while lets a few probes through (Nygard,
+//! Release It!; states and thresholds as in resilience4j). Time is a parameter, in milliseconds of a clock that never goes back.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -56,9 +55,6 @@ impl Default for BreakerTerms {
 }
 
 impl BreakerTerms {
-    /// # Errors
-    ///
-    /// A term is out of its bounds.
     pub fn check(self) -> Result<Self, Invalid> {
         let wrong = |problem| Err(Invalid::new("breaker", problem));
         if !(1..=100).contains(&self.error_percent) || !(1..=100).contains(&self.slow_percent) {
@@ -86,7 +82,7 @@ pub struct CallOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     Call,
-    /// One of the few calls by which a breaker finds out whether all is well again. Its report must say so.
+    /// One of a few calls that test whether all is well again. Its report must carry a `ProbeId`.
     Probe,
 }
 
@@ -108,7 +104,7 @@ enum State {
     Open {
         until_ms: u64,
     },
-    /// Probes not yet let through, and those that succeeded. After `until_ms`, missing probes are sent again.
+    /// `left` probes are still to be admitted. After `until_ms`, missing probes are sent again.
     HalfOpen {
         left: u32,
         succeeded: Vec<ProbeId>,
@@ -116,7 +112,7 @@ enum State {
     },
 }
 
-/// Calls in one part of the window.
+/// The calls in a tenth of the window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     slot: u64,
@@ -127,7 +123,6 @@ struct Bucket {
 
 const BUCKETS: u64 = 10;
 
-/// One resource's breaker.
 #[derive(Debug)]
 pub struct Breaker {
     terms: BreakerTerms,
@@ -160,11 +155,8 @@ impl Breaker {
             State::HalfOpen { left: 0, until_ms, .. } if now_ms < until_ms => return Err(until_ms - now_ms),
             // The time is over, or the last probes were never reported.
             State::Open { .. } | State::HalfOpen { left: 0, .. } => {
-                self.state = State::HalfOpen {
-                    left: self.terms.probes,
-                    succeeded: vec![],
-                    until_ms: now_ms + self.terms.open_ms,
-                };
+                let (left, until_ms) = (self.terms.probes, now_ms + self.terms.open_ms);
+                self.state = State::HalfOpen { left, succeeded: vec![], until_ms };
             }
             State::HalfOpen { .. } => {}
         }
@@ -181,8 +173,8 @@ impl Breaker {
         }
     }
 
-    /// Records how a call ended, and which probe it was, if it was one. While the breaker tries whether all is well again,
-    /// only probes count, each once. Returns whether the breaker opened because of this call.
+    /// Records how a call or probe ended. While the breaker is half-open, only probes count, each once. Returns whether the breaker
+    /// opened because of this call.
     pub fn report(&mut self, now_ms: u64, outcome: CallOutcome, probe: Option<ProbeId>) -> bool {
         let bad = outcome.failed || outcome.took_ms >= self.terms.slow_ms;
         match (&mut self.state, probe) {
@@ -240,6 +232,13 @@ mod tests {
         Breaker::new(BreakerTerms { min_calls: 10, ..BreakerTerms::default() })
     }
 
+    /// A breaker that opened at 0.
+    fn open_breaker() -> Breaker {
+        let mut breaker = breaker();
+        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        breaker
+    }
+
     #[test]
     fn a_breaker_opens_at_the_share_and_not_before() {
         for bad in [BROKEN, SLOW] {
@@ -264,8 +263,7 @@ mod tests {
 
     #[test]
     fn a_breaker_closes_only_when_all_probes_succeed() {
-        let mut breaker = breaker();
-        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        let mut breaker = open_breaker();
         (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(Admission::Probe)));
         assert!(breaker.admit(5_000).is_err(), "a fourth probe was admitted");
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
@@ -279,8 +277,7 @@ mod tests {
 
     #[test]
     fn reports_of_other_calls_are_no_probes_and_a_probe_counts_once() {
-        let mut breaker = breaker();
-        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        let mut breaker = open_breaker();
         assert_eq!(breaker.admit(5_000), Ok(Admission::Probe));
         // Calls that were admitted before the breaker opened, and end only now.
         (0..9).for_each(|_| _ = breaker.report(5_001, FINE, None));
@@ -296,8 +293,7 @@ mod tests {
 
     #[test]
     fn probes_that_are_never_reported_are_sent_again() {
-        let mut breaker = breaker();
-        (0..10).for_each(|_| _ = breaker.report(0, BROKEN, None));
+        let mut breaker = open_breaker();
         (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(Admission::Probe)));
         assert_eq!(breaker.admit(9_999), Err(1));
         assert_eq!(breaker.admit(10_000), Ok(Admission::Probe));

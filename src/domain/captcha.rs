@@ -1,4 +1,4 @@
-//! What a buyer may have to solve before buying, and how hard it is.
+//! Challenges before a purchase, and how hard they are.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::ids::Invalid;
 
-/// What a sale asks of its buyers.
+/// The challenge of a sale.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema,
 )]
@@ -23,7 +23,6 @@ pub enum CaptchaKind {
 }
 
 impl CaptchaKind {
-    /// Reads a kind from a command line.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         text.parse().map_err(|_| Invalid::new("captcha", "must be none, image, slider or work"))
     }
@@ -32,8 +31,8 @@ impl CaptchaKind {
         self.into()
     }
 
-    /// The challenge that a buyer gets who wishes this kind, or any. Every sale that asks for something takes a proof of work
-    /// as well, for those who cannot see.
+    /// The challenge for a buyer with this wish, if any. Every sale with a challenge accepts a proof of work instead, because some buyers
+    /// cannot see pictures.
     pub fn offer(self, wish: Option<ChallengeKind>) -> Option<ChallengeKind> {
         let own = match self {
             Self::None => return None,
@@ -67,15 +66,15 @@ impl ChallengeKind {
     }
 }
 
-/// What a buyer has got for a right answer. It is good for one purchase, within its time (protocol, rule 18).
+/// A pass is given for a right answer, and is good for one purchase, within its time (protocol, rule 18).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
     pub expires_at_ms: i64,
-    /// How many passes its buyer had spent in the sale when this one was earned. Spending a pass ends all others of its number.
+    /// How many passes the buyer had spent in the sale before. Spending a pass ends all others of the same number.
     pub spent_before: u32,
 }
 
-/// Whether a purchase needs a pass, and whether one was shown that is genuine. The box keeps purchases small that need none.
+/// Whether a purchase needs a pass, and the genuine pass that was shown. The box keeps other purchases small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PassCheck {
     NotAsked,
@@ -83,7 +82,6 @@ pub enum PassCheck {
 }
 
 impl PassCheck {
-    /// Whether nothing is known against the pass at this moment.
     pub fn is_good_at(&self, now_ms: i64) -> bool {
         match self {
             Self::NotAsked => true,
@@ -101,15 +99,12 @@ pub struct WorkBits {
 
 /// Up to this many proofs of work a second have the least bits. Each doubling adds a bit.
 const EASY_PER_SECOND: f64 = 50.0;
-/// Bits that a noticeable wait of purchases adds.
-const BITS_WHEN_PURCHASES_WAIT: u32 = 1;
 
 impl WorkBits {
-    /// The difficulty when so many proofs are asked for in a second.
     pub fn at(self, asked_per_second: f64, purchases_wait: bool) -> u32 {
         // A cast of a negative number is 0.
         let for_crowd = (asked_per_second / EASY_PER_SECOND).log2().floor() as u32;
-        let for_wait = if purchases_wait { BITS_WHEN_PURCHASES_WAIT } else { 0 };
+        let for_wait = u32::from(purchases_wait); // one bit more
         self.min.saturating_add(for_crowd).saturating_add(for_wait).min(self.max)
     }
 }
@@ -129,7 +124,7 @@ impl Rate {
         Self { last: now, count: 0.0 }
     }
 
-    /// Counts one more. Returns how many there are in a second.
+    /// Counts one more, and returns the rate per second.
     pub fn count(&mut self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.last);
         self.last = self.last.max(now);
@@ -141,12 +136,11 @@ impl Rate {
 /// Redis's reply to the spending of a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spending {
-    /// This answer has spent the challenge; a pass that follows from it is for the next purchase of this buyer.
+    /// This answer has spent the challenge; a pass for it is for the buyer's next purchase.
     Spent {
         now_ms: i64,
         passes_spent: u32,
     },
-    /// It was answered before.
     SpentBefore,
     Expired,
     /// This Redis does not know the sale, or the sale is being refilled. The challenge is not spent.
@@ -194,8 +188,7 @@ mod tests {
         let mut rate = Rate::new(start);
         let per_second = (1..=1_000).map(|n| rate.count(start + Duration::from_millis(10 * n))).last();
         assert!(per_second.is_some_and(|rate| (90.0..110.0).contains(&rate)), "{per_second:?}");
-        let later = rate.count(start + Duration::from_secs(40));
-        assert!(later < 1.0, "{later}");
+        assert!(rate.count(start + Duration::from_secs(40)) < 1.0);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Clocks of servers, compared over a network that takes its time.
+//! Clocks of servers, compared over a network with delays.
 
 use std::time::Instant;
 
-/// What a server's clock said, and when this process asked and was answered.
+/// A server's clock, and when this process asked and was answered.
 #[derive(Debug, Clone, Copy)]
 pub struct ClockReading {
     /// Milliseconds since the epoch.
@@ -12,8 +12,7 @@ pub struct ClockReading {
 }
 
 impl ClockReading {
-    /// How far this clock is ahead of another one in milliseconds, negative if it is behind. What the network may have taken is
-    /// not counted: the clocks are at least so far apart.
+    /// How far this clock is ahead of another one, at least: the network's possible delay is not counted. Negative if it is behind.
     pub fn ahead_of_ms(&self, other: &Self) -> i64 {
         let difference = self.ms - other.ms;
         let least = difference - ms_from(other.asked_at, self.answered_at);
@@ -43,7 +42,7 @@ mod tests {
             let at = |ms: u64| began + Duration::from_millis(ms);
             ClockReading { ms, asked_at: at(asked_ms), answered_at: at(answered_ms) }
         };
-        // Both right: the one was read 100 ms after the other.
+        // Both are right: one was read 100 ms after the other.
         assert_eq!(reading(10_100, 100, 102).ahead_of_ms(&reading(10_000, 0, 2)), 0);
         assert_eq!(reading(10_000, 0, 2).ahead_of_ms(&reading(10_100, 100, 102)), 0);
         // The answer took a second: nothing is known within that second.

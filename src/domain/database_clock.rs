@@ -1,12 +1,12 @@
-//! The database's time, as a process keeps it. The process's own wall clock is never read.
+//! The database's time. A process never reads its own wall clock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest that an answer may take that sets the clock.
+/// A slower answer does not set the clock: it says little about the time now.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 
-/// PostgreSQL's clock as it was read last, carried on by the monotonic clock.
+/// PostgreSQL's clock when it was last read, plus the monotonic clock since.
 #[derive(Debug)]
 pub struct DatabaseClock {
     started: Instant,
@@ -15,13 +15,11 @@ pub struct DatabaseClock {
 }
 
 impl DatabaseClock {
-    /// A clock that PostgreSQL's time has just been read for.
     pub fn set_to(now_ms: i64) -> Self {
         Self { started: Instant::now(), base_ms: AtomicI64::new(now_ms) }
     }
 
-    /// Sets the clock to the time that PostgreSQL gave when it was asked at `asked_at`. An answer that took long says little
-    /// about the time now, and is left out.
+    /// Sets the clock to PostgreSQL's answer to a question at `asked_at`.
     pub fn set(&self, now_ms: i64, asked_at: Instant) {
         if asked_at.elapsed() <= ANSWER_MAX {
             self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);

@@ -1,20 +1,18 @@
-//! The ladder of delay queues: a message waits in several of them, one after the other.
+//! The delay queues: a message waits in several of them, one after the other.
 
 /// The base of the ladder's number system.
 const BASE: i64 = 20;
 const DECADES: u32 = 5;
 const SECOND_MS: i64 = 1_000;
 
-/// The delays that have a queue, in milliseconds, shortest first: 1 to 19 seconds, 1 to 19 times 20 seconds, and so on up to
-/// 19 times 160,000 seconds. A queue expires messages only at its head, so that every distinct delay needs a queue of its
-/// own; any other delay is a sum of these, one of each decade.
+/// The delays that have a queue, shortest first: 1 to 19 seconds, 1 to 19 times 20 seconds, and so on up to 19 times 160,000 seconds.
+/// A queue expires messages only at its head, so each delay has its own queue. Any other delay is a sum of these.
 pub fn ladder_ms() -> impl Iterator<Item = i64> {
     (0..DECADES).flat_map(|decade| (1..BASE).map(move |digit| digit * BASE.pow(decade) * SECOND_MS))
 }
 
-/// The delay to wait next when `remaining_ms` are left. In the number system of base 20, it is the leading digit of the
-/// seconds left, rounded up: each wait leaves one digit less, so that a message makes at most five hops within 37 days, and
-/// ends less than a second late.
+/// The next delay when `remaining_ms` are left: in base 20, the leading digit of the seconds left, rounded up. Each wait removes a digit,
+/// so a message makes at most five hops within 37 days, and is less than a second late.
 pub fn rung_for(remaining_ms: i64) -> i64 {
     let seconds = remaining_ms.max(1).unsigned_abs().div_ceil(SECOND_MS.unsigned_abs()).cast_signed();
     let decade = (1..DECADES).rev().find(|decade| BASE.pow(*decade) <= seconds).unwrap_or(0);
@@ -30,13 +28,8 @@ mod tests {
 
     #[test]
     fn the_leading_digit_is_waited_for_first() {
-        assert_eq!(rung_for(900_000), 800_000);
-        assert_eq!(rung_for(99_100), 100_000);
-        assert_eq!(rung_for(19_001), 20_000);
-        assert_eq!(rung_for(19_000), 19_000);
-        assert_eq!(rung_for(0), 1_000);
-        assert_eq!(rung_for(-5), 1_000);
-        assert_eq!(rung_for(i64::MAX), 19 * 160_000_000);
+        let remaining = [900_000, 99_100, 19_001, 19_000, 0, -5, i64::MAX];
+        assert_eq!(remaining.map(rung_for), [800_000, 100_000, 20_000, 19_000, 1_000, 1_000, 19 * 160_000_000]);
         assert!(ladder_ms().is_sorted());
         assert!(ladder_ms().all(|rung_ms| rung_for(rung_ms) == rung_ms));
     }

@@ -1,4 +1,4 @@
-//! Identifiers. Each is checked when it enters the program; a value of one of these types is never checked again.
+//! Identifiers. Each is checked once, when it enters the program.
 
 use std::fmt;
 
@@ -10,9 +10,8 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
 pub struct Invalid {
-    /// The field that was refused, as the caller knows it.
+    /// As the caller knows it.
     pub field: &'static str,
-    /// What is wrong with it.
     pub problem: &'static str,
 }
 
@@ -29,7 +28,7 @@ impl Invalid {
 pub struct SaleId(i64);
 
 impl SaleId {
-    /// Reads a sale id from a path or a command line: digits only.
+    /// Digits only.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         match text.parse::<i64>() {
@@ -54,7 +53,7 @@ impl fmt::Display for SaleId {
     }
 }
 
-/// A document that many callers read: its kind and number.
+/// The kind and number of a document that many callers read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DocId {
     Sale(i64),
@@ -108,12 +107,10 @@ pub struct Units(u32);
 
 impl Units {
     pub const ONE: Self = Self(1);
-    /// The greatest number in a column of type integer.
-    const MAX: u32 = i32::MAX as u32;
-
     pub fn parse(n: u64) -> Result<Self, Invalid> {
         match u32::try_from(n) {
-            Ok(n) if (1..=Self::MAX).contains(&n) => Ok(Self(n)),
+            // The column's type is integer.
+            Ok(n) if (1..=i32::MAX as u32).contains(&n) => Ok(Self(n)),
             _ => Err(Invalid::new("quantity", "must be a whole number of at least 1")),
         }
     }
@@ -156,7 +153,7 @@ impl fmt::Display for FenceToken {
 pub struct Shard(pub i16);
 
 impl Shard {
-    /// The only one of most sales.
+    /// The only shard of most sales.
     pub const FIRST: Self = Self(0);
 }
 
@@ -166,8 +163,8 @@ impl Shard {
 pub struct OrderId(pub Uuid);
 
 impl OrderId {
-    /// The id of the order that this buyer makes with this key in this sale: the same for every repeat (protocol,
-    /// rule 1). Without the secret the id cannot be guessed. BLAKE3 in keyed mode, as a UUID of version 8.
+    /// The same id for every repeat of a purchase (protocol, rule 1). Without the secret it cannot be guessed. BLAKE3 in keyed mode, as a
+    /// UUID of version 8.
     pub fn derive(secret: &[u8; 32], sale: SaleId, user: &UserId, key: &IdempotencyKey) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(secret);
         hasher.update(&sale.get().to_be_bytes());
@@ -195,12 +192,11 @@ impl From<OrderId> for Uuid {
 pub struct GroupId(pub Uuid);
 
 impl GroupId {
-    /// The id of a new group.
     pub fn new() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// The group of one order: it has the order's id, so an order has one such group, however often it is committed.
+    /// The group of one order has the order's id, so repeated commits of the order have the same group.
     pub fn of_one(order: OrderId) -> Self {
         Self(order.0)
     }
@@ -265,9 +261,7 @@ mod tests {
     #[test]
     fn units_are_at_least_one_and_fit_the_database() {
         assert_eq!(Units::parse(1), Ok(Units::ONE));
-        assert!(Units::parse(0).is_err());
-        assert!(Units::parse(1 << 31).is_err());
-        assert!(Units::parse(u64::MAX).is_err());
+        assert!([0, 1 << 31, u64::MAX].into_iter().all(|n| Units::parse(n).is_err()));
     }
 
     #[test]

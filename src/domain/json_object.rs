@@ -1,5 +1,4 @@
-//! JSON objects. serde also reads a struct from an array of its fields; the API's document says that it is an object, and nothing
-//! else is accepted.
+//! JSON objects alone, as the API's document says. serde would also read a struct from an array of its fields.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,13 +7,9 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A struct that was read from an object.
 struct Object<T>(T);
 
-/// Reads a whole document.
-///
-/// # Errors
-/// It is no object, or has not the fields of `T`.
+/// Reads a document that must be an object.
 pub fn from_slice<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(json).map(|Object(value)| value)
 }
