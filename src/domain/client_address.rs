@@ -3,8 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A client's network address, as limits count it: an IPv4 address, or an IPv6 /64 network, because a client usually owns all
-/// addresses of one. It becomes text only where Redis or PostgreSQL gets it.
+/// The unit that limits count: an IPv4 address, or an IPv6 /64 network, because a client usually owns all addresses of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClientAddress(IpAddr);
 

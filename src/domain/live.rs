@@ -1,4 +1,4 @@
-//! What the console's live page shows of a sale and its surroundings, and how that follows from counters. Pure.
+//! The figures of the console's live page, and how they follow from counters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::order::OrderStatus;
 use super::sale::SaleStatus;
 
-/// Buckets of a histogram as Prometheus counts them: the upper bound in seconds, and how many observations were at most that.
+/// Buckets of a histogram as Prometheus counts them: the upper bound in seconds, and the number of observations up to it.
 pub type Buckets = Vec<(f64, u64)>;
 
 /// The figures of one moment.
@@ -117,14 +117,13 @@ pub struct Drift {
 }
 
 impl LedgerFigures {
-    /// The units of the orders of one status.
     pub fn units(&self, status: OrderStatus) -> i64 {
         self.orders.iter().filter(|of| of.status == status).map(|of| of.units).sum()
     }
 }
 
 impl Drift {
-    /// Compares two readings of about the same moment.
+    /// Compares readings of about the same moment.
     pub fn between(ledger: Option<&LedgerFigures>, redis: Option<&RedisFigures>) -> Self {
         let (Some(ledger), Some(redis)) = (ledger, redis) else { return Self::default() };
         let accepted = ledger.units(OrderStatus::Accepted);
@@ -136,7 +135,7 @@ impl Drift {
     }
 }
 
-/// An instance's own counters at one moment, as far as the live page shows them.
+/// An instance's own counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counters {
     requests: u64,
@@ -149,7 +148,7 @@ pub struct Counters {
 const ACCEPTED: &str = "accepted";
 
 impl Counters {
-    /// Reads what the instance shows to Prometheus. What is not there counts as 0.
+    /// Reads the instance's page for Prometheus. Missing series count as 0.
     pub fn read(metrics: &str) -> Self {
         let mut counters = Self::default();
         for line in metrics.lines().filter(|line| line.starts_with("seckill_")) {
@@ -174,8 +173,7 @@ impl Counters {
         counters
     }
 
-    /// The figures since the moment `before`, which was `elapsed` ago. The latency is that of the time since `long_before`,
-    /// because a second has few purchases.
+    /// The figures since `before`, which was `elapsed` ago. The latency is since `long_before`, because a second has few purchases.
     pub fn since(&self, before: &Self, elapsed: Duration, long_before: &Self) -> InstanceFigures {
         let per_s = |now: u64, then: u64| rate(now.saturating_sub(then), elapsed);
         let of = |counters: &Self, code: &str| counters.answers.get(code).copied().unwrap_or(0);
@@ -196,19 +194,19 @@ fn label<'a>(labels: &'a str, name: &str) -> &'a str {
     found.and_then(|rest| rest.split('"').next()).unwrap_or_default()
 }
 
-/// `count` in `elapsed`, as a rate per second.
+/// Per second.
 pub fn rate(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
     if seconds > 0.0 { rounded(count as f64 / seconds) } else { 0.0 }
 }
 
-/// Two digits after the point are more than a chart shows.
+/// A chart shows no more digits.
 fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// The quantile of what was observed between two readings of a histogram, in seconds. Within a bucket it is interpolated, as Prometheus
-/// does; beyond the last bound it is that bound. `None` if nothing was observed.
+/// A quantile of the observations between two readings of a histogram, in seconds. It is interpolated within a bucket, as in Prometheus;
+/// beyond the last bound it is that bound. `None` without observations.
 fn quantile(before: &Buckets, after: &Buckets, quantile: f64) -> Option<f64> {
     let earlier = |bound: f64| before.iter().find(|(known, _)| *known == bound).map_or(0, |(_, count)| *count);
     let observed: Vec<(f64, u64)> =
@@ -273,12 +271,9 @@ mod tests {
             outbox: OutboxFigures { pending: 0, releasing: 0, sent: 0, parked: 0 },
             drift_alarm: false,
         };
-        let redis = |available| RedisFigures {
-            serving: true,
-            available: Some(available),
-            unconfirmed: 0,
-            winners: 0,
-            winners_per_s: None,
+        let redis = |available| {
+            let available = Some(available);
+            RedisFigures { serving: true, available, unconfirmed: 0, winners: 0, winners_per_s: None }
         };
         let between = |ledger: &LedgerFigures, redis: &RedisFigures| Drift::between(Some(ledger), Some(redis));
         let moving = between(&ledger(10, 3), &redis(7));

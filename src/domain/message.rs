@@ -1,5 +1,4 @@
-//! Outbox rows and the messages that travel through the broker. The version is in a message's type: a consumer
-//! refuses another version.
+//! Outbox rows and the broker's messages. A message's type has its version: a consumer refuses another one.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,16 +9,16 @@ use uuid::Uuid;
 use super::ids::{GroupId, Invalid, uuid_from};
 use super::payment::PaymentId;
 
-/// A message is about groups that have at most so many orders together, or about one group.
+/// A message is about one group, or about several with at most this many orders together.
 pub const ORDERS_A_MESSAGE: usize = 250;
 
-/// What an outbox row asks for.
+/// The work of an outbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum OutboxKind {
     /// The purchases of a group become orders.
     GroupPlaced,
-    /// The unpaid orders of a group are cancelled at their deadline; or one order, under its own id.
+    /// The unpaid orders of a group, or one order under its own id, are cancelled at their deadline.
     GroupExpire,
     PaymentRequested,
     /// Holds of ended orders end in Redis.
@@ -32,25 +31,27 @@ impl OutboxKind {
         self.into()
     }
 
-    /// The id of the message about this group, order or payment: the same however often the message is sent.
+    /// The id of the message about this group, order or payment: the same each time the message is sent.
     pub fn message_id(self, about: impl Into<Uuid>) -> Uuid {
-        let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 message id");
-        hasher.update(self.as_str().as_bytes()).update(&[0]).update(about.into().as_bytes());
-        uuid_from(&hasher)
+        self.id_of("seckill 2026 message id", [about.into()])
     }
 
     /// The id of a message about several groups: the same for the same groups in the same order.
     pub fn message_id_of_many(self, about: &[impl Into<Uuid> + Copy]) -> Uuid {
-        let mut hasher = blake3::Hasher::new_derive_key("seckill 2026 id of a message about many orders");
+        self.id_of("seckill 2026 id of a message about many orders", about.iter().map(|one| (*one).into()))
+    }
+
+    fn id_of(self, context: &str, about: impl IntoIterator<Item = Uuid>) -> Uuid {
+        let mut hasher = blake3::Hasher::new_derive_key(context);
         hasher.update(self.as_str().as_bytes()).update(&[0]);
         for one in about {
-            hasher.update((*one).into().as_bytes());
+            hasher.update(one.as_bytes());
         }
         uuid_from(&hasher)
     }
 }
 
-/// What can be parked: a row of the outbox, by its kind, or an event of the order webhook.
+/// The kinds of parked work: those of the outbox, and events of the order webhook.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, EnumString, IntoStaticStr, VariantArray,
 )]
@@ -75,7 +76,7 @@ impl ParkedKind {
     }
 }
 
-/// The purchases of these groups are to become orders.
+/// The purchases of these groups become orders.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupsPlacedV1 {
@@ -84,8 +85,8 @@ pub struct GroupsPlacedV1 {
     pub groups: Vec<GroupId>,
 }
 
-/// The time to pay of the orders of these groups is up, or nearly. Their deadlines are in their rows. A single order is named by its own id,
-/// as a group of one is.
+/// The time to pay the orders of these groups is nearly over. Their deadlines are in their rows. A single order has its own id, as a group of
+/// one has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupsExpireV1 {
@@ -94,16 +95,15 @@ pub struct GroupsExpireV1 {
     pub groups: Vec<GroupId>,
 }
 
-/// Reads the groups of a message, and refuses more than `ORDERS_A_MESSAGE`.
-fn bounded<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    let groups = Vec::<T>::deserialize(deserializer)?;
+fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GroupId>, D::Error> {
+    let groups = Vec::deserialize(deserializer)?;
     match groups.len() {
         0..=ORDERS_A_MESSAGE => Ok(groups),
         _ => Err(Error::custom("too many groups")),
     }
 }
 
-/// A payment is to be sent to its channel. Everything else is in its row.
+/// A payment to send to its channel. Everything else is in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaymentRequestedV1 {
@@ -111,7 +111,7 @@ pub struct PaymentRequestedV1 {
     pub payment_id: PaymentId,
 }
 
-/// A payload's version: written as its number. Any other number is an error when it is read.
+/// A payload's version, written as its number. To read any other number is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Version<const N: u8>;
 
@@ -151,14 +151,9 @@ mod tests {
     fn the_id_of_a_message_of_many_depends_on_its_kind_and_its_groups() {
         let id = |ids: &[u128]| OutboxKind::GroupPlaced.message_id_of_many(&groups(ids));
         assert_eq!(id(&[1, 2]), id(&[1, 2]));
-        let others = [
-            id(&[2, 1]),
-            id(&[1]),
-            id(&[]),
-            OutboxKind::GroupPlaced.message_id(groups(&[1])[0]),
-            OutboxKind::GroupExpire.message_id_of_many(&groups(&[1, 2])),
-        ];
-        assert_eq!(others.into_iter().chain([id(&[1, 2])]).collect::<HashSet<_>>().len(), 6);
+        let one = OutboxKind::GroupPlaced.message_id(groups(&[1])[0]);
+        let other_kind = OutboxKind::GroupExpire.message_id_of_many(&groups(&[1, 2]));
+        assert_eq!(HashSet::from([id(&[1, 2]), id(&[2, 1]), id(&[1]), id(&[]), one, other_kind]).len(), 6);
     }
 
     #[test]

@@ -20,8 +20,8 @@ impl Origin {
 impl FromStr for Origin {
     type Err = Invalid;
 
-    /// Takes exactly what a browser would send: another spelling would match no request. Origins stand in content policies, so
-    /// none has a sign that means something there.
+    /// Takes the exact spelling of browsers: no other would match a request. Origins stand in content policies, so they must not have
+    /// signs with a meaning there.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b".:/-_[]".contains(&b));
         let url = Url::parse(text).ok().filter(|url| plain && matches!(url.scheme(), "http" | "https"));
@@ -53,25 +53,10 @@ mod tests {
         {
             assert_eq!(Origin::from_str(good).map(|origin| origin.to_string()), Ok(good.to_owned()));
         }
-        for wrong in [
-            "",
-            "*",
-            "null",
-            "shop.example",
-            "https://",
-            "https://shop.example/",
-            "https://shop.example/path",
-            "https://Shop.example",
-            "https://shop.example:443",
-            "https://user@shop.example",
-            "https://shop.example?x",
-            "ftp://shop.example",
-            "https://shop.example; script-src *",
-            "https://shop.example\n",
-            "https://*.example",
-            "https://shop.example;x",
-            "https://shop'.example",
-        ] {
+        let wrong = " * null shop.example https:// https://shop.example/ https://shop.example/path https://Shop.example \
+                     https://shop.example:443 https://user@shop.example https://shop.example?x ftp://shop.example https://*.example \
+                     https://shop.example;x https://shop'.example";
+        for wrong in wrong.split(' ').chain(["https://shop.example; script-src *", "https://shop.example\n"]) {
             assert!(Origin::from_str(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -1,22 +1,20 @@
-//! The pace of an outflow: how far apart slots are, so that the receiver never sees more than the rate in any second.
+//! The pace of an outflow: the distance of its slots, so that the receiver never sees more than the rate in any second.
 //!
-//! A request of slot `t` arrives between `t` and `t + LATENESS + jitter`: it is never sent early, it is given up when it
-//! would be sent more than `LATENESS` late, and the network is trusted to differ by no more than `jitter` between one
-//! request and another. So two requests that are `n` slots apart arrive at least `n * gap - LATENESS - jitter` apart,
-//! and `gap` is chosen to make that more than a second. docs/delivery.md has it at length.
+//! A request of slot `t` arrives between `t` and `t + LATENESS + jitter`: it is never sent early, it is given up when it would be more than
+//! `LATENESS` late, and the network is trusted to differ by at most `jitter`. So requests that are `n` slots apart arrive at least
+//! `n * gap - LATENESS - jitter` apart, and `gap` makes that more than a second. docs/delivery.md has the details.
 
 use std::time::Duration;
 
-/// How long before its slot a request is claimed, at most: time to commit the claim and to connect.
+/// A request is claimed at most this long before its slot: time to commit the claim and to connect.
 pub const LOOKAHEAD: Duration = Duration::from_millis(100);
-/// How long before its slot a request is claimed at least, even where the slot could be now.
+/// A request is claimed at least this long before its slot.
 pub const LEAD: Duration = Duration::from_millis(40);
 /// How late after its slot a request may still be sent.
 pub const LATENESS: Duration = Duration::from_millis(25);
-/// How late a request usually is: timers have a resolution of a millisecond. A later request moves the slots behind it.
+/// Requests are usually not later than this: timers have a resolution of a millisecond. A later request moves the slots behind it.
 pub const PROMPT: Duration = Duration::from_millis(8);
 
-/// Why a pace cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PaceError {
     #[error("the rate must be 1 to {max} per second")]
@@ -25,7 +23,7 @@ pub enum PaceError {
     Jitter,
 }
 
-/// A rate per second, and the jitter of the network under which the receiver still sees no more.
+/// A rate per second, which the receiver sees up to this jitter of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     rate: u32,
@@ -33,12 +31,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace of an outflow whose slots are claimed one by one: up to 100 per second.
+    /// The pace of slots that are claimed one by one: up to 100 per second.
     pub fn parse(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
         Self::of(rate, jitter_ms, 100)
     }
 
-    /// The pace of an outflow whose slots are claimed several at a time: up to 10000 per second.
+    /// The pace of slots that are claimed several at a time: up to 10000 per second.
     pub fn claimed_in_groups(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
         Self::of(rate, jitter_ms, 10_000)
     }
@@ -64,15 +62,15 @@ impl Pace {
     }
 }
 
-/// What the answer to a request, or its lack, means for the item that was sent.
+/// The meaning of an answer, or of its lack, for the item that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeliveryOutcome {
     Done,
-    /// The request may or may not have taken effect: it is sent again under the same key.
+    /// The request may have taken effect: it is sent again under the same key.
     TryAgain(String),
     /// The receiver will never take the item.
     Refused(String),
-    /// The receiver is not there, or asks for a pause. No attempt of the item is counted.
+    /// The receiver is away, or asks for a pause. No attempt of the item is counted.
     NotNow(Duration),
 }
 
@@ -82,14 +80,14 @@ impl DeliveryOutcome {
         match status {
             200..=299 => Self::Done,
             429 => Self::NotNow(retry_after.unwrap_or(REST).clamp(REST, REST_MAX)),
-            // Too early, or our request was too slow: the same as no answer.
+            // The same as no answer.
             408 | 425 | 500..=599 => Self::TryAgain(format!("{status} {body}")),
             _ => Self::Refused(format!("{status} {body}")),
         }
     }
 }
 
-/// How long a receiver that answers 429 is left alone, at least and at most.
+/// The pause after a 429, at least and at most.
 const REST: Duration = Duration::from_secs(1);
 const REST_MAX: Duration = Duration::from_secs(300);
 

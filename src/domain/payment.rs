@@ -1,4 +1,4 @@
-//! Money: payments, refunds, and what a channel reports about them.
+//! Payments, refunds, and a channel's reports about them.
 
 use std::fmt;
 
@@ -28,8 +28,7 @@ ids! {
     PaymentId,
     /// A refund.
     RefundId,
-    /// The Idempotency-Key under which a channel sees a refund, and the item's id in the outflow. A refund that the channel has
-    /// declined is tried again under another key.
+    /// A refund's Idempotency-Key at its channel, and the item's id in the outflow. A declined refund is tried again under another key.
     RefundKey
 }
 
@@ -79,8 +78,6 @@ pub enum RefundCause {
 pub struct RefundReason(Box<str>);
 
 impl RefundReason {
-    /// # Errors
-    /// A text that is too long or has control characters.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.chars().count() <= 500 && !text.chars().any(char::is_control) {
             Ok(Self(text.into()))
@@ -94,7 +91,7 @@ impl RefundReason {
     }
 }
 
-/// What a message between a channel and this service is about.
+/// The subject of a message between a channel and this service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     Payment { key: PaymentId, order: OrderId },
@@ -115,7 +112,7 @@ impl About {
     }
 }
 
-/// What a channel has decided of a payment or refund.
+/// A channel's decision about a payment or refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Progress {
@@ -124,18 +121,18 @@ pub enum Progress {
     Failed,
 }
 
-/// How a payment or refund stands at its channel: from a callback, or from the answer to a question.
+/// The state of a payment or refund at its channel, from a callback or from the answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelReport {
     pub about: About,
     pub progress: Progress,
     pub amount_cents: i64,
     pub currency: String,
-    /// The channel's own number for it.
+    /// The channel's own number.
     pub reference: String,
 }
 
-/// What came of a channel's report.
+/// The effect of a channel's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportOutcome {
     /// An order is paid, or refunded, or a payment has failed.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Picture {
     pub hash: String,
-    /// What the picture shows, for those who cannot see it.
+    /// A description, for people who cannot see the picture.
     pub alt: String,
     pub small: Size,
     pub large: Size,
@@ -34,12 +34,10 @@ impl Picture {
         files
     }
 
-    /// The address of the small size, on the server of the pages.
     pub fn small_path(&self) -> String {
         PictureFile::new(&self.hash, self.small).path()
     }
 
-    /// The address of the large size, on the server of the pages.
     pub fn large_path(&self) -> String {
         PictureFile::new(&self.hash, self.large).path()
     }
@@ -53,7 +51,7 @@ impl PictureFile {
         Self { hash: hash.to_owned(), width: size.width.cast_signed() }
     }
 
-    /// Reads a file's name; `None` when no picture has this name. A picture has one name only, so `-0480.jpg` is none.
+    /// `None` when no picture has this name. A picture has one name only: `-0480.jpg` is none.
     pub fn parse(name: &str) -> Option<Self> {
         let (hash, width) = name.strip_suffix(".jpg")?.split_once('-')?;
         let is_hash = hash.len() == 32 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,5 +1,4 @@
-//! Policies of flow control: an algorithm with its parameters, the applications that may use it, and what happens to
-//! the excess.
+//! Policies of flow control: an algorithm, the applications that may use it, and the treatment of excess calls.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +18,6 @@ use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, WrongPa
 pub struct Name(Box<str>);
 
 impl Name {
-    /// `field` names the value in the error.
     pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
@@ -41,24 +39,19 @@ impl fmt::Display for Name {
     }
 }
 
-/// What happens to a request beyond the limit.
+/// The treatment of a request beyond the limit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Excess {
-    /// It is refused.
     Reject,
     /// It waits in line for at most `patience`, and is then refused.
     Queue { patience: Duration },
     /// It is refused with a prepared answer.
     Degrade { answer: Value },
-    /// It is granted and counted as refused. This tries out a new limit.
+    /// It is granted and counted as refused, to try out a new limit.
     Shadow,
 }
 
 impl Excess {
-    /// The longest that a request may wait in a queue, and the longest prepared answer.
-    const PATIENCE_MAX_MS: u64 = 60_000;
-    const ANSWER_MAX_CHARS: usize = 4096;
-
     /// Parses `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wrong = |problem| Err(Invalid::new("excess", problem));
@@ -66,12 +59,12 @@ impl Excess {
             None if text == "reject" => Ok(Self::Reject),
             None if text == "shadow" => Ok(Self::Shadow),
             Some(("queue", ms)) => match ms.parse() {
-                Ok(ms @ 1..=Self::PATIENCE_MAX_MS) if text == format!("queue:{ms}") => {
+                Ok(ms @ 1..=60_000) if text == format!("queue:{ms}") => {
                     Ok(Self::Queue { patience: Duration::from_millis(ms) })
                 }
                 _ => wrong("queue:MS takes 1 to 60000 milliseconds"),
             },
-            Some(("degrade", json)) if json.chars().count() <= Self::ANSWER_MAX_CHARS => {
+            Some(("degrade", json)) if json.chars().count() <= 4096 => {
                 match serde_json::from_str(json) {
                     // PostgreSQL's JSON has no such character.
                     Ok(_) if json.contains("\\u0000") => wrong("degrade:JSON may not have the character \\u0000"),
@@ -84,7 +77,6 @@ impl Excess {
         }
     }
 
-    /// The name without the argument.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Reject => "reject",
@@ -105,7 +97,7 @@ impl fmt::Display for Excess {
     }
 }
 
-/// What a policy answers while the limiter's Redis cannot be asked.
+/// A policy's answer while the limiter's Redis cannot be asked.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, strum::EnumString, strum::IntoStaticStr,
 )]
@@ -130,12 +122,12 @@ impl WhenDown {
     }
 }
 
-/// The range in which a threshold moves by itself, and the target that steers it.
+/// The range in which a threshold moves by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Range {
     pub floor: i64,
     pub ceiling: i64,
-    /// Calls that the caller reports as slower than this count as trouble, which lowers the threshold.
+    /// Calls reported as slower than this count as trouble, which lowers the threshold.
     pub target_ms: Option<i64>,
 }
 
@@ -144,7 +136,7 @@ pub struct Range {
 pub struct NewPolicy {
     pub name: Name,
     pub apps: Vec<Name>,
-    /// What the caller's key stands for: user, address… For readers; the limiter does not use it.
+    /// The meaning of the caller's key: user, address… For readers; the limiter does not use it.
     pub key: String,
     /// Whether each key has a hash tag of its own; see `SlotKey::new`.
     pub spread: bool,
@@ -156,58 +148,51 @@ pub struct NewPolicy {
 }
 
 impl NewPolicy {
-    pub const APPS_MAX: usize = 100;
-    /// An hour.
-    const TARGET_MAX_MS: i64 = 3_600_000;
-
     /// Checks the terms against each other.
-    ///
-    /// # Errors
-    ///
-    /// The field that is wrong, and the values that it may have.
     pub fn check(self) -> Result<Self, WrongPolicy> {
-        if self.apps.is_empty() || self.apps.len() > Self::APPS_MAX {
-            return Err(Invalid::new("app", "must be given once to a hundred times").into());
+        let invalid = |field, problem| Err(Invalid::new(field, problem).into());
+        let unworkable = |field, problem| Err(WrongPolicy::Unworkable(Invalid::new(field, problem)));
+        if !(1..=100).contains(&self.apps.len()) {
+            return invalid("app", "must be given once to a hundred times");
         }
-        if self.key.chars().count() > 64 || self.key.chars().any(char::is_control) {
-            return Err(Invalid::new("key", "must be at most 64 characters, without control characters").into());
+        if self.key.chars().count() > 64 || self.key.contains(char::is_control) {
+            return invalid("key", "must be at most 64 characters, without control characters");
         }
         if let Some(range) = self.range {
             if range.floor < 1 {
-                return Err(Invalid::new("floor", "must be at least 1").into());
+                return invalid("floor", "must be at least 1");
             }
-            if range.target_ms.is_some_and(|ms| !(1..=Self::TARGET_MAX_MS).contains(&ms)) {
-                return Err(Invalid::new("target_ms", "must be 1 to 3600000").into());
+            if range.target_ms.is_some_and(|ms| !(1..=3_600_000).contains(&ms)) {
+                return invalid("target_ms", "must be 1 to 3600000");
             }
             // Both ends must be legal limits too, so that no later move of the threshold can fail.
             with_threshold(&self.algorithm, range.floor)?;
             with_threshold(&self.algorithm, range.ceiling)?;
-            let Some(threshold) = threshold(&self.algorithm) else {
-                return Err(Invalid::new("floor", "needs a limit to move").into());
-            };
-            if !(range.floor..=range.ceiling).contains(&threshold) {
-                let problem = "and the ceiling must have the limit, or a bucket's rate, between them";
-                return Err(WrongPolicy::Unworkable(Invalid::new("floor", problem)));
+            match threshold(&self.algorithm) {
+                None => return invalid("floor", "needs a limit to move"),
+                Some(threshold) if (range.floor..=range.ceiling).contains(&threshold) => {}
+                Some(_) => {
+                    return unworkable("floor", "and the ceiling must have the limit, or a bucket's rate, between them");
+                }
             }
         }
         if let Some(breaker) = self.breaker {
             breaker.check()?;
         }
-        // The script that sells limits purchases itself, and has fixed windows only.
+        // The script that sells has fixed windows only.
         let limits_purchases = self.apps.iter().any(|app| app.as_str() == HOUSE_APP);
         if limits_purchases && (self.apps.len() > 1 || self.algorithm.kind() != AlgorithmKind::FixedWindow) {
             let problem = "must be fixed-window for the app seckill, which shares its policies with no other";
-            return Err(WrongPolicy::Unworkable(Invalid::new("algorithm", problem)));
+            return unworkable("algorithm", problem);
         }
-        if limits_purchases && !matches!(self.excess, Excess::Reject) {
-            return Err(WrongPolicy::Unworkable(Invalid::new("excess", "must be reject for the app seckill")));
+        if limits_purchases && self.excess != Excess::Reject {
+            return unworkable("excess", "must be reject for the app seckill");
         }
         Ok(self)
     }
 }
 
-/// The parameter of an algorithm that can move: the rate of a bucket, the limit of every other algorithm. `None` where
-/// there is no limit.
+/// The parameter that can move: a bucket's rate, and the limit of other algorithms. `None` where there is no limit.
 pub fn threshold(algorithm: &Algorithm) -> Option<i64> {
     let Parameters { limit, rate, .. } = algorithm.parameters();
     let threshold = match algorithm.kind().parameter_set() {
@@ -217,11 +202,7 @@ pub fn threshold(algorithm: &Algorithm) -> Option<i64> {
     threshold.filter(|threshold| *threshold > 0)
 }
 
-/// The same algorithm with another threshold.
-///
-/// # Errors
-///
-/// The threshold is out of the algorithm's bounds.
+/// The same algorithm with another threshold, unless that is out of bounds.
 pub fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm, WrongParameter> {
     let before = algorithm.parameters();
     let after = match algorithm.kind().parameter_set() {
@@ -231,33 +212,31 @@ pub fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm
     Algorithm::new(algorithm.kind(), &after)
 }
 
-/// Why the terms make no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongPolicy {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Parameter(#[from] WrongParameter),
-    /// Each term is one that may be given, but they make no policy together.
+    /// Each term is valid, but not together with the others.
     #[error(transparent)]
     Unworkable(Invalid),
 }
 
-/// The application that stands for this service itself. Its policies limit purchases.
+/// The application of this service itself. Its policies limit purchases.
 pub const HOUSE_APP: &str = "seckill";
 
 /// A stored policy.
 #[derive(Debug, Clone)]
 pub struct Policy {
     pub id: i64,
-    /// The first application of the policy when it was made. It never changes; slots of one home can be checked in one
-    /// script.
+    /// The policy's first application. It never changes: slots of one home can be checked in one script.
     pub home: Name,
     pub version: i64,
     pub terms: NewPolicy,
     /// The algorithm in force. Its threshold may have moved between floor and ceiling.
     pub algorithm: Algorithm,
-    /// The threshold at which there was trouble last.
+    /// The threshold at the last trouble.
     pub trouble_at: Option<i64>,
     pub created_by: String,
     pub updated_by: String,
@@ -278,7 +257,7 @@ impl NewPolicy {
 }
 
 impl Policy {
-    /// The policy that these terms would make, if nobody had changed them since. Nothing of it is stored.
+    /// The policy that these terms would make.
     pub fn planned(terms: NewPolicy) -> Option<Self> {
         let home = terms.apps.first()?.clone();
         Some(Self {
@@ -297,13 +276,8 @@ impl Policy {
     /// The parameters in force, for people.
     pub fn describe_terms(&self) -> String {
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();
-        let named = [
-            ("limit", limit),
-            ("capacity", capacity),
-            ("rate", rate),
-            ("window_ms", window_ms),
-            ("lease_ms", lease_ms),
-        ];
+        let (limit, capacity, rate) = (("limit", limit), ("capacity", capacity), ("rate", rate));
+        let named = [limit, capacity, rate, ("window_ms", window_ms), ("lease_ms", lease_ms)];
         let mut parts: Vec<_> = named.into_iter().filter_map(|(name, n)| Some(format!("{name} {}", n?))).collect();
         if let Some(range) = &self.terms.range {
             parts.push(format!("adapts {} to {}", range.floor, range.ceiling));
@@ -314,19 +288,14 @@ impl Policy {
         parts.join(", ")
     }
 
-    /// The most permits that a call may ask for, when its threshold is as high as it can be.
+    /// The most permits of a call at the highest threshold.
     pub fn most_permits(&self) -> i64 {
         let highest = self.terms.range.and_then(|range| with_threshold(&self.algorithm, range.ceiling).ok());
-        highest.map_or(self.algorithm.max_permits(), |highest| highest.max_permits().max(self.algorithm.max_permits()))
-    }
-
-    /// Whether the policy grants everything and counts nothing.
-    pub fn is_unlimited(&self) -> bool {
-        self.algorithm.is_unlimited()
+        highest.map_or(0, |highest| highest.max_permits()).max(self.algorithm.max_permits())
     }
 }
 
-/// What an account may do with an application's policies.
+/// An account's rights to an application's policies.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, strum::EnumString, strum::IntoStaticStr,
 )]
@@ -334,9 +303,9 @@ impl Policy {
 #[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_role)]
 #[schema(as = GrantedRole)]
 pub enum Role {
-    /// See them.
+    /// Sees them.
     Viewer,
-    /// See, change and delete them.
+    /// Sees, changes and deletes them.
     Owner,
 }
 

@@ -64,22 +64,15 @@ pub struct PolicyForm {
 }
 
 impl PolicyForm {
-    /// The default of `lease_ms`.
-    const LEASE_MS: i64 = 30_000;
-
-    /// The policy with these terms under a name. `NewPolicy::check` is still to be called.
-    ///
-    /// # Errors
-    ///
-    /// The field that cannot be parsed.
+    /// The policy with these terms under a name, still to be checked.
     pub fn named(self, name: &str) -> Result<NewPolicy, WrongPolicy> {
-        let Self { limit, window_ms, rate, capacity, lease_ms, .. } = self;
-        let given = Parameters { limit, window_ms, rate, capacity, lease_ms };
-        let parameters = match self.algorithm.parameter_set() {
-            ParameterSet::Window => given,
-            ParameterSet::Bucket => Parameters { capacity: capacity.or(rate), ..given },
-            ParameterSet::Leases => Parameters { lease_ms: lease_ms.or(Some(Self::LEASE_MS)), ..given },
-        };
+        let Self { limit, window_ms, rate, mut capacity, mut lease_ms, .. } = self;
+        match self.algorithm.parameter_set() {
+            ParameterSet::Window => {}
+            ParameterSet::Bucket => capacity = capacity.or(rate),
+            ParameterSet::Leases => lease_ms = lease_ms.or(Some(30_000)),
+        }
+        let parameters = Parameters { limit, window_ms, rate, capacity, lease_ms };
         let range = match (self.floor, self.ceiling, self.target_ms) {
             (Some(floor), Some(ceiling), target_ms) => Some(Range { floor, ceiling, target_ms }),
             (None, None, None) => None,
@@ -99,13 +92,13 @@ impl PolicyForm {
     }
 }
 
-/// Whether a text is JSON cannot be said by a schema, so it counts as one of the things that are checked after the schema.
+/// A schema cannot say whether a text is JSON, so a wrong prepared answer counts as `Unworkable`.
 fn excess(text: &str) -> Result<Excess, WrongPolicy> {
     let unworkable = text.starts_with("degrade:");
     Excess::parse(text).map_err(|wrong| if unworkable { WrongPolicy::Unworkable(wrong) } else { wrong.into() })
 }
 
-/// Parses the names of applications, and drops repeated ones. The first one is the home of the policy.
+/// Parses the names of applications, without repeated ones. The first one is the policy's home.
 pub fn names(texts: &[String]) -> Result<Vec<Name>, Invalid> {
     let mut names = texts.iter().map(|text| Name::parse(text, "app")).collect::<Result<Vec<_>, _>>()?;
     let mut seen = std::collections::HashSet::new();

@@ -1,4 +1,4 @@
-//! How long purchases wait before they are worked on. While they wait noticeably, whatever is less urgent gives way.
+//! How long purchases wait before work on them begins. While they wait noticeably, less urgent work gives way.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,35 +12,34 @@ const NOTICEABLE_PART: u32 = 50;
 const LONG_PART: u32 = 2;
 /// A wait that is not measured again counts half after this time.
 const HALF_LIFE: Duration = Duration::from_millis(50);
-/// How long the longest wait is shown: at least once to whoever looks every five seconds.
+/// How long the longest wait is shown.
 const SHOWN_FOR: Duration = Duration::from_secs(5);
-/// How long a wait counts that another process has reported.
+/// How long another process's report counts.
 const REPORT_VALID: Duration = Duration::from_millis(500);
-/// Work that gives way rests for this many times as long as it has worked.
+/// Work that gives way rests 19 times its working time: at most 5 % of the time is work.
 const REST_FACTOR: u32 = 19;
-/// The shortest and the longest rest of a worker between two steps: the longest is what keeps it going.
+/// The bounds of a worker's rest between two steps.
 const WORKER_REST: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(1);
 /// The longest rest between two reads.
 const READ_REST_MAX: Duration = Duration::from_millis(250);
-/// A worker that has had more to do for so long gives way no more until it has done all. Its lag is bounded by that.
+/// A worker with a backlog for this long stops giving way until the backlog is done.
 const LAG_MAX: Duration = Duration::from_secs(5);
 
-/// A rush begins when at least this many purchases a second come to one process, and this many times the rate before.
+/// A rush begins when a process gets at least this many purchases a second, and this many times the rate before.
 const RUSH_PER_SECOND: f64 = 1000.0;
 const RUSH_TIMES: f64 = 4.0;
-/// Time constants of the two averages of arrivals, of now and of before: after this time an arrival counts 1/e. So the beginning of a rush that
-/// goes on evenly lasts for a little over a second.
+/// Time constants of the present and the earlier average rate. So a steady rush counts as beginning for a little over a second.
 const ARRIVALS_NOW: Duration = Duration::from_millis(50);
 const ARRIVALS_BEFORE: Duration = Duration::from_secs(4);
-/// How a notice says that a rush begins.
+/// The text of a notice that a rush begins.
 const RUSH_BEGINS: &str = "rush";
-/// The beginning of a rush lasts for so long after it was last noticed, and for so long in all.
+/// The beginning of a rush lasts this long after it was last noticed, and in all.
 const RUSH_VALID: Duration = Duration::from_millis(100);
 const RUSH_BEGINS_MAX: Duration = Duration::from_millis(1200);
-/// So long after a rush has begun here, no other one does: clumps of purchases, one after the other, do not stop the workers.
+/// No other rush begins here within this time, so that repeated clumps of purchases do not stop the workers.
 const RUSHES_APART: Duration = Duration::from_secs(10);
 
-/// How often purchases come to one process, which shows that a rush begins. Each of its threads watches for itself.
+/// The rate of purchases at one process, which shows that a rush begins. Each thread has its own.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     now_per_second: f64,
@@ -49,7 +48,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Reads how many purchases have come to the process until now, and says whether a rush begins. `since` is the time since the last call.
+    /// Whether a rush begins. `since` is the time since the last call.
     pub fn read(&mut self, pressure: &Pressure, since: Duration) -> bool {
         let purchases = pressure.arrived.load(Ordering::Relaxed);
         let new = purchases - std::mem::replace(&mut self.seen, purchases);
@@ -67,17 +66,15 @@ impl Arrivals {
     }
 }
 
-/// What a process tells the others.
+/// A notice to other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// Purchases wait for so long.
+    /// How long purchases wait.
     Wait(Duration),
-    /// A rush begins.
     RushBegins,
 }
 
 impl Report {
-    /// The text of a notice.
     pub fn text(self) -> String {
         match self {
             Self::Wait(wait) => micros(wait).to_string(),
@@ -85,7 +82,7 @@ impl Report {
         }
     }
 
-    /// `None` for a text that means nothing.
+    /// `None` for a text of another form.
     pub fn parse(text: &str) -> Option<Self> {
         if text == RUSH_BEGINS {
             return Some(Self::RushBegins);
@@ -106,22 +103,22 @@ pub struct Pressure {
     measured: Notify,
     longest: Reading,
     elsewhere: Reading,
-    /// The purchases that have come to this process.
+    /// The purchases of this process.
     arrived: AtomicU64,
     rush_here: Rush,
-    /// When the beginning of a rush in another process ends, in microseconds after the start.
+    /// The end of the beginning of another process's rush, in microseconds after the start.
     rush_elsewhere_until_us: AtomicU64,
 }
 
-/// The last rush of this process: when it began, and when its beginning ends, in microseconds after the start.
+/// The last rush of this process: its start, and the end of its beginning, in microseconds after the start.
 #[derive(Debug, Default)]
 struct Rush {
     began_us: AtomicU64,
     until_us: AtomicU64,
 }
 
-/// The last wait that counts, in microseconds, and when it was measured, in microseconds after the start. The two are not
-/// written together: a mixed pair is a wait that was true a moment ago.
+/// The last wait that counts, and when it was measured, in microseconds after the start. The two are not written together: a mixed pair is
+/// a wait of a moment ago.
 #[derive(Debug, Default)]
 struct Reading {
     wait_us: AtomicU64,
@@ -142,7 +139,7 @@ impl Reading {
 }
 
 impl Pressure {
-    /// `wait_target` is the wait at which purchases are shed.
+    /// Purchases are shed at `wait_target`.
     pub fn new(started: Instant, wait_target: Duration) -> Self {
         Self {
             started,
@@ -158,7 +155,7 @@ impl Pressure {
         }
     }
 
-    /// Records how long purchases wait on one thread of this process. The longest wait counts.
+    /// Records the wait of purchases on one thread of this process. The longest counts.
     pub fn record(&self, wait: Duration, now: Instant) {
         if wait >= self.here(now) {
             self.here.set(wait, self.micros_at(now));
@@ -170,17 +167,15 @@ impl Pressure {
         self.measured.notify_one();
     }
 
-    /// Waits until a wait is recorded, if none has been since the last call.
+    /// Returns when a wait has been recorded since the last call.
     pub async fn measured(&self) {
         self.measured.notified().await;
     }
 
-    /// Records that purchases have come to this process.
     pub fn record_arrivals(&self, purchases: u32) {
         self.arrived.fetch_add(purchases.into(), Ordering::Relaxed);
     }
 
-    /// Records that a rush begins in this process.
     pub fn record_rush(&self, now: Instant) {
         let Rush { began_us, until_us } = &self.rush_here;
         let (now_us, began) = (self.micros_at(now), began_us.load(Ordering::Relaxed));
@@ -193,7 +188,6 @@ impl Pressure {
         until_us.fetch_max(self.micros_at(now + RUSH_VALID), Ordering::Relaxed);
     }
 
-    /// Records what another process has reported.
     pub fn record_elsewhere(&self, report: Report, now: Instant) {
         match report {
             Report::Wait(wait) => self.elsewhere.set(wait, self.micros_at(now)),
@@ -210,13 +204,13 @@ impl Pressure {
         wait.mul_f64(0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64()))
     }
 
-    /// The longest that purchases have lately waited in this process: the wait itself is over before it is read.
+    /// The longest wait of the last seconds in this process.
     pub fn longest_here(&self, now: Instant) -> Duration {
         let (longest, age) = self.longest.get(self.micros_at(now));
         if age > SHOWN_FOR { self.here(now) } else { longest }
     }
 
-    /// What to report to other processes. Their own reports are left out.
+    /// The report to other processes, without their own reports.
     pub fn report(&self, now: Instant) -> Option<Report> {
         if self.begins_rush(now, &self.rush_here.until_us) {
             return Some(Report::RushBegins);
@@ -229,7 +223,7 @@ impl Pressure {
         self.micros_at(now) < until_us.load(Ordering::Relaxed)
     }
 
-    /// Whether purchases of this process wait so long that what is not urgent is to be refused.
+    /// Whether purchases of this process wait so long that the least urgent requests are refused.
     pub fn is_long_here(&self, now: Instant) -> bool {
         self.here(now) >= self.long
     }
@@ -240,7 +234,7 @@ impl Pressure {
         self.here(now) >= self.noticeable || age <= REPORT_VALID && elsewhere >= self.noticeable
     }
 
-    /// How long a worker rests after a step that took so long, if it has had more to do for as long as `behind`.
+    /// A worker's rest after a step that took `took`; it has had a backlog for `behind`.
     pub fn worker_rest(&self, took: Duration, behind: Duration, now: Instant) -> Duration {
         let rushes = [&self.rush_here.until_us, &self.rush_elsewhere_until_us];
         if behind < LAG_MAX && rushes.into_iter().any(|until_us| self.begins_rush(now, until_us)) {
@@ -252,7 +246,7 @@ impl Pressure {
         }
     }
 
-    /// How long a reader rests after a read that took so long.
+    /// A reader's rest after a read that took `took`.
     pub fn read_rest(&self, took: Duration, now: Instant) -> Duration {
         if self.is_noticeable(now) { (took * REST_FACTOR).min(READ_REST_MAX) } else { Duration::ZERO }
     }
@@ -313,7 +307,7 @@ mod tests {
         assert!(!pressure.is_noticeable(start + ms(700)));
     }
 
-    /// For how many of these ticks of 20 ms, with so many purchases each, a rush begins.
+    /// The number of ticks of 20 ms, with this many purchases each, in which a rush begins.
     fn begins_for(arrivals: &mut Arrivals, purchases: u32, ticks: u32) -> u32 {
         (0..ticks).map(|_| u32::from(arrivals.count(purchases.into(), ms(20)))).sum()
     }
@@ -365,7 +359,7 @@ mod tests {
         assert_eq!(pressure.worker_rest(ms(1), ms(5_000), start), ms(0), "it is far behind");
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(100)), ms(0));
         pressure.record_elsewhere(Report::RushBegins, start + ms(200));
-        assert_eq!(pressure.report(start + ms(200)), None, "a notice of another process is not passed on");
+        assert_eq!(pressure.report(start + ms(200)), None, "another process's notice is not passed on");
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(600)), ms(1_000));
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(700)), ms(0));
     }

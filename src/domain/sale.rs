@@ -10,7 +10,7 @@ use super::picture::Picture;
 use super::shards::{SaleShards, ShardCount};
 use super::stock::Stock;
 
-/// What a manager has set a sale to. Whether it is open also depends on its window: see [`SalePhase`].
+/// The status that a manager has set. Whether the sale is open also depends on its window: see [`SalePhase`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -27,7 +27,7 @@ impl SaleStatus {
 }
 
 /// How a sale stands at a moment, by its status and its window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, EnumString)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, EnumString, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum SalePhase {
@@ -38,7 +38,6 @@ pub enum SalePhase {
 }
 
 impl SalePhase {
-    /// The phase of a sale with this status and this window.
     pub fn at(now_ms: i64, status: SaleStatus, starts_at_ms: i64, ends_at_ms: i64) -> Self {
         match status {
             SaleStatus::Closed => Self::Ended,
@@ -50,21 +49,15 @@ impl SalePhase {
     }
 
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Scheduled => "scheduled",
-            Self::Open => "open",
-            Self::Paused => "paused",
-            Self::Ended => "ended",
-        }
+        self.into()
     }
 }
 
-/// A sale as instances keep it in memory: its terms and what its page shows, not its stock.
+/// A sale's terms and texts, without its stock, as instances keep it in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sale {
     pub id: SaleId,
     pub product_id: i64,
-    /// The product's name, description and picture.
     pub product: String,
     pub description: String,
     pub picture: Option<Picture>,
@@ -85,7 +78,7 @@ pub struct Sale {
     pub waves: Vec<PlannedWave>,
 }
 
-/// A wave as buyers are told of it.
+/// A wave as buyers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlannedWave {
     /// Seconds after the sale's start.
@@ -94,7 +87,6 @@ pub struct PlannedWave {
 }
 
 impl Sale {
-    /// What decides which keys of Redis are the sale's.
     pub fn sharding(&self) -> SaleShards {
         SaleShards { sale: self.id, count: self.shards, asks_pass: self.captcha != CaptchaKind::None }
     }
@@ -123,19 +115,19 @@ pub struct Product {
     pub picture: Option<Picture>,
 }
 
-/// A change of a product; what is `None` stays as it is. A product that does not exist is created.
+/// A change of a product, or a new one. A field of `None` stays as it is.
 #[derive(Debug, Clone)]
 pub struct ProductChange {
     pub name: String,
     pub description: Option<String>,
     /// The hash of a picture.
     pub picture: Option<String>,
-    /// What the picture shows, for those who cannot see it.
+    /// A description of the picture, for people who cannot see it.
     pub alt: Option<String>,
 }
 
 impl ProductChange {
-    /// Checks the texts. The schema's constraints enforce the same lengths.
+    /// The schema's constraints enforce the same lengths.
     pub fn check(self) -> Result<Self, Invalid> {
         check_product_name(&self.name, "name")?;
         // A description may have several lines.
@@ -157,14 +149,14 @@ fn check_product_name(name: &str, field: &'static str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A document that many callers read, and that instances and Redis keep copies of.
+/// A document that many callers read. Instances and Redis keep copies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Document {
     Sale(Sale),
     Product(Product),
 }
 
-/// The terms of a sale that is to be created.
+/// The terms of a new sale.
 #[derive(Debug, Clone)]
 pub struct NewSale {
     pub product: String,
@@ -179,7 +171,6 @@ pub struct NewSale {
     pub min_level: i64,
     pub captcha: CaptchaKind,
     pub shards: ShardCount,
-    /// Parts of the stock that go on sale after the start.
     pub waves: Vec<Wave>,
 }
 
@@ -191,7 +182,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// Reads a wave from the command line: seconds, a colon, units.
+    /// Reads seconds, a colon, units.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let invalid = || Invalid::new("wave", "must be seconds after the start, a colon, and 1 to 2147483647 units");
         let (seconds, units) = text.split_once(':').ok_or_else(invalid)?;
@@ -211,7 +202,7 @@ impl NewSale {
         self.waves.iter().map(|wave| u64::from(wave.units)).sum()
     }
 
-    /// Checks the terms. The schema's constraints enforce the same bounds.
+    /// The schema's constraints enforce the same bounds.
     pub fn check(self) -> Result<Self, Invalid> {
         check_product_name(&self.product, "product")?;
         if !(0..=100_000_000_000).contains(&self.price_cents) {

@@ -1,12 +1,12 @@
-//! The shards of a sale: which is a buyer's home, in which order the others are asked to lend, how units are dealt out, and where the keys of
-//! each lie in a cluster (protocol, rule 15; docs/scale.md). Every version and every instance must decide alike, for ever.
+//! The shards of a sale: a buyer's home, the order of lenders, the division of units, and the places of keys in a cluster (protocol, rule 15;
+//! docs/shards.md). All versions and instances must decide alike, for ever.
 
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Invalid, SaleId, Shard, Units};
 use super::stock::Stock;
 
-/// Into how many shards the stock of a sale is divided: 1 to 64. It never changes.
+/// The number of shards of a sale: 1 to 64. It never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ShardCount(u8);
@@ -34,8 +34,8 @@ impl ShardCount {
         (0..i16::from(self.0)).map(Shard)
     }
 
-    /// The part of a stock or of a wave that belongs to a shard. Units are dealt out in lots of what one buyer may have, so that as many
-    /// buyers as possible find enough at one shard. A rest smaller than a lot goes to the shard that is next in turn.
+    /// A shard's part of a stock or wave. Units are dealt out in lots of one buyer's limit, so that most buyers find enough units at one
+    /// shard. A rest smaller than a lot goes to the next shard.
     pub fn part(self, units: u64, lot: Units, shard: Shard) -> u64 {
         let (lot, shards, place) = (u64::from(lot.get()), u64::from(self.0), u64::from(shard.0.unsigned_abs()));
         let (lots, rest) = (units / lot, units % lot);
@@ -43,7 +43,7 @@ impl ShardCount {
         (lots / shards + more) * lot + if place == lots % shards { rest } else { 0 }
     }
 
-    /// Likewise; each shard of an unlimited stock is unlimited.
+    /// Each shard of an unlimited stock is unlimited.
     pub fn part_of(self, stock: Stock, lot: Units, shard: Shard) -> Stock {
         match stock {
             Stock::Unlimited => Stock::Unlimited,
@@ -81,7 +81,7 @@ impl SaleShards {
         Shard(i16::try_from(scaled >> 64).unwrap_or(0))
     }
 
-    /// The shard that this buyer asks next to lend, without those to be skipped. Buyers of one home ask in different orders.
+    /// The shard that this buyer asks next to lend. Buyers of one home ask in different orders.
     pub fn lender(&self, user: &str, skip: impl Fn(Shard) -> bool) -> Option<Shard> {
         let hash = self.hash(user);
         let home = self.home_of(hash);
@@ -97,8 +97,8 @@ impl SaleShards {
         u64::from_be_bytes(bytes)
     }
 
-    /// The hash tag of a shard's keys. With one shard it is the sale's number; with more, number, shard, and the smallest number that
-    /// brings the tag into the shard's part of the cluster's ring, so that shards lie evenly on its masters.
+    /// The hash tag of a shard's keys. With one shard it is the sale's number. With more, it is number, shard, and the smallest number that
+    /// moves the tag into the shard's part of the cluster's ring, so that shards lie evenly on its masters.
     pub fn tag(&self, shard: Shard) -> String {
         let sale = self.sale;
         if self.count.is_one() {
@@ -118,7 +118,7 @@ impl SaleShards {
 }
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The slots of a Redis Cluster, a power of two; and the bits of a shard's number, which are reversed to find its part of them.
+/// The slots of a Redis Cluster, and the bits of a shard's number, which are reversed to find its part of the slots.
 const SLOTS: u16 = 16_384;
 const PART_BITS: u16 = 6;
 
@@ -129,13 +129,12 @@ const fn mixed(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The slot of a key in a Redis Cluster: that of its hash tag, or of all of it, if it has none.
+/// The slot of a key in a Redis Cluster: that of its hash tag, or of the whole key.
 pub fn slot_of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     slot(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
 }
 
-/// The slot of a hash tag.
 fn slot(tag: &str) -> u16 {
     crc(0, tag.bytes()) % SLOTS
 }
@@ -148,7 +147,7 @@ fn crc(of_beginning: u16, rest: impl Iterator<Item = u8>) -> u16 {
     rest.fold(of_beginning, byte)
 }
 
-/// The decimal digits of a number, without a text of it: tags are searched among hundreds.
+/// The decimal digits of a number, without an allocation: a search tries hundreds of tags.
 fn digits(number: u32) -> impl Iterator<Item = u8> {
     let count = number.checked_ilog10().unwrap_or(0);
     (0..=count).rev().map(move |place| b'0' + (number / 10_u32.pow(place) % 10) as u8)
@@ -171,20 +170,15 @@ mod tests {
     fn homes_and_lenders_never_change() {
         let homes = |count| ["ann", "ben", "eve", "u1", "u2", "u3"].map(|user| shards(42, count).home(user).0);
         assert_eq!(homes(1), [0; 6]);
-        assert_eq!(homes(8), HOMES_OF_8);
-        let mut asked = BTreeSet::new();
-        let order: Vec<i16> = std::iter::from_fn(|| {
-            let next = shards(42, 8).lender("ann", |shard| asked.contains(&shard))?;
-            asked.insert(next);
-            Some(next.0)
-        })
-        .collect();
-        assert_eq!(order, LENDERS_OF_ANN);
+        // Computed by another program, as are the lenders.
+        assert_eq!(homes(8), [0, 3, 7, 4, 0, 6]);
+        let mut order = Vec::new();
+        while let Some(next) = shards(42, 8).lender("ann", |shard| order.contains(&shard.0)) {
+            order.push(next.0);
+        }
+        assert_eq!(order, [5, 2, 4, 6, 7, 3, 1]);
         assert_eq!([0, 1, 2, 3].map(|k| shards(42, 4).tag(Shard(k))), ["42.0.24", "42.1.209", "42.2.69", "42.3.111"]);
     }
-    /// Computed by another program.
-    const HOMES_OF_8: [i16; 6] = [0, 3, 7, 4, 0, 6];
-    const LENDERS_OF_ANN: [i16; 7] = [5, 2, 4, 6, 7, 3, 1];
 
     #[test]
     fn one_shard_has_the_tag_of_the_sale() {

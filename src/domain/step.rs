@@ -1,11 +1,9 @@
-//! What a bounded step of a background worker returns.
+//! The result of a bounded step of a background worker.
 
-/// Whether a bounded step has left work to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// There may be more: the next step is due at once.
     More,
-    /// There is nothing more to do for now.
     Idle,
 }
 

@@ -1,5 +1,4 @@
-//! How a threshold moves between a floor and a ceiling: additive up, multiplicative down (Chiu and Jain, 1989; as in
-//! TCP). Pure: a function of the observed load and the present threshold.
+//! How a threshold moves between a floor and a ceiling: additive up, multiplicative down (Chiu and Jain, 1989; as in TCP).
 
 use serde::Serialize;
 
@@ -8,11 +7,10 @@ use serde::Serialize;
 pub struct LoadSeen {
     pub granted: u64,
     pub refused: u64,
-    /// Calls whose end callers reported.
+    /// Calls with a reported end.
     pub reports: u64,
-    /// Reported calls that failed.
     pub errors: u64,
-    /// Reported calls slower than the target.
+    /// Slower than the target.
     pub slow: u64,
 }
 
@@ -22,26 +20,20 @@ pub struct ThresholdState {
     pub threshold: i64,
     pub floor: i64,
     pub ceiling: i64,
-    /// The threshold at which there was trouble last. Near it, steps up are small.
+    /// The threshold at the last trouble. Near it, steps up are small.
     pub trouble_at: Option<i64>,
 }
 
 impl LoadSeen {
-    /// With fewer reports than this, nothing is known.
-    const REPORTS_MIN: u64 = 10;
-    /// The share of reported calls that may fail or be slow, in percent.
-    const TROUBLE_PERCENT: u64 = 10;
-
-    /// Whether the callers' reports show trouble; `None` with too few reports.
+    /// Whether more than 10 % of the reported calls failed or were slow. `None` with fewer than 10 reports.
     fn trouble(&self) -> Option<bool> {
         let bad = self.errors.saturating_add(self.slow);
-        (self.reports >= Self::REPORTS_MIN).then(|| bad * 100 > self.reports * Self::TROUBLE_PERCENT)
+        (self.reports >= 10).then(|| bad * 100 > self.reports * 10)
     }
 }
 
 impl ThresholdState {
-    /// The next threshold: three tenths lower in trouble; one step higher where callers are refused without trouble;
-    /// otherwise the same.
+    /// The next threshold: 30 % lower in trouble; one step higher where callers are refused without trouble; otherwise the same.
     pub fn next(&self, seen: &LoadSeen) -> i64 {
         let next = match seen.trouble() {
             Some(true) => self.threshold - (self.threshold * 3 / 10).max(1),
@@ -51,7 +43,7 @@ impl ThresholdState {
         next.clamp(self.floor, self.ceiling)
     }
 
-    /// A twentieth of the range; a quarter of that from nine tenths of the last trouble on.
+    /// 5 % of the range; a quarter of that from 90 % of the last trouble on.
     fn step(&self) -> i64 {
         let step = (self.ceiling - self.floor) / 20;
         let near_trouble = self.trouble_at.is_some_and(|trouble| self.threshold >= trouble - trouble / 10);
@@ -72,11 +64,8 @@ mod tests {
 
     #[test]
     fn a_threshold_rises_by_steps_and_falls_by_shares() {
-        assert_eq!(at(100).next(&HEALTHY), 110);
-        assert_eq!(at(100).next(&TROUBLED), 70);
-        assert_eq!(at(205).next(&HEALTHY), 210);
-        assert_eq!(at(11).next(&TROUBLED), 10);
-        assert_eq!(at(10).next(&TROUBLED), 10);
+        assert_eq!([100, 205].map(|threshold| at(threshold).next(&HEALTHY)), [110, 210]);
+        assert_eq!([100, 11, 10].map(|threshold| at(threshold).next(&TROUBLED)), [70, 10, 10]);
     }
 
     #[test]

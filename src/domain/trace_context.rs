@@ -1,4 +1,4 @@
-//! Where a step stands in a trace, as W3C Trace Context (level 1) writes it: the headers `traceparent` and `tracestate`.
+//! A step's place in a trace, in the form of W3C Trace Context (level 1): the headers `traceparent` and `tracestate`.
 
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -6,19 +6,19 @@ use std::num::{NonZeroU64, NonZeroU128};
 pub const TRACEPARENT: &str = "traceparent";
 pub const TRACESTATE: &str = "tracestate";
 
-/// The length of a traceparent of version 00, and of what is read of later versions.
+/// The length of a traceparent of version 00, and of the part that is read of later versions.
 const PARENT_LEN: usize = 55;
-/// How much of a tracestate is carried: as much as the recommendation asks for. A longer one is dropped.
+/// A longer tracestate is dropped. The recommendation asks for these sizes.
 const STATE_MAX: usize = 512;
 const MEMBERS_MAX: usize = 32;
 
-/// A trace, and the step of it that causes what comes next.
+/// A trace, and the step that causes the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
     trace: NonZeroU128,
     span: NonZeroU64,
     sampled: bool,
-    /// What other tracing systems have written; carried as it is.
+    /// The text of other tracing systems, carried as it is.
     state: Option<Box<str>>,
 }
 
@@ -28,14 +28,13 @@ impl TraceContext {
         Self { trace, span, sampled: true, state: None }
     }
 
-    /// Another step of the same trace.
     #[must_use]
     pub fn at(&self, span: NonZeroU64) -> Self {
         Self { span, ..self.clone() }
     }
 
-    /// Reads a traceparent. `None` for a malformed one, which is ignored: tracing never fails a request. Of versions after 00
-    /// the fields that 00 has are read, as the recommendation asks.
+    /// `None` for a malformed traceparent, which is ignored: tracing never fails a request. Of later versions than 00 only the fields of 00 are
+    /// read, as the recommendation asks.
     pub fn parse(traceparent: &str) -> Option<Self> {
         let (known, more) = traceparent.split_at_checked(PARENT_LEN)?;
         let mut fields = known.split('-');
@@ -57,13 +56,13 @@ impl TraceContext {
         })
     }
 
-    /// Adds a tracestate, unless it is malformed or too long: then all of it is dropped.
+    /// Adds a tracestate, unless it is malformed or too long.
     #[must_use]
     pub fn with_state(self, tracestate: &str) -> Self {
         Self { state: read_state(tracestate), ..self }
     }
 
-    /// Whether the trace is recorded. What is not recorded is not carried.
+    /// Whether the trace is recorded. Other traces are not carried.
     pub const fn is_sampled(&self) -> bool {
         self.sampled
     }
@@ -76,18 +75,16 @@ impl TraceContext {
         self.span
     }
 
-    /// The trace's id as other systems show it.
     pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace)
     }
 
-    /// The headers that carry it on.
     pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let state = self.state.as_deref().map(|state| (TRACESTATE, state.to_owned()));
         std::iter::once((TRACEPARENT, self.to_string())).chain(state)
     }
 
-    /// As one text, for a column: the traceparent, and behind a space the tracestate.
+    /// One text for a column: the traceparent, and after a space the tracestate.
     pub fn to_text(&self) -> String {
         match &self.state {
             Some(state) => format!("{self} {state}"),
@@ -95,7 +92,7 @@ impl TraceContext {
         }
     }
 
-    /// Reads such a text. `None` for any other, and for a trace that is not sampled.
+    /// `None` for a malformed text, and for a trace that is not sampled.
     pub fn from_text(text: &str) -> Option<Self> {
         let (parent, state) = text.split_once(' ').unwrap_or((text, ""));
         Self::parse(parent).filter(Self::is_sampled).map(|context| context.with_state(state))
@@ -156,7 +153,7 @@ mod tests {
         TraceContext::parse(GOOD).unwrap().with_state(text).headers().nth(1).map(|(_, value)| value)
     }
 
-    /// The recommendation's own example, and what it allows besides.
+    /// The recommendation's own example, and its other allowed forms.
     #[test]
     fn a_traceparent_is_read_and_written_alike() {
         let context = TraceContext::parse(GOOD).unwrap();
@@ -174,64 +171,33 @@ mod tests {
 
     #[test]
     fn a_malformed_traceparent_is_none() {
-        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-        for wrong in [
-            String::new(),
-            "00".to_owned(),
-            GOOD[..54].to_owned(),
-            format!("{GOOD}-"),
-            format!("{GOOD}-00"),
-            format!("{GOOD}0"),
-            format!("01{}x", &GOOD[2..]),
-            format!("ff{}", &GOOD[2..]),
-            format!("0g{}", &GOOD[2..]),
-            format!("0A{}", &GOOD[2..]),
-            GOOD.to_ascii_uppercase(),
-            GOOD.replace("4bf9", "4BF9"),
-            GOOD.replace("4bf9", "+bf9"),
-            GOOD.replace(trace, &"0".repeat(32)),
-            GOOD.replace("00f067aa0ba902b7", &"0".repeat(16)),
-            GOOD.replace("-01", "-0x"),
-            GOOD.replace("-01", "_01"),
-            GOOD.replace("00-4", "004-"),
-            format!(" {}", &GOOD[..54]),
-            format!("{}é", &GOOD[..54]),
-        ] {
+        let (rest, cut) = (&GOOD[2..], &GOOD[..54]);
+        let longer = [format!("{GOOD}-"), format!("{GOOD}-00"), format!("{GOOD}0"), format!("01{rest}x")];
+        let other_version = ["ff", "0g", "0A"].map(|version| format!("{version}{rest}"));
+        let (trace, span) = (("4bf92f3577b34da6a3ce929d0e0e4736", "0".repeat(32)), ("00f067aa0ba902b7", "0".repeat(16)));
+        let zero = [trace, span].map(|(id, zero)| GOOD.replace(id, &zero));
+        let replaced = [("4bf9", "4BF9"), ("4bf9", "+bf9"), ("-01", "-0x"), ("-01", "_01"), ("00-4", "004-")];
+        let replaced = replaced.map(|(part, wrong)| GOOD.replace(part, wrong));
+        let cut = [String::new(), "00".to_owned(), cut.to_owned(), format!(" {cut}"), format!("{cut}é")];
+        let all = longer.into_iter().chain(other_version).chain(zero).chain(replaced).chain(cut);
+        for wrong in all.chain([GOOD.to_ascii_uppercase()]) {
             assert_eq!(TraceContext::parse(&wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
     fn a_tracestate_is_carried_within_its_bounds_or_dropped() {
-        assert_eq!(
-            state("rojo=00f067aa0ba902b7, \tcongo=t61rcWkgMzE,,"),
-            Some("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE".into())
-        );
+        assert_eq!(state("rojo=00f0, \tcongo=t61rcWkgMzE,,"), Some("rojo=00f0,congo=t61rcWkgMzE".into()));
         assert_eq!(state("1a-_*/@vendor=a b!"), Some("1a-_*/@vendor=a b!".into()));
         let longest = format!("a={},b={}", "x".repeat(256), "y".repeat(251));
         assert_eq!((longest.len(), state(&longest)), (512, Some(longest.clone())));
         let many: Vec<String> = (0..32).map(|n| format!("k{n}=1")).collect();
         assert!(state(&many.join(",")).is_some());
-        for wrong in [
-            "".to_owned(),
-            ",".to_owned(),
-            "a".to_owned(),
-            "a=".to_owned(),
-            "=1".to_owned(),
-            "A=1".to_owned(),
-            "1a=1".to_owned(),
-            "a=1=2".to_owned(),
-            "a=1,a=2".to_owned(),
-            "a@1b=1".to_owned(),
-            "a@b@c=1".to_owned(),
-            "a=\u{7f}".to_owned(),
-            "a=é".to_owned(),
-            format!("{longest}z"),
-            format!("a@{}=1", "v".repeat(15)),
-            format!("a={}", "x".repeat(257)),
-            format!("{},k32=1", many.join(",")),
-        ] {
-            assert_eq!(state(&wrong), None, "{wrong:?}");
+        let (vendor, value) = (format!("a@{}=1", "v".repeat(15)), format!("a={}", "x".repeat(257)));
+        let long = [format!("{longest}z"), vendor, value, format!("{},k32=1", many.join(","))];
+        let malformed = " , a a= =1 A=1 1a=1 a=1=2 a=1,a=2 a@1b=1 a@b@c=1 a=\u{7f} a=é".split(' ');
+        for wrong in malformed.chain(long.iter().map(String::as_str)) {
+            assert_eq!(state(wrong), None, "{wrong:?}");
         }
     }
 

@@ -1,10 +1,8 @@
-//! Warnings about policies that do not fit together: a policy for all callers that grants less than another policy
-//! grants to a single user, address or interface. They are only shown; no policy is rejected for a warning.
+//! Warnings about a policy for all callers that grants less than another policy grants to one user, address or interface.
 
 use super::limiter::{ParameterSet, Parameters};
 use super::policy::{Name, Policy, threshold};
 
-/// Permits in so many milliseconds, or permits in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     Over { permits: i64, ms: i64 },
@@ -22,7 +20,7 @@ impl Pace {
         }
     }
 
-    /// Whether this pace is lower than another; paces of different kinds cannot be compared.
+    /// Paces of different kinds cannot be compared.
     fn is_below(self, other: Self) -> bool {
         match (self, other) {
             // a/b < c/d in whole numbers.
@@ -30,7 +28,7 @@ impl Pace {
                 i128::from(a) * i128::from(d) < i128::from(c) * i128::from(b)
             }
             (Self::InFlight(a), Self::InFlight(b)) => a < b,
-            (Self::Over { .. }, Self::InFlight(_)) | (Self::InFlight(_), Self::Over { .. }) => false,
+            _ => false,
         }
     }
 
@@ -42,8 +40,7 @@ impl Pace {
     }
 }
 
-/// The warnings about a policy, compared with the other policies of its applications. `visible` says which applications
-/// the reader may see.
+/// The warnings about a policy, compared with the other policies of its applications that are visible to the reader.
 pub fn warnings(policy: &Policy, all: &[Policy], visible: impl Fn(&Name) -> bool) -> Vec<String> {
     let Some(whole) = Pace::of(policy).filter(|_| policy.terms.key.is_empty()) else { return Vec::new() };
     let shares_an_app =
@@ -70,30 +67,19 @@ mod tests {
             ParameterSet::Bucket => Parameters { rate: limit, capacity: Some(1), window_ms: span_ms, ..none },
             ParameterSet::Window => Parameters { limit, window_ms: span_ms, ..none },
         };
-        let algorithm = Algorithm::new(kind, &parameters).unwrap();
         let name = |text| Name::parse(text, "name").unwrap();
         let terms = NewPolicy {
             name: name("p"),
             apps: vec![name(app)],
             key: key.into(),
             spread: false,
-            algorithm,
+            algorithm: Algorithm::new(kind, &parameters).unwrap(),
             range: None,
             excess: Excess::Reject,
             when_down: WhenDown::Closed,
             breaker: None,
         };
-        Policy {
-            id: 0,
-            home: name(app),
-            version: 1,
-            terms,
-            algorithm,
-            trouble_at: None,
-            created_by: String::new(),
-            updated_by: String::new(),
-            updated_at_ms: 0,
-        }
+        Policy::planned(terms).unwrap()
     }
 
     #[test]
@@ -110,19 +96,16 @@ mod tests {
         );
         assert!(warnings_of(&window("", 5, 1000), &window("user", 5, 1000)).is_empty());
         // 100 a minute is less than 2 a second, also for a bucket; a policy without a limit has no warning.
-        assert_eq!(
-            warnings_of(&window("", 100, 60_000), &policy("shop", "user", AlgorithmKind::TokenBucket, 2, 1000)).len(),
-            1
-        );
+        let bucket = policy("shop", "user", AlgorithmKind::TokenBucket, 2, 1000);
+        assert_eq!(warnings_of(&window("", 100, 60_000), &bucket).len(), 1);
         assert!(warnings_of(&window("", -1, 1000), &window("user", 5, 1000)).is_empty());
         assert!(warnings_of(&window("", 1, 1000), &window("user", -1, 1000)).is_empty());
         // Permits in flight are compared with permits in flight only, and policies within one application only.
         let in_flight = |key, limit| policy("shop", key, AlgorithmKind::Concurrency, limit, 1000);
         assert_eq!(warnings_of(&in_flight("", 1), &in_flight("user", 2)).len(), 1);
         assert!(warnings_of(&window("", 1, 1000), &in_flight("user", 2)).is_empty());
-        assert!(
-            warnings_of(&window("", 1, 1000), &policy("bank", "user", AlgorithmKind::FixedWindow, 2, 1000)).is_empty()
-        );
+        let of_bank = policy("bank", "user", AlgorithmKind::FixedWindow, 2, 1000);
+        assert!(warnings_of(&window("", 1, 1000), &of_bank).is_empty());
         let unseen = [window("", 1, 1000), window("user", 2, 1000)];
         assert!(warnings(&unseen[0], &unseen, |_| false).is_empty());
     }

@@ -1,31 +1,39 @@
-//! Whole numbers in JSON. To JSON Schema, and so to the API's document, `5.0` is the same whole number as `5`, and there are
-//! programs that write it so; serde alone would refuse it. For `#[serde(deserialize_with)]`.
+//! Whole numbers in JSON, for `#[serde(deserialize_with)]`. In JSON Schema, and so in the API's document, `5.0` is the same whole number as
+//! `5`; serde alone would refuse it.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::Deserializer;
 use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// A whole number that fits `N`.
 pub fn required<'de, D: Deserializer<'de>, N: TryFrom<i128>>(deserializer: D) -> Result<N, D::Error> {
-    deserializer.deserialize_any(WholeNumber(PhantomData))
+    WholeNumber::deserialize(deserializer).map(|WholeNumber(number)| number)
 }
 
 /// A whole number that fits `N`, or null.
 pub fn optional<'de, D: Deserializer<'de>, N: TryFrom<i128>>(deserializer: D) -> Result<Option<N>, D::Error> {
-    deserializer.deserialize_option(OrNull(PhantomData))
+    Option::<WholeNumber<N>>::deserialize(deserializer).map(|found| found.map(|WholeNumber(number)| number))
 }
 
-struct WholeNumber<N>(PhantomData<N>);
+struct WholeNumber<N>(N);
 
-impl<N: TryFrom<i128>> WholeNumber<N> {
+impl<'de, N: TryFrom<i128>> Deserialize<'de> for WholeNumber<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Number(PhantomData)).map(Self)
+    }
+}
+
+struct Number<N>(PhantomData<N>);
+
+impl<N: TryFrom<i128>> Number<N> {
     fn fit<E: Error>(&self, number: i128, given: Unexpected<'_>) -> Result<N, E> {
         N::try_from(number).map_err(|_| E::invalid_value(given, self))
     }
 }
 
-impl<N: TryFrom<i128>> Visitor<'_> for WholeNumber<N> {
+impl<N: TryFrom<i128>> Visitor<'_> for Number<N> {
     type Value = N;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,30 +52,8 @@ impl<N: TryFrom<i128>> Visitor<'_> for WholeNumber<N> {
         if number.fract() != 0.0 {
             return Err(E::invalid_type(Unexpected::Float(number), &self));
         }
-        // Exact: a number without a fraction, or, beyond what an i128 holds, its greatest or least one, which fits nothing.
+        // Exact, or beyond the range of an i128 its greatest or least value, which fits nothing.
         self.fit(number as i128, Unexpected::Float(number))
-    }
-}
-
-struct OrNull<N>(PhantomData<N>);
-
-impl<'de, N: TryFrom<i128>> Visitor<'de> for OrNull<N> {
-    type Value = Option<N>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number within bounds, or null")
-    }
-
-    fn visit_none<E: Error>(self) -> Result<Option<N>, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Option<N>, E> {
-        Ok(None)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<N>, D::Error> {
-        required(deserializer).map(Some)
     }
 }
 
@@ -104,17 +90,10 @@ mod tests {
     #[test]
     fn what_is_no_whole_number_or_does_not_fit_is_refused() {
         assert!(read(r#"{"signed": 1.5}"#).unwrap_err().starts_with("invalid type: floating point `1.5`"));
-        for text in [
-            r#"{"signed": 9223372036854775808}"#,
-            r#"{"signed": 1e300}"#,
-            r#"{"signed": "5"}"#,
-            r#"{"signed": true}"#,
-            r#"{"unsigned": -1}"#,
-            r#"{"unsigned": -1.0}"#,
-            r#"{"unsigned": 18446744073709551616}"#,
-            r#"{"unsigned": null}"#,
-        ] {
-            assert!(read(text).is_err(), "{text}");
+        let signed = ["9223372036854775808", "1e300", "\"5\"", "true"].map(|value| ("signed", value));
+        let unsigned = ["-1", "-1.0", "18446744073709551616", "null"].map(|value| ("unsigned", value));
+        for (field, value) in signed.into_iter().chain(unsigned) {
+            assert!(read(&format!(r#"{{"{field}": {value}}}"#)).is_err(), "{field} {value}");
         }
     }
 }

@@ -121,7 +121,7 @@ impl Permits {
         let answer = loop {
             let lease = request.lease(admitted.admission());
             let Entry { policy, .. } = &request.entry;
-            if policy.is_unlimited() {
+            if policy.algorithm.is_unlimited() {
                 break request.grant(None, lease);
             }
             if let Some(refused) = request.refused_from_memory() {
@@ -176,7 +176,7 @@ impl Permits {
         let is_probe = admitted.iter().any(|one| one.admission() == Admission::Probe);
         let admission = if is_probe { Admission::Probe } else { Admission::Call };
         let lease = requests.iter().find_map(|request| request.lease(admission));
-        let limits: Vec<_> = deciding.into_iter().filter(|request| !request.entry.policy.is_unlimited()).collect();
+        let limits: Vec<_> = deciding.into_iter().filter(|request| !request.entry.policy.algorithm.is_unlimited()).collect();
         let answer = match limits.iter().find_map(|request| request.refused_for_now()) {
             Some(refused) => refused,
             None => self.take_all(&requests[0], &limits, lease).await,
@@ -226,7 +226,7 @@ impl Permits {
 
     /// Policies that are only tried out count the calls that the other policies granted.
     async fn count_shadows(&self, shadows: &[&PolicyRequest<'_>], lease: Option<Lease>) {
-        for request in shadows.iter().filter(|request| !request.entry.policy.is_unlimited()) {
+        for request in shadows.iter().filter(|request| !request.entry.policy.algorithm.is_unlimited()) {
             if request.refused_for_now().is_some() {
                 continue;
             }

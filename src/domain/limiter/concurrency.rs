@@ -1,5 +1,4 @@
-//! At most `limit` permits in flight. A grant is a lease: the holder gives it back, or it runs out. So the place of a
-//! holder that crashed becomes free by itself.
+//! At most `limit` permits in flight. A grant is a lease: the holder gives it back, or it ends, as that of a crashed holder does.
 
 use uuid::Uuid;
 
@@ -11,7 +10,6 @@ pub struct Concurrency {
     pub(super) lease_us: i64,
 }
 
-/// The leases that were granted.
 #[derive(Debug, Clone, Default)]
 pub struct Leases {
     at_us: i64,
@@ -25,17 +23,13 @@ struct Lease {
     ends_us: i64,
 }
 
-/// The leases that have ended, which a call removes at most; further ones still count.
+/// A call removes at most this many ended leases; further ones still count.
 const DEAD_MAX: usize = 50;
-/// The leases that a refused call looks through for the time at which there will be room. Where they do not suffice, the caller
-/// is told to ask again when the last of them has ended.
+/// A refused call looks through this many leases for the time at which there will be room. If they do not suffice, the caller is told to
+/// ask again when the last of them has ended.
 const WALKED_MAX: usize = 50;
 
 impl Concurrency {
-    pub(super) const fn new(limit: i64, lease_ms: i64) -> Self {
-        Self { limit, lease_us: lease_ms * 1000 }
-    }
-
     pub(super) fn take(&self, leases: &mut Leases, now_us: i64, permits: i64, id: Uuid) -> Verdict {
         let at = now_us.max(leases.at_us);
         leases.held.sort_by_key(|lease| lease.ends_us);

@@ -17,10 +17,6 @@ pub struct Counted {
 }
 
 impl FixedWindow {
-    pub(super) const fn new(limit: i64, window_ms: i64) -> Self {
-        Self { limit, window_us: window_ms * 1000 }
-    }
-
     pub(super) fn take(&self, state: &mut Counted, now_us: i64, permits: i64) -> Verdict {
         let at = now_us.max(state.at_us);
         let start = at - at % self.window_us;

@@ -1,4 +1,4 @@
-//! What a limiter's key takes of Redis's memory, and for how long. tests/api/call_costs.rs compares this with what Redis says.
+//! The memory of a limiter's key in Redis, and its lifetime. tests/api/call_costs.rs compares this with Redis.
 
 use super::{Algorithm, AlgorithmKind, SlotKey};
 
@@ -15,7 +15,7 @@ impl Algorithm {
         KEY_BYTES + 2 * name as u64
     }
 
-    /// The bytes that one more grant adds, and how many grants add some at most. 0 where the value does not grow.
+    /// The bytes that one more grant adds, and the most grants that add some.
     pub fn grant_bytes(&self, permits: u32) -> (u64, u64) {
         let limit = self.max_permits().unsigned_abs();
         match self.kind() {

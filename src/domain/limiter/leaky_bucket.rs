@@ -1,8 +1,6 @@
-//! A leaky bucket as a meter: granted permits are water, which drains by `rate` a period. A permit is granted when it
-//! still fits under `capacity`. The verdict's delay is the time until the caller's turn at the constant outflow; a
-//! caller that waits so long causes no burst.
-//!
-//! Water is counted in permits times the period in microseconds, so that one microsecond drains exactly `rate`.
+//! A leaky bucket as a meter: granted permits are water, which drains by `rate` a period, and must fit under `capacity`. The verdict's delay
+//! is the time until the caller's turn at the constant outflow. Water is counted in permits times the period in microseconds, so that one
+//! microsecond drains exactly `rate`.
 
 use super::{Receipt, Verdict, ceil_div, ms};
 
@@ -13,7 +11,6 @@ pub struct LeakyBucket {
     pub(super) period_us: i64,
 }
 
-/// The water in a bucket at one time, and the outflow of that bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Water {
     at_us: i64,
@@ -36,10 +33,6 @@ impl Water {
 }
 
 impl LeakyBucket {
-    pub(super) const fn new(capacity: i64, rate: i64, period_ms: i64) -> Self {
-        Self { capacity, rate, period_us: period_ms * 1000 }
-    }
-
     const fn full(&self) -> i64 {
         self.capacity * self.period_us
     }

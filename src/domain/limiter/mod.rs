@@ -1,10 +1,8 @@
-//! The arithmetic of the limiters. Each limiter is a pure model: it takes a state and a number of permits, and returns
-//! a verdict and the next state. lua/limit_*.lua takes the same steps in Redis, and tests compare the two. The models
-//! also limit by themselves while Redis cannot be asked.
+//! The limiters as pure models: each takes a state and a number of permits, and returns a verdict and the next state. lua/limit_*.lua
+//! takes the same steps in Redis, and tests compare the two. While Redis cannot be asked, the models limit by themselves.
 //!
-//! Time is a parameter, in microseconds. It never runs backwards: a state keeps the greatest time that it has seen.
-//! Every number is an integer below 2^53, because Lua's numbers are exact up to there; the bounds in `parameters`
-//! ensure this.
+//! Time is a parameter, in microseconds. It never runs backwards: a state keeps the greatest time that it has seen. Every number is an
+//! integer below 2^53, because Lua's numbers are exact up to there; the bounds in `parameters` ensure this.
 
 mod concurrency;
 mod fixed_window;
@@ -17,7 +15,7 @@ mod slot;
 mod token_bucket;
 mod verdict;
 
-use parameters::{Given, LISTED_LIMIT, WINDOW_LIMIT};
+use parameters::SECOND_MS;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -91,20 +89,13 @@ impl AlgorithmKind {
         }
     }
 
-    /// Whether a grant is a lease, which the caller gives back. Such a limiter may have room again at any moment; every
-    /// other one has room again when time has passed.
+    /// Whether a grant is a lease, which the caller gives back. Such a limiter may have room again at any moment.
     pub const fn grants_leases(self) -> bool {
-        match self {
-            Self::Concurrency => true,
-            Self::FixedWindow | Self::SlidingLog | Self::SlidingCounter | Self::TokenBucket | Self::LeakyBucket => {
-                false
-            }
-        }
+        matches!(self, Self::Concurrency)
     }
 }
 
-/// Runs a step of one algorithm on its state. The state of another algorithm is replaced by an empty one, as in Redis,
-/// where each algorithm has a key of its own.
+/// Runs a step of an algorithm on its state. Another algorithm's state becomes an empty one, as in Redis, where each has its own key.
 macro_rules! with_state {
     ($state:ident, $variant:ident, $own:ident => $step:expr) => {{
         let mut own = if let State::$variant(own) = std::mem::take($state) { own } else { Default::default() };
@@ -114,6 +105,7 @@ macro_rules! with_state {
         verdict
     }};
 }
+
 /// An algorithm with its parameters, which are within their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
@@ -127,7 +119,7 @@ pub enum Algorithm {
     Unlimited(Unlimited),
 }
 
-/// An algorithm without a limit; it keeps its parameters so that they can be shown.
+/// An algorithm without a limit. Its parameters are kept to be shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unlimited {
     kind: AlgorithmKind,
@@ -135,34 +127,24 @@ pub struct Unlimited {
 }
 
 impl Algorithm {
-    /// # Errors
-    ///
-    /// The parameter that is missing, out of bounds, or unknown to the algorithm.
     pub fn new(kind: AlgorithmKind, parameters: &Parameters) -> Result<Self, WrongParameter> {
-        let given = Given { algorithm: kind.as_str(), parameters };
-        let algorithm = match kind {
-            AlgorithmKind::FixedWindow => {
-                given.window(WINDOW_LIMIT)?.map(|(limit, ms)| Self::FixedWindow(FixedWindow::new(limit, ms)))
-            }
-            AlgorithmKind::SlidingLog => {
-                given.window(LISTED_LIMIT)?.map(|(limit, ms)| Self::SlidingLog(SlidingLog::new(limit, ms)))
-            }
-            AlgorithmKind::SlidingCounter => {
-                given.window(WINDOW_LIMIT)?.map(|(limit, ms)| Self::SlidingCounter(SlidingCounter::new(limit, ms)))
-            }
-            AlgorithmKind::TokenBucket => {
-                let (capacity, rate, period_ms) = given.bucket()?;
-                Some(Self::TokenBucket(TokenBucket::new(capacity, rate, period_ms)))
-            }
-            AlgorithmKind::LeakyBucket => {
-                let (capacity, rate, period_ms) = given.bucket()?;
-                Some(Self::LeakyBucket(LeakyBucket::new(capacity, rate, period_ms)))
-            }
-            AlgorithmKind::Concurrency => {
-                given.leases()?.map(|(limit, lease_ms)| Self::Concurrency(Concurrency::new(limit, lease_ms)))
-            }
-        };
-        Ok(algorithm.unwrap_or(Self::Unlimited(Unlimited { kind, parameters: *parameters })))
+        let mut given = *parameters;
+        if kind.parameter_set() == ParameterSet::Bucket {
+            given.window_ms = given.window_ms.or(Some(SECOND_MS));
+        }
+        let [limit, window_ms, rate, capacity, lease_ms] = kind.check(&given)?;
+        if limit == -1 {
+            return Ok(Self::Unlimited(Unlimited { kind, parameters: given }));
+        }
+        let (window_us, period_us, lease_us) = (window_ms * 1000, window_ms * 1000, lease_ms * 1000);
+        Ok(match kind {
+            AlgorithmKind::FixedWindow => Self::FixedWindow(FixedWindow { limit, window_us }),
+            AlgorithmKind::SlidingLog => Self::SlidingLog(SlidingLog { limit, window_us }),
+            AlgorithmKind::SlidingCounter => Self::SlidingCounter(SlidingCounter { limit, window_us }),
+            AlgorithmKind::TokenBucket => Self::TokenBucket(TokenBucket { capacity, rate, period_us }),
+            AlgorithmKind::LeakyBucket => Self::LeakyBucket(LeakyBucket { capacity, rate, period_us }),
+            AlgorithmKind::Concurrency => Self::Concurrency(Concurrency { limit, lease_us }),
+        })
     }
 
     pub const fn kind(&self) -> AlgorithmKind {
@@ -219,14 +201,13 @@ impl Algorithm {
         }
     }
 
-    /// The most permits that one call may ask for: more can never be granted, so that asking for more is an error.
+    /// The most permits of a call: asking for more is an error, because it could never be granted.
     pub const fn max_permits(&self) -> i64 {
         self.arguments()[0]
     }
 
-    /// Takes permits if there is room for them at `now_us`. `lease` names a grant of a concurrency limiter.
-    ///
-    /// Returns `None` when `permits` is not 1 to `max_permits`; the state is then unchanged.
+    /// Takes permits if there is room for them at `now_us`. `lease` names a grant of a concurrency limiter. Returns `None`, and changes
+    /// nothing, when `permits` is not 1 to `max_permits`.
     pub fn take(&self, state: &mut State, now_us: i64, permits: i64, lease: Uuid) -> Option<Verdict> {
         if !(1..=self.max_permits()).contains(&permits) {
             return None;
@@ -242,7 +223,7 @@ impl Algorithm {
         })
     }
 
-    /// Returns what a grant took, as far as the state still has it: the same window, the same entries.
+    /// Returns the permits of a grant, as far as the state still has them: the same window, the same entries.
     pub fn give_back(&self, state: &mut State, now_us: i64, permits: i64, receipt: Receipt, lease: Uuid) {
         match (self, state) {
             (Self::FixedWindow(_), State::FixedWindow(state)) => state.give_back(permits, receipt),
@@ -251,25 +232,15 @@ impl Algorithm {
             (Self::TokenBucket(of), State::TokenBucket(state)) => of.give_back(state, now_us, permits, receipt),
             (Self::LeakyBucket(of), State::LeakyBucket(state)) => of.give_back(state, now_us, permits, receipt),
             (Self::Concurrency(_), State::Concurrency(state)) => drop(state.release(lease)),
-            // Another algorithm's state, or none, has nothing of this grant.
-            (
-                Self::FixedWindow(_)
-                | Self::SlidingLog(_)
-                | Self::SlidingCounter(_)
-                | Self::TokenBucket(_)
-                | Self::LeakyBucket(_)
-                | Self::Concurrency(_)
-                | Self::Unlimited(_),
-                _,
-            ) => {}
+            // Another algorithm's state has nothing of this grant.
+            (_, _) => {}
         }
     }
 }
 
-/// What a limiter remembers of one key.
+/// A limiter's memory of one key.
 #[derive(Debug, Clone, Default)]
 pub enum State {
-    /// Nothing was taken yet.
     #[default]
     Untouched,
     FixedWindow(Counted),
@@ -283,19 +254,11 @@ pub enum State {
 impl State {
     /// Gives a lease back. Returns `false` when there is none of this id.
     pub fn release(&mut self, lease: Uuid) -> bool {
-        match self {
-            Self::Concurrency(leases) => leases.release(lease),
-            Self::Untouched
-            | Self::FixedWindow(_)
-            | Self::SlidingLog(_)
-            | Self::SlidingCounter(_)
-            | Self::TokenBucket(_)
-            | Self::LeakyBucket(_) => false,
-        }
+        matches!(self, Self::Concurrency(leases) if leases.release(lease))
     }
 }
 
-/// Converts microseconds to milliseconds, rounded up, so that a caller who comes back then does not come too early.
+/// Microseconds in milliseconds, rounded up, so that a caller does not come back too early.
 const fn ms(us: i64) -> i64 {
     ceil_div(us, 1000)
 }

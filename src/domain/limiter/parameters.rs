@@ -8,36 +8,35 @@ use strum::VariantNames;
 use super::{AlgorithmKind, ParameterSet};
 
 /// Permits in a window. A billion is as good as no limit, and Lua counts ten digits exactly.
-pub(super) const WINDOW_LIMIT: RangeInclusive<i64> = 1..=1_000_000_000;
-/// Permits that a limiter keeps one by one. An entry takes about 140 bytes, so that a full key takes 1.4 MB.
-pub(super) const LISTED_LIMIT: RangeInclusive<i64> = 1..=10_000;
+const WINDOW_LIMIT: RangeInclusive<i64> = 1..=1_000_000_000;
+/// Permits that a limiter keeps one by one. An entry takes about 140 bytes, so a full key takes 1.4 MB.
+const LISTED_LIMIT: RangeInclusive<i64> = 1..=10_000;
 /// A window. Below 100 ms a limiter would measure the network's jitter; 31 days hold every calendar month.
 const WINDOW_MS: RangeInclusive<i64> = 100..=2_678_400_000;
-/// Capacity and rate. A level is counted in tokens times the period in microseconds, and 10^6 times 3.6 * 10^9 is below
-/// 2^53.
+/// Capacity and rate. A level is counted in tokens times the period in microseconds, and 10^6 times 3.6 * 10^9 is below 2^53.
 const BUCKET: RangeInclusive<i64> = 1..=1_000_000;
 const PERIOD_MS: RangeInclusive<i64> = 100..=3_600_000;
 /// The period of a rate that was given without one.
-const SECOND_MS: i64 = 1000;
-/// A lease. The permits of a crashed holder are free again after a day at the latest.
+pub(super) const SECOND_MS: i64 = 1000;
+/// A lease: a crashed holder's permits are free again after a day at the latest.
 const LEASE_MS: RangeInclusive<i64> = 100..=86_400_000;
 
-/// The parameters of an algorithm as they were given; they are not checked yet.
+/// The parameters of an algorithm, unchecked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
     pub limit: Option<i64>,
-    /// The window; for a bucket, the time that `rate` refers to (a second where it is missing).
+    /// The window; for a bucket, the period of `rate` (by default a second).
     pub window_ms: Option<i64>,
     pub rate: Option<i64>,
     pub capacity: Option<i64>,
     pub lease_ms: Option<i64>,
 }
 
-/// What an algorithm takes as one of its parameters.
+/// Whether an algorithm has a parameter, and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterBounds {
     Unused,
-    /// The least and the greatest value; it has a default.
+    /// The API has a default.
     Optional(i64, i64),
     Required(i64, i64),
     /// 1 to this many permits, or -1 for no limit. Required.
@@ -45,19 +44,44 @@ pub enum ParameterBounds {
 }
 
 impl AlgorithmKind {
-    /// Each parameter by its name, as the API takes it: `Algorithm::new` refuses everything else.
+    /// Each parameter of the API: `Algorithm::new` refuses everything else.
     pub fn bounds(self) -> [(&'static str, ParameterBounds); 5] {
         use ParameterBounds::{Limit, Optional, Required, Unused};
-        let ends = |bounds: RangeInclusive<i64>| bounds.into_inner();
-        let (optional, required) = (|(least, most)| Optional(least, most), |(least, most)| Required(least, most));
+        let optional = |bounds: RangeInclusive<i64>| Optional(*bounds.start(), *bounds.end());
+        let required = |bounds: RangeInclusive<i64>| Required(*bounds.start(), *bounds.end());
         let [limit, window_ms, rate, capacity, lease_ms] = match self.parameter_set() {
-            ParameterSet::Window => [Limit(self.threshold_max()), required(ends(WINDOW_MS)), Unused, Unused, Unused],
-            ParameterSet::Bucket => {
-                [Unused, optional(ends(PERIOD_MS)), required(ends(BUCKET)), optional(ends(BUCKET)), Unused]
-            }
-            ParameterSet::Leases => [Limit(self.threshold_max()), Unused, Unused, Unused, optional(ends(LEASE_MS))],
+            ParameterSet::Window => [Limit(self.threshold_max()), required(WINDOW_MS), Unused, Unused, Unused],
+            ParameterSet::Bucket => [Unused, optional(PERIOD_MS), required(BUCKET), optional(BUCKET), Unused],
+            ParameterSet::Leases => [Limit(self.threshold_max()), Unused, Unused, Unused, optional(LEASE_MS)],
         };
         [("limit", limit), ("window_ms", window_ms), ("rate", rate), ("capacity", capacity), ("lease_ms", lease_ms)]
+    }
+
+    /// The values of all parameters in the order of `bounds`, 0 for unused ones. Every parameter of the algorithm must be given.
+    pub(super) fn check(self, given: &Parameters) -> Result<[i64; 5], WrongParameter> {
+        let Parameters { limit, window_ms, rate, capacity, lease_ms } = *given;
+        let (algorithm, given) = (self.as_str(), [limit, window_ms, rate, capacity, lease_ms]);
+        let parameters = || self.bounds().into_iter().zip(given).enumerate();
+        let is_unused = |bounds: ParameterBounds| bounds == ParameterBounds::Unused;
+        if let Some((_, ((parameter, _), _))) = parameters().find(|(_, ((_, of), value))| is_unused(*of) && value.is_some()) {
+            return Err(WrongParameter::Unused { algorithm, parameter });
+        }
+        let mut values = [0; 5];
+        for (place, ((parameter, bounds), value)) in parameters().rev().filter(|(_, ((_, of), _))| !is_unused(*of)) {
+            let value = value.ok_or(WrongParameter::Missing { algorithm, parameter })?;
+            match bounds {
+                ParameterBounds::Limit(most) if value != -1 && !(1..=most).contains(&value) => {
+                    return Err(WrongParameter::LimitOutOfBounds { most });
+                }
+                ParameterBounds::Optional(least, most) | ParameterBounds::Required(least, most)
+                    if !(least..=most).contains(&value) =>
+                {
+                    return Err(WrongParameter::OutOfBounds { parameter, least, most });
+                }
+                _ => values[place] = value,
+            }
+        }
+        Ok(values)
     }
 
     /// The greatest limit, or rate of a bucket.
@@ -85,75 +109,6 @@ pub enum WrongParameter {
     LimitOutOfBounds { most: i64 },
 }
 
-/// The parameters given for an algorithm, to be checked.
-pub(super) struct Given<'a> {
-    pub(super) algorithm: &'static str,
-    pub(super) parameters: &'a Parameters,
-}
-
-impl Given<'_> {
-    /// The limit, or `None` for no limit, and the window in milliseconds.
-    pub(super) fn window(&self, limits: RangeInclusive<i64>) -> Result<Option<(i64, i64)>, WrongParameter> {
-        self.only(&["limit", "window_ms"])?;
-        let window_ms = self.within("window_ms", self.parameters.window_ms, WINDOW_MS)?;
-        Ok(self.limit(limits)?.map(|limit| (limit, window_ms)))
-    }
-
-    /// The capacity, the rate, and the period in milliseconds.
-    pub(super) fn bucket(&self) -> Result<(i64, i64, i64), WrongParameter> {
-        self.only(&["capacity", "rate", "window_ms"])?;
-        let capacity = self.within("capacity", self.parameters.capacity, BUCKET)?;
-        let rate = self.within("rate", self.parameters.rate, BUCKET)?;
-        let period_ms = self.parameters.window_ms.or(Some(SECOND_MS));
-        Ok((capacity, rate, self.within("window_ms", period_ms, PERIOD_MS)?))
-    }
-
-    /// The limit, or `None` for no limit, and the lease in milliseconds.
-    pub(super) fn leases(&self) -> Result<Option<(i64, i64)>, WrongParameter> {
-        self.only(&["limit", "lease_ms"])?;
-        let lease_ms = self.within("lease_ms", self.parameters.lease_ms, LEASE_MS)?;
-        Ok(self.limit(LISTED_LIMIT)?.map(|limit| (limit, lease_ms)))
-    }
-
-    fn only(&self, used: &[&str]) -> Result<(), WrongParameter> {
-        let Parameters { limit, window_ms, rate, capacity, lease_ms } = *self.parameters;
-        for (parameter, value) in
-            [("limit", limit), ("window_ms", window_ms), ("rate", rate), ("capacity", capacity), ("lease_ms", lease_ms)]
-        {
-            if value.is_some() && !used.contains(&parameter) {
-                return Err(WrongParameter::Unused { algorithm: self.algorithm, parameter });
-            }
-        }
-        Ok(())
-    }
-
-    fn within(
-        &self,
-        parameter: &'static str,
-        value: Option<i64>,
-        bounds: RangeInclusive<i64>,
-    ) -> Result<i64, WrongParameter> {
-        let value = value.ok_or(WrongParameter::Missing { algorithm: self.algorithm, parameter })?;
-        let (least, most) = bounds.into_inner();
-        if !(least..=most).contains(&value) {
-            return Err(WrongParameter::OutOfBounds { parameter, least, most });
-        }
-        Ok(value)
-    }
-
-    /// `None` for -1, which means no limit. Every other number below 1 is an error.
-    fn limit(&self, bounds: RangeInclusive<i64>) -> Result<Option<i64>, WrongParameter> {
-        if self.parameters.limit == Some(-1) {
-            return Ok(None);
-        }
-        let most = *bounds.end();
-        match self.within("limit", self.parameters.limit, bounds) {
-            Err(WrongParameter::OutOfBounds { .. }) => Err(WrongParameter::LimitOutOfBounds { most }),
-            limit => limit.map(Some),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Algorithm;
@@ -167,33 +122,35 @@ mod tests {
         Parameters { capacity: Some(capacity), rate: Some(rate), window_ms, ..Parameters::default() }
     }
 
+    fn error(kind: AlgorithmKind, parameters: &Parameters) -> String {
+        Algorithm::new(kind, parameters).unwrap_err().to_string()
+    }
+
     #[test]
     fn minus_one_is_unlimited_and_other_numbers_below_one_are_errors() {
         for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
             assert!(matches!(Algorithm::new(kind, &window(-1, 1000)), Ok(Algorithm::Unlimited(_))));
             for wrong in [0, -2, i64::MIN, i64::MAX] {
-                let error = Algorithm::new(kind, &window(wrong, 1000)).unwrap_err().to_string();
+                let error = error(kind, &window(wrong, 1000));
                 assert!(error.starts_with("limit must be 1 to") && error.contains("-1 for no limit"), "{error}");
             }
         }
         for kind in [AlgorithmKind::TokenBucket, AlgorithmKind::LeakyBucket] {
             for wrong in [0, -1, 1_000_001, i64::MAX] {
-                let error = Algorithm::new(kind, &bucket(wrong, 1, None)).unwrap_err().to_string();
-                assert_eq!(error, "capacity must be 1 to 1000000");
-                let error = Algorithm::new(kind, &bucket(1, wrong, None)).unwrap_err().to_string();
-                assert_eq!(error, "rate must be 1 to 1000000");
+                assert_eq!(error(kind, &bucket(wrong, 1, None)), "capacity must be 1 to 1000000");
+                assert_eq!(error(kind, &bucket(1, wrong, None)), "rate must be 1 to 1000000");
             }
         }
     }
 
     #[test]
     fn an_error_names_the_parameter_that_is_missing_or_unused() {
-        let error = Algorithm::new(AlgorithmKind::FixedWindow, &Parameters::default()).unwrap_err().to_string();
-        assert_eq!(error, "window_ms is missing: fixed-window needs it");
-        let error = Algorithm::new(AlgorithmKind::Concurrency, &window(1, 1000)).unwrap_err().to_string();
-        assert_eq!(error, "window_ms means nothing to concurrency");
-        assert!(Algorithm::new(AlgorithmKind::SlidingLog, &window(10_001, 1000)).is_err());
-        assert!(Algorithm::new(AlgorithmKind::FixedWindow, &window(1, 99)).is_err());
+        let none = Parameters::default();
+        assert_eq!(error(AlgorithmKind::FixedWindow, &none), "window_ms is missing: fixed-window needs it");
+        assert_eq!(error(AlgorithmKind::TokenBucket, &none), "capacity is missing: token-bucket needs it");
+        assert_eq!(error(AlgorithmKind::Concurrency, &window(1, 1000)), "window_ms means nothing to concurrency");
+        assert_eq!(error(AlgorithmKind::SlidingLog, &window(10_001, 1000)), "limit must be 1 to 10000, or -1 for no limit");
+        assert_eq!(error(AlgorithmKind::FixedWindow, &window(1, 99)), "window_ms must be 100 to 2678400000");
     }
 
     #[test]
@@ -211,9 +168,7 @@ mod tests {
             assert_eq!((algorithm.kind(), algorithm.parameters()), (kind, parameters));
             assert_eq!(kind.as_str().parse(), Ok(kind));
         }
-        assert_eq!(
-            Algorithm::new(AlgorithmKind::TokenBucket, &bucket(10, 3, None)).unwrap().parameters().window_ms,
-            Some(1000)
-        );
+        let bucket = Algorithm::new(AlgorithmKind::TokenBucket, &bucket(10, 3, None)).unwrap();
+        assert_eq!(bucket.parameters().window_ms, Some(1000));
     }
 }

@@ -1,16 +1,12 @@
-//! At most `limit` permits in any window, in little memory: counts of 125 sub-windows.
-//!
-//! The usual form keeps two counts and weights the older one by its overlap with the window. That assumes evenly spread
-//! permits; if they came late, nearly twice the limit passes in some window. Here the oldest sub-window, which overlaps
-//! only in part, counts in full. So no window ever holds more than the limit, and at least 125/126 (99.2 %) of what is
-//! allowed is granted.
+//! At most `limit` permits in any window, in little memory: counts of 125 sub-windows. The oldest one overlaps the window only in part, and
+//! counts in full. So no window ever holds more than the limit, and at least 125/126 (99.2 %) of the limit is granted.
 
 use std::collections::BTreeMap;
 
 use super::{Receipt, Verdict};
 
-/// Sub-windows of a window. Each is a whole number of microseconds, because a window is a whole number of milliseconds.
-/// 126 counts and one more field still fit the compact form of a Redis hash, which ends at 128 fields.
+/// Sub-windows of a window. Each is a whole number of microseconds, because 125 divides 1000. 126 counts and one more field fit the compact
+/// form of a Redis hash, which ends at 128 fields.
 const PARTS: i64 = 125;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,10 +24,6 @@ pub struct SubWindows {
 }
 
 impl SlidingCounter {
-    pub(super) const fn new(limit: i64, window_ms: i64) -> Self {
-        Self { limit, window_us: window_ms * 1000 }
-    }
-
     pub(super) fn take(&self, state: &mut SubWindows, now_us: i64, permits: i64) -> Verdict {
         let width = self.window_us / PARTS;
         let at = now_us.max(state.at_us);
@@ -59,8 +51,7 @@ impl SlidingCounter {
 }
 
 impl SubWindows {
-    /// Converts the counts to sub-windows of another width. Each count moves to the latest time at which its permits can
-    /// have been granted, so that none is forgotten too early.
+    /// The counts in sub-windows of another width. Each moves to the latest possible time of its grants, so that none is forgotten early.
     fn counts_by(&self, width_us: i64) -> BTreeMap<i64, i64> {
         if self.width_us == width_us {
             return self.counts.clone();

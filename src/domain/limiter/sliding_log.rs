@@ -1,6 +1,5 @@
-//! At most `limit` permits in any window, exactly: the time of every grant is kept.
-//!
-//! The window is half open, `(now - window, now]`: the place of a permit is free again exactly one window later.
+//! At most `limit` permits in any window, exactly: the time of every grant is kept. The window is `(now - window, now]`: a permit is free
+//! again exactly one window later.
 
 use std::collections::VecDeque;
 
@@ -21,21 +20,17 @@ pub struct Log {
 #[derive(Debug, Clone, Copy)]
 struct Grant {
     time: i64,
-    /// The place of its first permit among those of the same microsecond.
+    /// The number of permits granted before it in the same microsecond.
     place: i64,
     permits: i64,
 }
 
-/// The grants out of the window that a call removes at most.
+/// A call removes at most this many grants that have left the window.
 const DEAD_MAX: usize = 50;
-/// A grant can be given back while it is among so many newest ones.
+/// A grant can be given back while it is among this many newest ones.
 const NEWEST_MAX: usize = 50;
 
 impl SlidingLog {
-    pub(super) const fn new(limit: i64, window_ms: i64) -> Self {
-        Self { limit, window_us: window_ms * 1000 }
-    }
-
     pub(super) fn take(&self, log: &mut Log, now_us: i64, permits: i64) -> Verdict {
         let newest = log.grants.back().copied();
         let last = newest.map_or(0, |grant| grant.time);

@@ -1,7 +1,5 @@
-//! A bucket of `capacity` tokens, refilled by `rate` tokens a period: bursts up to the capacity, and the rate on average.
-//!
-//! The bucket is refilled when a call comes. Its level is counted in tokens times the period in microseconds, so that
-//! one microsecond is worth exactly `rate` and no fraction is lost.
+//! A bucket of `capacity` tokens, refilled by `rate` tokens a period: bursts up to the capacity, and the rate on average. The level is counted
+//! in tokens times the period in microseconds: one microsecond adds exactly `rate`, and no fraction is lost.
 
 use super::{Receipt, Verdict, ceil_div};
 
@@ -12,7 +10,7 @@ pub struct TokenBucket {
     pub(super) period_us: i64,
 }
 
-/// The level of a bucket at one time, and the bucket that the level belongs to.
+/// The level of a bucket at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens {
     at_us: i64,
@@ -21,10 +19,6 @@ pub struct Tokens {
 }
 
 impl TokenBucket {
-    pub(super) const fn new(capacity: i64, rate: i64, period_ms: i64) -> Self {
-        Self { capacity, rate, period_us: period_ms * 1000 }
-    }
-
     const fn full(&self) -> i64 {
         self.capacity * self.period_us
     }
@@ -38,8 +32,8 @@ impl TokenBucket {
         ceil_div(self.full() - level, self.rate)
     }
 
-    /// The level at `at_us`. Under a changed policy the tokens are carried over: they grew at the old rate until now, and
-    /// the new bucket's capacity bounds them. A larger bucket does not start full.
+    /// The level at `at_us`. A changed policy carries the tokens over: they grew at the old rate until now, up to the new capacity. A larger
+    /// bucket does not start full.
     fn level(&self, state: Option<Tokens>, at_us: i64) -> i64 {
         let Some(Tokens { at_us: since, level, of }) = state else { return self.full() };
         let level = of.filled(level, at_us - since);

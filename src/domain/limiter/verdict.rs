@@ -1,26 +1,24 @@
-//! What a limiter answers to one call.
+//! The answer of a limiter to one call.
 
 use super::ms;
 
-/// The answer of a limiter to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
     pub granted: bool,
-    /// Permits left after this call; -1 where there is no limit.
+    /// Permits left; -1 where there is no limit.
     pub remaining: i64,
-    /// When the same call would be granted if no other caller came, rounded up; 0 when it was granted.
+    /// When the same call would be granted if no other caller came, rounded up; 0 for a grant.
     pub retry_after_ms: i64,
     /// When all permits are available again if no other caller comes, rounded up.
     pub reset_ms: i64,
-    /// How long a granted caller must wait so that the outflow is even; leaky buckets only.
+    /// How long a granted caller must wait for an even outflow; leaky buckets only.
     pub delay_ms: i64,
-    /// The time that the call was judged at: the server's time, and never less than that of an earlier grant.
+    /// The server's time at this call, and never less than at an earlier grant.
     pub at_us: i64,
     pub receipt: Receipt,
 }
 
-/// Where the permits of a grant were taken from, so that they can be given back to the same place. Each limiter defines
-/// what the two numbers mean.
+/// Where the permits of a grant were taken from, and go back to. Each limiter defines the two numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) mark: i64,
