@@ -4,7 +4,7 @@ mod metric_catalog;
 pub mod spans;
 mod trace_sender;
 
-pub use metric_catalog::{METRICS, Metric, MetricKind};
+pub use metric_catalog::{Metric, MetricKind, described_metrics};
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;

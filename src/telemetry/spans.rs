@@ -1,5 +1,4 @@
-//! The steps of sampled traces (docs/monitoring.md). A trace that is not sampled has no step: nothing is made, looked up or locked
-//! for it.
+//! The steps of sampled traces (docs/monitoring.md). Nothing is made, looked up or locked for a trace that is not sampled.
 
 use std::borrow::Cow;
 use std::num::{NonZeroU64, NonZeroU128};
@@ -22,25 +21,23 @@ pub use opentelemetry::trace::SpanKind;
 use super::trace_sender::TraceSender;
 use crate::domain::trace_context::TraceContext;
 
-/// Records spans. Not set where they are sent nowhere.
+/// Records spans. Not set without a collector.
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 /// Decides which requests are traced. Not set in commands that serve none.
 static SAMPLING: OnceLock<Sampling> = OnceLock::new();
 
-/// How a process traces.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceTerms<'a> {
-    /// The service's name in the spans.
     pub service: &'static str,
-    /// The collector's address, or nothing.
+    /// The collector's address, or an empty text.
     pub endpoint: &'a str,
-    /// So many requests a second are traced at most.
+    /// The most traced requests of a second.
     pub per_second_max: u32,
-    /// Of requests without a trace, one in so many begins one; 0: none.
+    /// Of requests without a trace, one in this many begins one; 0: none.
     pub sample_one_in: u32,
 }
 
-/// Sends the spans that are still waiting when it is dropped.
+/// Sends the last spans when it is dropped.
 #[must_use]
 pub struct SpanExport(Option<SdkTracerProvider>);
 
@@ -52,11 +49,8 @@ impl Drop for SpanExport {
     }
 }
 
-/// Starts tracing, once in a process and before its runtime: the exporter has a thread of its own. Spans wait in a queue of
-/// bounded length (OTEL_BSP_MAX_QUEUE_SIZE); those that find it full are lost, and delay nothing.
-///
-/// # Errors
-/// The collector's address cannot be used.
+/// Starts tracing, once in a process and before its runtime: the exporter has its own thread. The queue of spans is bounded
+/// (OTEL_BSP_MAX_QUEUE_SIZE); spans are lost while it is full.
 pub fn start(terms: TraceTerms<'_>) -> anyhow::Result<SpanExport> {
     let provider = (!terms.endpoint.is_empty()).then(|| exporter(terms)).transpose().context("traces.endpoint")?;
     if let Some(provider) = &provider {
@@ -75,11 +69,11 @@ fn exporter(terms: TraceTerms<'_>) -> anyhow::Result<SdkTracerProvider> {
     let process = KeyValue::new("process.pid", i64::from(std::process::id()));
     let resource = Resource::builder().with_service_name(terms.service).with_attribute(process).build();
     let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource);
-    // What is sampled is decided where a request comes in, and not again.
+    // `Sampling` has decided.
     Ok(provider.with_sampler(Sampler::AlwaysOn).build())
 }
 
-/// A step of a sampled trace. It ends when it is dropped. Where spans are sent nowhere it only carries its parent on.
+/// A step of a sampled trace. It ends when it is dropped. Without a collector it only carries its parent on.
 pub struct Span {
     context: TraceContext,
     recorded: Option<Recorded>,
@@ -96,15 +90,14 @@ impl Span {
         Self { context: span.map_or_else(|| parent.clone(), |(_, span)| parent.at(span)), recorded }
     }
 
-    /// Begins a trace; `None` where spans are sent nowhere.
+    /// Begins a trace; `None` without a collector.
     fn root(builder: SpanBuilder) -> Option<Self> {
         let recorded = TRACER.get()?.build_with_context(builder, &Context::new());
         let (trace, span) = ids(recorded.span_context())?;
         Some(Self { context: TraceContext::sampled(trace, span), recorded: Some(recorded) })
     }
 
-    /// Begins a step that is made once for a group of `size`: a trace of its own, with a link to each traced member. `None` if
-    /// no member is traced.
+    /// Begins a step for a group: its own trace, with a link to each traced member. `None` if no member is traced.
     pub fn group<'a>(
         name: &'static str,
         size: usize,
@@ -120,8 +113,8 @@ impl Span {
         Some(Box::new(span))
     }
 
-    /// Begins the trace of a request, or the next step of its caller's trace. `None`, nearly always, for a request that is not
-    /// traced: its caller does not record, or as many as allowed are traced in this second.
+    /// Begins the trace of a request, or the next step of its caller's trace. `None`, nearly always, for a request that is not traced: its
+    /// caller does not record, or this second has its most traces.
     pub fn of_request(caller: impl FnOnce() -> Option<TraceContext>, name: &'static str) -> Option<Box<Self>> {
         let sampling = SAMPLING.get()?;
         let span = match caller() {
@@ -141,21 +134,19 @@ impl Span {
         &self.context
     }
 
-    /// Sets an attribute.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         if let Some(recorded) = &mut self.recorded {
             recorded.set_attribute(KeyValue::new(name, value));
         }
     }
 
-    /// Says that the step has failed, and why.
     pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
         if let Some(recorded) = &mut self.recorded {
             recorded.set_status(Status::error(why));
         }
     }
 
-    /// For log lines within the step: each names the trace.
+    /// Log lines within it name the trace.
     pub fn log_span(&self) -> tracing::Span {
         tracing::info_span!("trace", trace_id = %self.context.trace_id())
     }
@@ -166,19 +157,19 @@ fn span_context(context: &TraceContext) -> SpanContext {
     SpanContext::new(trace, span, TraceFlags::SAMPLED, true, TraceState::NONE)
 }
 
-/// The ids of a span; `None` for one that was begun while the process ends.
+/// `None` for a span that was begun while the process ends.
 fn ids(context: &SpanContext) -> Option<(NonZeroU128, NonZeroU64)> {
     let trace = NonZeroU128::new(u128::from_be_bytes(context.trace_id().to_bytes()))?;
     Some((trace, NonZeroU64::new(u64::from_be_bytes(context.span_id().to_bytes()))?))
 }
 
-/// Which requests are traced. Anyone can send a traceparent that is marked as sampled, so their number is bounded.
+/// Which requests are traced. Any caller can mark a traceparent as sampled, so the number is bounded.
 #[derive(Debug)]
 struct Sampling {
     per_second_max: u32,
     one_in: u32,
     started: Instant,
-    /// The second after `started`, and in the lower half how many were traced in it.
+    /// The second after `started`, and in the lower half the number of its traces.
     window: AtomicU64,
 }
 
@@ -228,7 +219,6 @@ mod tests {
         assert!((1..1000).contains(&begun(10)));
     }
 
-    /// Where spans are sent nowhere, a step passes its caller's context on as it is.
     #[test]
     fn without_a_collector_the_callers_step_is_the_parent_of_what_follows() {
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";

@@ -1,5 +1,4 @@
-//! Posts spans to the OTLP collector over HTTP/1.1, with the crates that webhooks use. The exporter's own clients would
-//! bring a second HTTP stack into the program.
+//! Posts spans to the OTLP collector over HTTP/1.1, with the crates of webhooks: the exporter's own clients are a second HTTP stack.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,17 +13,16 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
-/// The time limit of a request where the environment names none, as OpenTelemetry defines it.
+/// OpenTelemetry's default.
 const DEFAULT_TIMEOUT_MS: u64 = 10_000;
 /// A collector answers with a few bytes.
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
 
-/// The exporter calls this on a thread of its own that has no runtime, so the sender brings one.
+/// The exporter's thread has no runtime, so the sender has its own.
 #[derive(Debug)]
 pub(super) struct TraceSender {
     runtime: Runtime,
     timeout: Duration,
-    /// Whether the last request failed.
     failing: AtomicBool,
 }
 
@@ -38,7 +36,7 @@ impl TraceSender {
         Ok(Self { runtime, timeout, failing: AtomicBool::new(false) })
     }
 
-    /// Logs when the collector begins to fail, and when it is back: once, however many batches are lost.
+    /// Logs once when the collector begins to fail, and once when it is back.
     fn note(&self, answer: &Result<Response<Bytes>, HttpError>) {
         let problem = match answer {
             Ok(answer) if answer.status().is_success() => None,
