@@ -1,4 +1,4 @@
-//! A call that a breaker has admitted, until it is clear that the call is made.
+//! A call that a breaker has admitted, until the call is made.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 
 use crate::domain::breaker::{Admission, Breaker};
 
-/// An admission. It is taken back when this is dropped: the call is not made, or its caller has gone before he knew of it. A probe
-/// that nobody reports would keep others away until the breaker tries again.
+/// An admission. It is taken back when this is dropped: the call was not made, or its caller has gone. A probe without a report would keep
+/// other calls away until the breaker tries again.
 pub(super) struct Admitted {
     /// The breaker of a probe.
     probed: Option<Arc<Mutex<Breaker>>>,
 }
 
 impl Admitted {
-    /// Asks a breaker. The error is after how many milliseconds to ask again.
+    /// The error is the time until the next try, in milliseconds.
     pub fn by(breaker: &Arc<Mutex<Breaker>>, now_ms: u64) -> Result<Self, u64> {
         let admission = breaker.lock().admit(now_ms)?;
         Ok(Self { probed: (admission == Admission::Probe).then(|| Arc::clone(breaker)) })
@@ -52,15 +52,7 @@ mod tests {
 
     #[test]
     fn a_probe_whose_caller_goes_is_given_to_the_next() {
-        let terms = BreakerTerms {
-            error_percent: 50,
-            slow_percent: 100,
-            slow_ms: 1_000,
-            min_calls: 1,
-            window_ms: 1_000,
-            open_ms: 1_000,
-            probes: 1,
-        };
+        let terms = BreakerTerms { min_calls: 1, open_ms: 1_000, probes: 1, ..BreakerTerms::default() };
         let breaker = Arc::new(Mutex::new(Breaker::new(terms)));
         assert_eq!(Admitted::by(&breaker, 0).unwrap().admission(), Admission::Call);
         breaker.lock().report(0, CallOutcome { failed: true, took_ms: 0 }, None);

@@ -1,5 +1,4 @@
-//! Raises alarms, and clears them. Any number of workers may check: an alarm is a row, and each kind and subject has at
-//! most one open row.
+//! Raises and clears alarms. Any number of workers may check: each kind and subject has at most one open row.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +7,9 @@ use strum::VariantArray;
 
 use super::FlowError;
 use super::policy_counts::recent;
-use crate::domain::alarm::{AlarmKind, Refusals, Trouble, too_many_refused};
+use crate::domain::alarm::{AlarmKind, Trouble, too_many_refused};
 use crate::domain::memory_level::MemoryLevel;
-use crate::domain::message::OutboxKind;
+use crate::domain::message::ParkedKind;
 use crate::gate::limiter::Limiter;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::gate::{Gate, GateError};
@@ -24,18 +23,17 @@ pub struct AlarmTerms {
     pub outbox_age_s: i64,
     /// The share of refused requests, in percent.
     pub refused_percent: u64,
-    /// The limiter's Redis is slow when even the fastest of a few calls takes so long.
+    /// The limiter's Redis is slow when even the fastest of a few calls takes this long.
     pub slow_ping: Duration,
-    /// How long a trouble must not have been seen before its alarm is cleared.
+    /// An alarm is cleared when its trouble has not been seen for this time.
     pub clear_after_ms: i64,
 }
 
-/// Checks for everything that can be wrong.
 #[derive(Clone)]
 pub struct AlarmWatch {
     pub ledger: Ledger,
     pub gate: Gate,
-    /// Which waits as long as the gate for an answer.
+    /// With the gate's time-out.
     pub limiter: Limiter,
     pub terms: AlarmTerms,
 }
@@ -46,28 +44,31 @@ impl AlarmWatch {
     /// One slow call may be chance.
     const PINGS: usize = 3;
 
-    /// Checks the tables. A check that fails leaves its own alarms as they are; the other checks go on.
-    ///
-    /// # Errors
-    /// The error of the first check that failed.
+    /// Checks the tables. A failed check leaves its own alarms as they are; the other checks go on. Returns the first error.
     pub async fn check_tables(&self) -> Result<(), FlowError> {
         let (open, ledger) = (self.ledger.open_alarm_kinds().await?, &self.ledger);
-        let checks = [
-            self.check_outbox(&open).await,
-            self.update_to(AlarmKind::Drift, ledger.drifts().await, &open).await,
-            self.update_to(AlarmKind::DeadChannel, ledger.dead_channels().await, &open).await,
-            self.update_to(AlarmKind::SetAside, ledger.callbacks_aside().await, &open).await,
-            self.update_to(AlarmKind::RefundFailed, ledger.failed_refunds().await, &open).await,
-            self.update_to(AlarmKind::MoneyStuck, ledger.stuck_money().await, &open).await,
-            self.update_to(AlarmKind::ReceiverAway, ledger.dead_receivers().await, &open).await,
-        ];
-        checks.into_iter().collect()
+        let mut result = self.check_outbox(&open).await;
+        for (kind, troubles) in [
+            (AlarmKind::Drift, ledger.drifts().await),
+            (AlarmKind::DeadChannel, ledger.dead_channels().await),
+            (AlarmKind::SetAside, ledger.callbacks_aside().await),
+            (AlarmKind::RefundFailed, ledger.failed_refunds().await),
+            (AlarmKind::MoneyStuck, ledger.stuck_money().await),
+            (AlarmKind::ReceiverAway, ledger.dead_receivers().await),
+        ] {
+            let updated = match troubles {
+                Ok(troubles) => self.update(kind, &troubles, &open).await,
+                Err(error) => Err(error.into()),
+            };
+            result = result.and(updated);
+        }
+        result
     }
 
-    /// Reports the backlog of the outbox, and raises alarms about old and parked rows.
+    /// Shows the outbox's backlog as metrics, and checks for old and parked rows.
     async fn check_outbox(&self, open: &[String]) -> Result<(), FlowError> {
         let backlog = self.ledger.backlog().await?;
-        for message in OutboxKind::VARIANTS.iter().map(|kind| kind.as_str()).chain(["order_event"]) {
+        for message in ParkedKind::VARIANTS.iter().map(|kind| kind.as_str()) {
             let row = backlog.iter().find(|row| row.kind == message);
             let gauge = |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message).set(value as f64);
             gauge("seckill_outbox_pending", row.map_or(0, |row| row.pending));
@@ -84,19 +85,7 @@ impl AlarmWatch {
         Ok(())
     }
 
-    async fn update_to(
-        &self,
-        kind: AlarmKind,
-        troubles: Result<Vec<Trouble>, LedgerError>,
-        open: &[String],
-    ) -> Result<(), FlowError> {
-        self.update(kind, &troubles?, open).await
-    }
-
     /// Checks that Redis keeps all keys of sales.
-    ///
-    /// # Errors
-    /// PostgreSQL cannot be asked.
     pub async fn check_keys(&self) -> Result<(), FlowError> {
         let mut troubles = self.ledger.lost_keys().await?;
         // While Redis is away, other alarms say so.
@@ -107,9 +96,6 @@ impl AlarmWatch {
     }
 
     /// Checks the limiter's Redis, and how the policies answer.
-    ///
-    /// # Errors
-    /// PostgreSQL cannot be asked, or a policy's counts.
     pub async fn check_limiter(&self) -> Result<(), FlowError> {
         let open = &self.ledger.open_alarm_kinds().await?;
         match self.fastest_ping().await {
@@ -128,9 +114,6 @@ impl AlarmWatch {
     }
 
     /// Checks how much memory Redis has left: that of the sales, and that of the limiters.
-    ///
-    /// # Errors
-    /// PostgreSQL cannot be asked.
     pub async fn check_memory(&self) -> Result<(), FlowError> {
         // While Redis is away, other alarms say so.
         let mut levels = vec![("redis", self.gate.memory_level().await)];
@@ -163,10 +146,7 @@ impl AlarmWatch {
             };
             let subject = format!("{} of {}", policy.terms.name, policy.home);
             let PolicyCounts { granted, refused, .. } = counts;
-            if let Some(share) = too_many_refused(granted, refused, self.terms.refused_percent) {
-                let trouble = Trouble::new(&subject, json!({ "granted": granted, "refused": refused }));
-                refusals.push(Trouble { slight: share == Refusals::StillMany, ..trouble });
-            }
+            refusals.extend(too_many_refused(&subject, granted, refused, self.terms.refused_percent));
             if counts.no_room > 0 {
                 no_room.push(Trouble::new(&subject, json!({ "requests": counts.no_room })));
             }
@@ -179,8 +159,7 @@ impl AlarmWatch {
         self.update(AlarmKind::LimiterBroken, &broken, open).await
     }
 
-    /// Updates the alarms of one kind. `open` are the kinds of which an alarm was open when the check began: the others
-    /// cost no statement while nothing is wrong.
+    /// Updates the alarms of one kind. `open` are the kinds with open alarms when the check began: others cost no statement without trouble.
     async fn update(&self, kind: AlarmKind, troubles: &[Trouble], open: &[String]) -> Result<(), FlowError> {
         if troubles.is_empty() && !open.iter().any(|one| one == kind.as_str()) {
             metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(0.0);

@@ -1,4 +1,4 @@
-//! Alarm webhooks: a signed message when an alarm is raised, and another when it is cleared.
+//! Alarm webhooks: a signed message (Standard Webhooks) when an alarm is raised, and another when it is cleared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use crate::ledger::Ledger;
 use crate::ledger::flow::alarms::UnsentAlarm;
 use seckill_webhook::{HttpSender, Secret, SignedRequest};
 
-/// Posts alarms to a webhook, signed (Standard Webhooks).
 #[derive(Clone)]
 pub struct AlarmWebhook {
     pub ledger: Ledger,
@@ -24,12 +23,12 @@ pub struct AlarmWebhook {
 }
 
 impl AlarmWebhook {
-    /// At twice `PATIENCE` each they are sent well within the half minute for which a worker takes them.
+    /// At twice `PATIENCE` each they are sent well within the half minute of a worker's claim.
     const BATCH_MAX: i64 = 10;
     /// For the connection, and again for the answer.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Sends messages that were not delivered yet. A message that fails is sent again later, under the same id.
+    /// Sends undelivered messages. A failed one is sent again later, under the same id.
     pub async fn step(&self) -> Result<Step, FlowError> {
         let unsent = self.ledger.unsent_alarms(Self::BATCH_MAX).await?;
         let now_s = self.ledger.now_ms().await? / 1000;

@@ -1,6 +1,5 @@
-//! The breakers before the limiter's Redis: after a few calls without an answer, callers no longer wait for it. Each application has
-//! one for each of its policies, so that nobody pays for what another one asks, or for a server that others use. One is for all:
-//! it opens when Redis does not answer a `PING` either.
+//! The breakers before the limiter's Redis: after a few calls without an answer, callers no longer wait for it. Each application has one per
+//! policy, so that its calls affect no other application. One more is for all: it opens when Redis does not answer a `PING` either.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,11 +11,10 @@ use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome};
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 
-/// Soon after it has opened, one caller tries Redis again.
 const TERMS: BreakerTerms = BreakerTerms {
     error_percent: 50,
     slow_percent: 100,
-    slow_ms: 3_600_000, // slow calls end by the time-out, and count as failed
+    slow_ms: 3_600_000, // slow calls fail by the time-out
     min_calls: 5,
     window_ms: 1_000,
     open_ms: 500,
@@ -28,21 +26,19 @@ const TERMS: BreakerTerms = BreakerTerms {
 pub(super) struct CallsHealth(Arc<Mutex<Breaker>>);
 
 impl CallsHealth {
-    /// `timeout_ms` is how long a call waits.
     pub fn new(timeout_ms: u64) -> Self {
-        // Callers that come one after another, each waiting for the time-out, must count in one window.
+        // Callers that wait for the time-out one after another must count in one window.
         let window_ms = TERMS.window_ms.max(10 * timeout_ms);
         Self(Arc::new(Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS }))))
     }
 
-    /// Records how a call ended. Returns whether the breaker opened.
+    /// Returns whether the breaker opened.
     fn report(&self, now_ms: u64, failed: bool, admission: Admission) -> bool {
         let probe = (admission == Admission::Probe).then_some(0);
         self.0.lock().report(now_ms, CallOutcome { failed, took_ms: 0 }, probe)
     }
 }
 
-/// Whether the limiter's Redis answers.
 pub(super) struct LimiterHealth {
     limiter: Limiter,
     /// The breaker of all calls.
@@ -51,15 +47,14 @@ pub(super) struct LimiterHealth {
 }
 
 impl LimiterHealth {
-    /// After this time, a caller that was refused because Redis does not answer may ask again.
+    /// The retry delay of callers that are refused while Redis does not answer.
     pub const RETRY_MS: u64 = TERMS.open_ms;
 
     pub fn new(limiter: Limiter) -> Self {
         Self { all: CallsHealth::new(limiter.timeout_ms()), limiter, began: Instant::now() }
     }
 
-    /// Makes a call of these policies, unless Redis did not answer their last ones. An error that Redis answered with, and a
-    /// request that it refused, are no sign that it is away.
+    /// Makes a call of these policies, unless Redis did not answer their last ones. An error reply or a refusal of Redis is an answer.
     pub async fn watch<'a, T>(
         &self,
         policies: impl IntoIterator<Item = &'a CallsHealth>,
@@ -69,7 +64,7 @@ impl LimiterHealth {
         self.watch_with(policies, call, async move { limiter.ping().await.is_ok() }).await
     }
 
-    /// The same. `ping` finds out whether Redis answers anything at all.
+    /// `ping` says whether Redis answers anything at all.
     async fn watch_with<'a, T>(
         &self,
         policies: impl IntoIterator<Item = &'a CallsHealth>,
@@ -78,7 +73,7 @@ impl LimiterHealth {
     ) -> Result<T, GateError> {
         let now_ms = self.now_ms();
         let admit = |calls: &'a CallsHealth| Admitted::by(&calls.0, now_ms).map(|admitted| (calls, admitted));
-        // Those admitted before one that refuses are withdrawn.
+        // A refusal withdraws the admissions before it.
         let policies: Result<Vec<_>, u64> = policies.into_iter().map(admit).collect();
         let (Ok(policies), Ok(all)) = (policies, Admitted::by(&self.all.0, now_ms)) else {
             return Err(GateError::Unknown);
@@ -123,8 +118,6 @@ mod tests {
 
     use super::*;
 
-    /// One application's calls have no answer, alone and beside those of its other policy, and another application notices nothing.
-    /// A Redis that does not answer a PING keeps nobody waiting.
     #[tokio::test]
     async fn calls_without_an_answer_stop_no_others() {
         let health = LimiterHealth::new(Limiter::nowhere());

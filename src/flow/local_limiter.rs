@@ -9,8 +9,7 @@ use uuid::Uuid;
 use crate::domain::limiter::{Algorithm, Parameters, Receipt, State, Verdict};
 use crate::gate::limiter::Take;
 
-/// The keys of one policy, limited by the pure models. The counts in Redis are not known here: in the first window after
-/// the change, callers may use up both limits.
+/// The keys of one policy, limited by the pure models. Redis's counts are unknown here: in the first window, callers may use up both limits.
 pub(super) struct LocalLimiter {
     began: Instant,
     keys_max: usize,
@@ -38,14 +37,14 @@ impl Default for LocalLimiter {
 }
 
 impl LocalLimiter {
-    /// The most keys. When there are more, those that are idle are forgotten; while none is, a new key is refused.
+    /// When there are more keys, idle ones are forgotten; without idle ones, a new key is refused.
     const KEYS_MAX: usize = 10_000;
-    /// The least time between two searches for idle keys, which look at all of them.
+    /// The least time between two searches for idle keys, which look at all keys.
     const SEARCH_EVERY: Duration = Duration::from_millis(100);
-    /// When a refused caller may ask again, where no limiter says it.
+    /// The retry delay where no limiter says it.
     const RETRY_MS: i64 = 1_000;
 
-    /// Takes permits from this instance's share; `share_of` returns its share of a number.
+    /// `share_of` returns this instance's share of a number.
     pub fn take(&self, take: &Take<'_>, key: &str, share_of: impl Fn(i64) -> i64) -> Verdict {
         let refused = Verdict { granted: false, remaining: 0, retry_after_ms: Self::RETRY_MS, ..Verdict::UNLIMITED };
         let Some(share) = share(take.algorithm, share_of) else { return refused };
@@ -70,7 +69,7 @@ impl LocalLimiter {
         }
     }
 
-    /// Gives a lease back. Returns `false` when it was not granted here, or has been given back before.
+    /// Returns `false` when the lease was not granted here, or was given back before.
     pub fn release(&self, key: &str, lease: Uuid) -> bool {
         self.keys.lock().by_name.get_mut(key).is_some_and(|key| key.state.release(lease))
     }
@@ -108,19 +107,10 @@ mod tests {
         Algorithm::new(AlgorithmKind::FixedWindow, &terms).unwrap()
     }
 
-    fn take(local: &LocalLimiter, algorithm: &Algorithm, key: &str, lease: Uuid) -> Verdict {
-        take_share(local, algorithm, key, lease, |whole| whole)
-    }
-
-    fn take_share(
-        local: &LocalLimiter,
-        algorithm: &Algorithm,
-        key: &str,
-        lease: Uuid,
-        share_of: impl Fn(i64) -> i64,
-    ) -> Verdict {
-        let slot = SlotKey::new("shop", "1", key, false).unwrap();
-        local.take(&Take { slot: &slot, algorithm, permits: 1, lease: Some(lease), has_line: false }, key, share_of)
+    /// Whether the limiter grants a permit of the share.
+    fn take(local: &LocalLimiter, algorithm: &Algorithm, key: &str, lease: Uuid, share: impl Fn(i64) -> i64) -> bool {
+        let slot = &SlotKey::new("shop", "1", key, false).unwrap();
+        local.take(&Take { slot, algorithm, permits: 1, lease: Some(lease), has_line: false }, key, share).granted
     }
 
     #[test]
@@ -128,27 +118,26 @@ mod tests {
         let granted = |rank: i64| {
             let local = LocalLimiter::default();
             let share = |limit: i64| limit / 3 + i64::from(rank < limit % 3);
-            (0..10).filter(|_| take_share(&local, &window(7, 60_000), "k", Uuid::nil(), share).granted).count()
+            (0..10).filter(|_| take(&local, &window(7, 60_000), "k", Uuid::nil(), share)).count()
         };
         assert_eq!([granted(0), granted(1), granted(2)], [3, 2, 2]);
-        let none = take_share(&LocalLimiter::default(), &window(1, 60_000), "k", Uuid::nil(), |_| 0);
-        assert!(!none.granted, "a share of 0 grants nothing");
+        let none = take(&LocalLimiter::default(), &window(1, 60_000), "k", Uuid::nil(), |_| 0);
+        assert!(!none, "a share of 0 grants nothing");
     }
 
     #[test]
     fn idle_keys_make_room_and_others_do_not() {
         let local = LocalLimiter { keys_max: 3, ..LocalLimiter::default() };
         let (day, moment) = (window(1, 86_400_000), window(1, 100));
-        assert!(take(&local, &day, "a", Uuid::nil()).granted);
-        assert!(take(&local, &day, "b", Uuid::nil()).granted);
-        assert!(take(&local, &moment, "c", Uuid::nil()).granted);
+        let take = |algorithm, key| take(&local, algorithm, key, Uuid::nil(), |whole| whole);
+        assert!(take(&day, "a") && take(&day, "b") && take(&moment, "c"));
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !take(&local, &day, "d", Uuid::nil()).granted {
+        while !take(&day, "d") {
             assert!(Instant::now() < deadline, "the idle key was not forgotten");
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(!take(&local, &day, "e", Uuid::nil()).granted, "no key is idle");
-        assert!(!take(&local, &day, "a", Uuid::nil()).granted, "its count was forgotten");
+        assert!(!take(&day, "e"), "no key is idle");
+        assert!(!take(&day, "a"), "its count was forgotten");
     }
 
     #[test]
@@ -156,11 +145,10 @@ mod tests {
         let terms = Parameters { limit: Some(1), lease_ms: Some(60_000), ..Parameters::default() };
         let places = Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap();
         let (local, lease) = (LocalLimiter::default(), Uuid::new_v4());
-        assert!(take(&local, &places, "k", lease).granted);
-        assert!(!take(&local, &places, "k", Uuid::new_v4()).granted);
+        let take = |lease| take(&local, &places, "k", lease, |whole| whole);
+        assert!(take(lease) && !take(Uuid::new_v4()));
         assert!(!local.release("k", Uuid::new_v4()));
-        assert!(local.release("k", lease));
-        assert!(!local.release("k", lease));
-        assert!(take(&local, &places, "k", Uuid::new_v4()).granted);
+        assert!(local.release("k", lease) && !local.release("k", lease));
+        assert!(take(Uuid::new_v4()));
     }
 }

@@ -1,4 +1,4 @@
-//! Flow control: permits for applications under policies that can change at any time; alarms, webhooks and outflows.
+//! Flow control: permits for applications under changing policies; alarms, webhooks and outflows.
 
 mod admitted;
 pub mod alarm_watch;
@@ -27,7 +27,6 @@ use crate::domain::policy::WrongPolicy;
 use crate::gate::GateError;
 use crate::ledger::LedgerError;
 
-/// Why a step of flow control failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FlowError {
     #[error(transparent)]
@@ -40,18 +39,15 @@ pub enum FlowError {
     Policy(#[from] WrongPolicy),
     #[error(transparent)]
     Pace(#[from] PaceError),
-    /// The policy or application does not exist.
+    /// A policy or application.
     #[error("there is no {0}")]
     Unknown(String),
-    /// The applications have several policies of this name, and a change is for one.
     #[error("these applications have different policies of this name: change them one at a time")]
     Ambiguous,
-    /// The account may not change the policies of all applications of this policy.
     #[error("the policy belongs to an application whose policies you may not change")]
     NotOwned,
     #[error("application {0} exists already")]
     Exists(String),
-    /// Another new token would end the old one before its time.
     #[error("application {app} has an old token that is valid until {until}: wait, or rotate without an overlap")]
     TwoTokens { app: String, until: String },
 }

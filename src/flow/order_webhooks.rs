@@ -1,4 +1,4 @@
-//! Order webhooks: a signed message for every change of an order's status, in order, until it is delivered (docs/delivery.md).
+//! Order webhooks: a signed message for every change of an order's status, in order, repeated until delivered (docs/delivery.md).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,18 +20,17 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::telemetry::spans::{Span, SpanKind};
 use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
-/// Requests under way from one process.
+/// Requests in flight from one process.
 const UNDER_WAY_MAX: usize = 16;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A worker that holds an event longer than this is taken for dead: the longest request, and as long again for the outcome.
+/// A worker's claim of an event: the longest request, and time to write the outcome.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// The receiver of order webhooks.
 #[derive(Clone)]
 pub struct WebhookReceiver {
     pub url: String,
-    /// One, or two while keys are changed: each signs.
+    /// One, or two while keys are rotated: each signs.
     pub secrets: Vec<Secret>,
 }
 
@@ -40,19 +39,18 @@ pub struct WebhookReceiver {
 pub struct OrderWebhooks {
     ledger: Ledger,
     listener: Listener,
-    /// `None` where no receiver is configured.
     receiver: Option<Arc<WebhookReceiver>>,
     announced: Arc<OnceCell<()>>,
     retry: RetryTerms,
     sender: Arc<HttpSender>,
     tasks: TaskTracker,
     under_way: Arc<Semaphore>,
-    /// Until when the receiver is left alone, because it was away or asked for a pause.
+    /// The end of a pause, because the receiver was away or asked for one.
     rests_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl OrderWebhooks {
-    /// Requests go on in `tasks` after the step that took their events.
+    /// Requests go on in `tasks` after their step.
     pub fn new(
         ledger: Ledger,
         listener: Listener,
@@ -66,12 +64,12 @@ impl OrderWebhooks {
         Self { ledger, listener, receiver, announced, retry, sender, tasks, under_way, rests_until }
     }
 
-    /// First writes whether there is a receiver, so that changes are kept for it or not. Then takes as many events as requests
-    /// may be under way, and sends them.
+    /// First announces whether there is a receiver, which decides whether changes are kept for it. Then takes and sends as many events as
+    /// there are free permits.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         self.announced.get_or_try_init(|| self.announce(self.receiver.is_some())).await?;
         let Some(receiver) = self.receiver.as_ref().filter(|_| !self.rests()) else { return Ok(Step::Idle) };
-        // Only this loop takes permits, so those that are free now stay free.
+        // Only this loop takes permits, so the free ones stay free.
         drop(self.under_way.acquire().await);
         let free = i64::try_from(self.under_way.available_permits()).unwrap_or(i64::MAX);
         let taken = self.ledger.take_order_events(free, LEASE).await?;
@@ -100,7 +98,7 @@ impl OrderWebhooks {
         self.rests_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Leaves the receiver alone for a while; logs that once for all requests that failed together.
+    /// Begins a pause, and logs it once for all requests that failed together.
     fn rest(&self, rest: Duration, answer: &Result<HttpAnswer, SendError>) {
         if !self.rests() {
             let why = answer.as_ref().map_or_else(ToString::to_string, |answer| answer.status.to_string());
@@ -135,7 +133,7 @@ impl OrderWebhooks {
         match outcome {
             DeliveryOutcome::Done => self.ledger.order_event_delivered(event).await,
             DeliveryOutcome::NotNow(rest) => self.ledger.order_event_postponed(event, *rest).await,
-            // A refusal may be a mistake of a receiver that is just starting: the event is retried like a failure.
+            // A refusal may be a mistake of a starting receiver: the event is retried like a failure.
             DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {
                 self.ledger.order_event_failed(event, why, self.retry).await
             }

@@ -1,4 +1,4 @@
-//! Showing outflows, and changing their rate or pausing them: what the console and the command line share.
+//! Shows and changes outflows, for the console and the command line.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -9,10 +9,8 @@ use crate::domain::whole_number;
 use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
 use crate::ledger::{Ledger, LedgerError};
 
-/// What is to change of an outflow. What is left out or null stays as it is.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = OutflowTerms)]
+/// A change of an outflow. `None` leaves a term as it is.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct OutflowChange {
     pub paused: Option<bool>,
     /// Requests per second. When it changes, nothing is sent for a second.
@@ -25,17 +23,13 @@ pub struct OutflowChange {
     pub jitter_ms: Option<i64>,
 }
 
-/// All outflows with their figures. Items are counted anew if no worker has counted them in the last second.
+/// All outflows with their figures, which are at most a second old.
 pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerError> {
     ledger.count_outflow().await?;
     ledger.outflow_figures().await
 }
 
-/// Changes an outflow, all parts at once; `false` if there is none of this name. What is already so stays untouched, so that a caller
-/// who had no answer repeats the change.
-///
-/// # Errors
-/// A pace that cannot be kept, and nothing is changed; or the ledger's.
+/// Changes an outflow, all parts at once; `false` if there is none of this name. A repeated change has no effect.
 pub async fn change(ledger: &Ledger, name: &str, change: OutflowChange, actor: &str) -> Result<bool, FlowError> {
     let decide = |now: OutflowTerms| -> Result<OutflowUpdate, FlowError> {
         let present = (i64::from(now.rate), i64::from(now.jitter_ms));

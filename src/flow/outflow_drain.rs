@@ -1,4 +1,4 @@
-//! Draining an outflow: claim the next slot, wait for it, send, and write the outcome (docs/delivery.md).
+//! Drains outflows: claims the next slot, waits for it, sends, and writes the outcome (docs/delivery.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,25 +21,23 @@ use crate::ledger::outflow::slots::{Settled, Slot};
 use crate::ledger::{Ledger, LedgerError};
 use seckill_webhook::{HttpAnswer, HttpSender, SendError, SignedRequest, is_http};
 
-/// Requests under way to one channel in one process; a receiver that hangs does not take up the whole process.
+/// Requests in flight to one channel from one process, so that a hanging receiver does not occupy the process.
 const UNDER_WAY_MAX: usize = 64;
-/// A worker that finds other workers faster asks more and more rarely, up to this pause.
+/// A worker that finds others faster asks less and less often, up to this pause.
 const MISS_PAUSE_MAX_MS: u64 = 400;
-/// The longest sleep while something waits, after which a channel that was created, resumed or filled meanwhile is found.
+/// The longest sleep with a backlog, so that a new, resumed or refilled channel is found.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The most by which later slots move. More than a second later, no earlier request can come too close.
+/// Later slots move by at most this: a second later, no earlier request can be too close.
 const HOLE_MAX: Duration = Duration::from_secs(1);
-/// What a lease has beyond the longest request: time to connect, to wait for the slot, and to write the outcome.
+/// A lease is the longest request plus time to connect, to wait for the slot, and to write the outcome.
 const LEASE_SPARE: Duration = Duration::from_secs(5);
-
-/// How long an outflow rests whose target has no TLS, where that is not allowed.
+/// The rest of an outflow whose target lacks TLS, where that is not allowed.
 const HTTP_REST: Duration = Duration::from_secs(60);
 
-/// How requests are made.
 #[derive(Debug, Clone, Copy)]
 pub struct OutflowTerms {
     pub request_timeout: Duration,
-    /// Whether a target may be without TLS.
+    /// Targets may lack TLS.
     pub allows_http: bool,
     pub retry: RetryTerms,
 }
@@ -59,7 +57,7 @@ pub struct OutflowDrain {
 }
 
 impl OutflowDrain {
-    /// Requests go on in `tasks` after the step that claimed them.
+    /// Requests go on in `tasks` after their step.
     pub fn new(ledger: Ledger, terms: OutflowTerms, channels: Channels, tasks: TaskTracker) -> Self {
         let (sender, under_way, misses) = (Arc::default(), Arc::default(), Arc::default());
         let channel_names = channels.names().into();
@@ -70,7 +68,7 @@ impl OutflowDrain {
         self.terms.request_timeout + LEASE_SPARE
     }
 
-    /// Claims a slot and sends in it; or waits until there may be a slot, a second at most. Idle when nothing waits.
+    /// Claims a slot and sends in it, or waits up to a second for one. Idle without a backlog.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         let full = self.full();
         let Some(wait) = self.ledger.next_slot(&full, &self.channel_names).await? else { return Ok(Step::Idle) };
@@ -89,8 +87,8 @@ impl OutflowDrain {
         Ok(Step::More)
     }
 
-    /// The worker that had the last slot asks for the next one in time. Workers that found others faster ask a little later, so
-    /// that one process is enough for a channel; the others ask rarely, and take over when it dies.
+    /// The worker of the last slot asks for the next one in time. Others ask a little later and less often, so that one process serves a
+    /// channel, and they take over when it dies.
     fn rest(&self, wait: Duration) -> Duration {
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).min(16);
         if misses == 0 {
@@ -142,8 +140,7 @@ impl OutflowDrain {
         outcome_of(answer)
     }
 
-    /// The request for an item, and who sends it. A refund is written and signed by its payment channel; any other item is
-    /// posted as it is.
+    /// The request for an item, and its sender. A refund's payment channel writes and signs the request; any other item is posted as it is.
     fn request(&self, slot: &Slot) -> Result<(&HttpSender, SignedRequest), serde_json::Error> {
         let Some(channel) = slot.payment_channel.as_ref().and_then(|name| self.channels.get(name)) else {
             let body = slot.payload.to_string().into_bytes();
@@ -155,9 +152,8 @@ impl OutflowDrain {
         Ok((channel.sender(), channel.request(&charge, slot.at_s())))
     }
 
-    /// Moves the slots behind a request that left late. Up to `LATENESS` the delay is shared among the slots of a second, so
-    /// that the margin is left to the network. Beyond it (the thread was held up between its last look at the clock and the
-    /// socket) the next slot moves by all of the delay, because the rate depends on it.
+    /// Moves the slots behind a late request. The slots of a second share a delay up to `LATENESS`, so that the margin is left to the network.
+    /// After a longer delay (the thread was held up between the clock and the socket) the next slot moves by all of it, to keep the rate.
     async fn leave_hole(&self, slot: &Slot) {
         let late = Instant::now().saturating_duration_since(slot.at);
         if late <= PROMPT {
@@ -173,7 +169,7 @@ impl OutflowDrain {
         }
     }
 
-    /// Gives back a slot that has passed: nothing was sent, and the item keeps its turn.
+    /// Gives back a passed slot: nothing was sent, and the item keeps its turn.
     async fn forfeit(&self, slot: &Slot) {
         count("forfeited", &slot.channel);
         tracing::debug!(channel = slot.channel, item = %slot.item, "too late for the slot");
@@ -189,12 +185,12 @@ impl OutflowDrain {
         }
     }
 
-    /// Counts the items that wait, for the bounds of the queues.
+    /// Counts the backlogs, for the bounds of the queues.
     pub async fn count_waiting(&self) -> Result<Step, LedgerError> {
         self.ledger.count_outflow().await.map(|()| Step::Idle)
     }
 
-    /// Shows how the outflows stand as metrics.
+    /// Shows the outflows as metrics.
     pub async fn watch(&self) -> Result<Step, LedgerError> {
         for channel in self.ledger.outflow_figures().await? {
             let age_s = channel.oldest_at.map_or(0.0, |at| (channel.now - at).as_seconds_f64());
@@ -222,11 +218,8 @@ fn report(slot: &Slot, outcome: &DeliveryOutcome, settled: Settled) {
             tracing::error!(channel = slot.channel, item = %slot.item, %why, "PARKED: not retried until an operator does");
         }
         (_, DeliveryOutcome::NotNow(rest)) => {
-            tracing::warn!(
-                channel = slot.channel,
-                rest_ms = rest.as_millis(),
-                "the receiver is away or asks for a pause"
-            );
+            let rest_ms = rest.as_millis();
+            tracing::warn!(channel = slot.channel, rest_ms, "the receiver is away or asks for a pause");
         }
         (_, DeliveryOutcome::TryAgain(why)) => {
             tracing::info!(channel = slot.channel, item = %slot.item, %why, "failed; retried later");
@@ -239,7 +232,7 @@ fn count(outcome: &'static str, channel: &str) {
     metrics::counter!("seckill_outflow_total", "outcome" => outcome, "channel" => channel.to_owned()).increment(1);
 }
 
-/// One of the requests under way to a channel, until it is dropped.
+/// A request in flight to a channel, until it is dropped.
 struct Permit {
     under_way: Arc<Mutex<HashMap<String, usize>>>,
     channel: String,

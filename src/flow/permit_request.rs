@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::domain::breaker::{Admission, ProbeId};
@@ -20,29 +21,21 @@ pub struct PermitRequest {
 }
 
 impl PermitRequest {
-    /// Characters.
-    const KEY_MAX: usize = 128;
-    /// No policy grants more at a time.
-    const PERMITS_MAX: i64 = 1_000_000_000;
-
-    /// `permits` is 1 where it is missing.
-    ///
-    /// # Errors
-    ///
-    /// The field that is wrong.
+    /// `permits` is 1 by default.
     pub fn new(policy: &str, key: String, permits: Option<i64>) -> Result<Self, Invalid> {
-        if key.chars().count() > Self::KEY_MAX {
+        if key.chars().count() > 128 {
             return Err(Invalid::new("key", "must be at most 128 characters"));
         }
         let permits = permits.unwrap_or(1);
-        if !(1..=Self::PERMITS_MAX).contains(&permits) {
+        // No policy grants more at a time.
+        if !(1..=1_000_000_000).contains(&permits) {
             return Err(Invalid::new("permits", "must be 1 to 1000000000"));
         }
         Ok(Self { policy: Name::parse(policy, "policy")?, key, permits })
     }
 }
 
-/// What a caller gives a grant back by: the id of the grant, when it was granted, and whether it is a breaker's probe.
+/// The text by which a caller returns a grant: its id and time, and whether it is a breaker's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: Uuid,
@@ -50,7 +43,7 @@ pub struct Lease {
     is_probe: bool,
 }
 
-/// The end of a lease that is a probe.
+/// Ends the text of a probe's lease.
 const PROBE_MARK: &str = ".p";
 
 impl Lease {
@@ -62,12 +55,11 @@ impl Lease {
         self.is_probe.then_some(self.id.as_u128())
     }
 
-    /// Parses the text that the caller was given.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let hex = |text: &str| (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
         let parts = text.split_once('.').and_then(|(id, at)| {
             let (at, is_probe) = at.strip_suffix(PROBE_MARK).map_or((at, false), |at| (at, true));
-            // A UUID has other forms too; 36 bytes are the one with hyphens alone.
+            // Only the form of a UUID with hyphens has 36 bytes.
             if id.len() != 36 || !hex(at) {
                 return None;
             }
@@ -76,7 +68,7 @@ impl Lease {
         parts.ok_or(Invalid::new("lease", "unknown lease"))
     }
 
-    /// How long ago the lease was granted; 0 for an age above an hour, because the clocks of instances may differ.
+    /// The time since the grant; 0 above an hour, because the clocks of instances may differ.
     pub(super) fn age_ms(self) -> u64 {
         Some(wall_ms().saturating_sub(self.granted_ms)).filter(|ms| *ms < 3_600_000).unwrap_or(0)
     }
@@ -85,6 +77,12 @@ impl Lease {
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:x}{}", self.id, self.granted_ms, if self.is_probe { PROBE_MARK } else { "" })
+    }
+}
+
+impl Serialize for Lease {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -103,9 +101,9 @@ pub enum Reason {
     QueueFull,
     /// The application's keys take all the memory in Redis that they may take.
     TooManyKeys,
-    /// The limiter's Redis cannot be asked; the policy's `when_down` was applied.
+    /// The limiter's Redis cannot be asked: the policy's `when_down` applies.
     LimiterDown,
-    /// The limit would have refused the request, but the policy only counts.
+    /// The policy only counts; its limit would have refused the request.
     Shadow,
 }
 
@@ -124,18 +122,38 @@ pub struct Quota {
     pub reset_ms: u64,
 }
 
-/// The answer to a request.
-#[derive(Debug, Default)]
+/// The answer to a request for permits.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = Verdict)]
 pub struct PermitAnswer {
-    /// 1 granted, -1 refused, 0 the application has no such policy.
+    /// 1: granted. -1: refused. 0: not configured: the application has no such policy, and may proceed.
+    #[schema(minimum = -1, maximum = 1)]
     pub code: i8,
+    /// Permits that are left; -1 if the policy has no limit.
     pub remaining: i64,
+    /// The retry delay; 0 if granted.
     pub retry_after_ms: u64,
+    /// From a concurrency policy, or one with a breaker: return it with `release`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = String)]
     pub lease: Option<Lease>,
+    /// The policy that refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = String)]
     pub policy: Option<Name>,
+    /// Why: `limit`, `breaker`, `queue-full`, `too-many-keys`, `limiter-down`. With code 1: `shadow` (would have been refused), or
+    /// `limiter-down` (granted without counting, or counted by this instance alone).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = String)]
     pub reason: Option<Reason>,
-    /// The prepared answer of a policy that degrades.
-    pub body: Option<Value>,
+    /// The answer that the policy prescribes for refused callers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub answer: Option<Value>,
+    /// From a leaky bucket: how long to wait before proceeding, so that the outflow is constant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub delay_ms: Option<u64>,
+    #[serde(skip)]
     pub quota: Option<Quota>,
 }

@@ -1,5 +1,5 @@
-//! Answers requests for permits: first from what the instance knows, then by one call to Redis, then as the policy says
-//! about the excess or about a Redis that does not answer.
+//! Answers requests for permits: from memory, else by one call to Redis, else by the policy's terms for excess or for a Redis without an
+//! answer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,11 +20,10 @@ use crate::domain::policy::{Excess, Name, WhenDown};
 use crate::gate::GateError;
 use crate::gate::limiter::{Limiter, Take};
 
-/// Grants and refuses permits.
 pub struct Permits {
     policies: Arc<PolicyCache>,
     limiter: Limiter,
-    /// The most waiters of one line.
+    /// The most waiters of a line.
     queue_max: u32,
     health: LimiterHealth,
     waits: Waits,
@@ -43,12 +42,8 @@ impl Permits {
         &self.policies
     }
 
-    /// Asks all of these policies for permits: all grant, or nothing is used up. Policies that the application does not
-    /// have are left out; code 0 says that it has none of them.
-    ///
-    /// # Errors
-    ///
-    /// Too many policies, a policy and key twice, more permits than a policy can ever grant, or a key that is too long.
+    /// Asks these policies for permits: all grant, or nothing is used up. Policies that the application does not have are left out; code 0 says
+    /// that it has none of them.
     pub async fn acquire(&self, app: &Name, requests: &[PermitRequest]) -> Result<PermitAnswer, FlowError> {
         if requests.len() > POLICIES_MAX {
             return Err(Invalid::new("also", "must name at most 8 more policies").into());
@@ -57,11 +52,11 @@ impl Permits {
         if requests.len() > 1 && !requests.iter().all(|request| known.insert((&request.policy, &request.key))) {
             return Err(Invalid::new("also", "must name each policy and key once").into());
         }
-        let configured =
-            requests.iter().filter_map(|request| Some((self.policies.find(app, &request.policy)?, request)));
-        let mut requests: Vec<PolicyRequest<'_>> = configured
-            .map(|(entry, request)| PolicyRequest::new(entry, &request.key, request.permits))
-            .collect::<Result<_, _>>()?;
+        let configured = requests.iter().filter_map(|request| {
+            let entry = self.policies.find(app, &request.policy)?;
+            Some(PolicyRequest::new(entry, &request.key, request.permits))
+        });
+        let mut requests = configured.collect::<Result<Vec<_>, _>>()?;
         if requests.len() > 1 {
             return Ok(self.acquire_several(&requests).await);
         }
@@ -71,12 +66,7 @@ impl Permits {
         }
     }
 
-    /// Gives a lease back, and records how the call ended that was made under it. Returns `false` when there was nothing
-    /// to give back or to record.
-    ///
-    /// # Errors
-    ///
-    /// The key is too long, or Redis did not answer.
+    /// Gives a lease back, and records how its call ended. Returns `false` when there was nothing to give back or to record.
     pub async fn release(
         &self,
         app: &Name,
@@ -96,7 +86,7 @@ impl Permits {
             let slot = slot(policy, &request.key)?;
             self.health.watch([&entry.calls], self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
         };
-        // Only now: who is told to release again reports again.
+        // Only after the release: a caller that has to release again reports again.
         if reported {
             let took_ms = took_ms.unwrap_or_else(|| lease.age_ms());
             let outcome = CallOutcome { failed: failed.unwrap_or(false), took_ms };
@@ -145,7 +135,7 @@ impl Permits {
                 }
                 Ok(Waited::PolicyChanged(None)) => return Ok(PermitAnswer::default()),
                 Ok(Waited::PolicyChanged(Some(entry))) => request = request.under(entry)?,
-                Err(error) => break self.answer_when_down(&request, lease, &error),
+                Err(error) => break self.answer_when_down(&[&request], lease, &error),
             }
         };
         if answer.code >= 0 {
@@ -161,8 +151,8 @@ impl Permits {
         reply.verdicts.into_iter().flatten().next().ok_or(GateError::Malformed("acquire"))
     }
 
-    /// Asks several policies: all grant, or none. No caller waits in several lines at once, so that the excess of a
-    /// policy that queues is refused. Policies that are only tried out change nothing for the others.
+    /// Asks several policies: all grant, or none. A caller waits in one line at most, so a policy that queues refuses here. Shadow policies
+    /// change nothing for the others.
     async fn acquire_several(&self, requests: &[PolicyRequest<'_>]) -> PermitAnswer {
         let (shadows, deciding): (Vec<_>, Vec<_>) =
             requests.iter().partition(|request| request.entry.policy.terms.excess == Excess::Shadow);
@@ -194,7 +184,7 @@ impl Permits {
         answer
     }
 
-    /// Takes permits of all these policies or of none. `first` answers where none of them has a limit.
+    /// Takes permits of all these policies or of none. `first` answers where there are none.
     async fn take_all(
         &self,
         first: &PolicyRequest<'_>,
@@ -210,7 +200,7 @@ impl Permits {
         };
         let verdicts = match verdicts {
             Ok(verdicts) => verdicts,
-            Err(error) => return self.answer_several_when_down(limits, lease, &error),
+            Err(error) => return self.answer_when_down(limits, lease, &error),
         };
         let decided = limits.iter().zip(&verdicts);
         let decided = || decided.clone().filter_map(|(request, verdict)| Some((*request, verdict.as_ref()?)));
@@ -224,7 +214,7 @@ impl Permits {
         PermitAnswer { lease, ..granted.unwrap_or_else(|| first.granted(None)) }
     }
 
-    /// Policies that are only tried out count the calls that the other policies granted.
+    /// Shadow policies count the calls that the other policies granted.
     async fn count_shadows(&self, shadows: &[&PolicyRequest<'_>], lease: Option<Lease>) {
         for request in shadows.iter().filter(|request| !request.entry.policy.algorithm.is_unlimited()) {
             if request.refused_for_now().is_some() {
@@ -242,22 +232,8 @@ impl Permits {
         }
     }
 
-    /// The answer of one policy while the limiter's Redis does not answer, or answers with an error.
-    fn answer_when_down(&self, request: &PolicyRequest<'_>, lease: Option<Lease>, error: &GateError) -> PermitAnswer {
-        if let GateError::TooManyKeys { retry_ms, .. } = error {
-            return request.refuse_for_keys(*retry_ms);
-        }
-        match self.take_without_redis(request, lease, error) {
-            Ok(verdict) => {
-                let granted = request.grant(verdict.as_ref(), lease);
-                PermitAnswer { reason: Some(Reason::LimiterDown), ..granted }
-            }
-            Err(refused) => *refused,
-        }
-    }
-
-    /// The same for several policies: all grant, or none.
-    fn answer_several_when_down(
+    /// The answer while the limiter's Redis does not answer, or answers with an error: all policies grant, or none.
+    fn answer_when_down(
         &self,
         requests: &[&PolicyRequest<'_>],
         lease: Option<Lease>,
@@ -274,7 +250,9 @@ impl Permits {
                 Ok(verdict) => taken.push((request, verdict)),
                 Err(refused) => {
                     for (request, verdict) in taken {
-                        self.give_back_locally(request, lease, verdict);
+                        let Some(Verdict { receipt, .. }) = verdict else { continue };
+                        let (local, take) = (&request.entry.state.local_limiter, request.take(lease));
+                        local.give_back(&take, request.key, receipt, |whole| self.policies.share_of(whole));
                     }
                     return *refused;
                 }
@@ -286,7 +264,7 @@ impl Permits {
         PermitAnswer { lease, reason: Some(Reason::LimiterDown), ..granted }
     }
 
-    /// Takes permits as the policy says for this case: without a count, from this instance's share, or not at all.
+    /// Takes permits without a count, from this instance's share, or not at all, as the policy says.
     fn take_without_redis(
         &self,
         request: &PolicyRequest<'_>,
@@ -301,19 +279,9 @@ impl Permits {
             WhenDown::Local => {
                 let share_of = |whole| self.policies.share_of(whole);
                 let verdict = state.local_limiter.take(&request.take(lease), request.key, share_of);
-                if verdict.granted {
-                    Ok(Some(verdict))
-                } else {
-                    Err(Box::new(request.refuse_by(&verdict, Reason::LimiterDown)))
-                }
+                let refused = || Box::new(request.refuse_by(&verdict, Reason::LimiterDown));
+                verdict.granted.then_some(Some(verdict)).ok_or_else(refused)
             }
-        }
-    }
-
-    fn give_back_locally(&self, request: &PolicyRequest<'_>, lease: Option<Lease>, verdict: Option<Verdict>) {
-        if let Some(verdict) = verdict {
-            let share_of = |whole| self.policies.share_of(whole);
-            request.entry.state.local_limiter.give_back(&request.take(lease), request.key, verdict.receipt, share_of);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! All policies in the memory of an instance. The cache follows changes by notices, and by a poll each second.
+//! All policies in an instance's memory. The cache follows changes by notices, and by a poll each second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::limiter_health::CallsHealth;
 use super::policy_state::PolicyState;
 use crate::domain::admission::{Limit, Limits, Window};
 use crate::domain::policy::{HOUSE_APP, Name, Policy};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerError};
 use crate::ledger::flow::policies::Policies;
 
 /// A policy as one application has it, and its state in this instance.
@@ -20,39 +20,36 @@ use crate::ledger::flow::policies::Policies;
 pub(super) struct Entry {
     pub policy: Arc<Policy>,
     pub state: Arc<PolicyState>,
-    /// This application's calls: those of others are not in it, although they may have the same policy.
+    /// This application's calls alone, although others may share the policy.
     pub calls: CallsHealth,
 }
 
-/// An application's token.
 struct Token {
     app: Name,
-    /// When it ends, if it has been replaced.
     ends_at_ms: Option<i64>,
 }
 
 #[derive(Default)]
 struct Snapshot {
     by_app: HashMap<Name, HashMap<Name, Entry>>,
-    /// Hash of a token to the token's application.
+    /// By hash.
     tokens: HashMap<[u8; 32], Token>,
 }
 
-/// The cache of policies. It is replaced as a whole, so that a request sees either the old policies or the new ones.
+/// The snapshot is replaced as a whole, so that a request sees either the old policies or the new ones.
 pub struct PolicyCache {
     ledger: Ledger,
     instance: Uuid,
-    /// How long a call to the limiter's Redis waits.
+    /// The time-out of calls to the limiter's Redis.
     timeout_ms: u64,
     snapshot: ArcSwap<Snapshot>,
     version: AtomicI64,
-    /// The number of live instances, and the rank of this one among them.
+    /// The number of live instances, and this one's rank.
     instances: AtomicU32,
     rank: AtomicU32,
 }
 
 impl PolicyCache {
-    /// Loads all policies.
     pub async fn load(ledger: Ledger, instance: Uuid, timeout_ms: u64) -> Result<Self, FlowError> {
         let cache = Self {
             ledger,
@@ -67,35 +64,33 @@ impl PolicyCache {
         Ok(cache)
     }
 
-    /// Records the version that this instance follows, for which `policy set` waits, and counts the instances. If there is a newer one,
-    /// it is loaded, and `apply` called; only afterwards it is recorded.
+    /// Records the version that this instance follows, for which `policy set` waits, and counts the instances. A newer one is loaded, then
+    /// `apply` is called, and only then the version is recorded.
     pub async fn keep_up(&self, apply: impl FnOnce(&Self)) -> Result<(), FlowError> {
-        self.ledger.in_time(async { Ok(self.load_changes(apply).await) }).await?
-    }
-
-    async fn load_changes(&self, apply: impl FnOnce(&Self)) -> Result<(), FlowError> {
-        let version = self.version.load(Ordering::Relaxed);
-        if self.follow(version).await? == version {
-            return Ok(());
-        }
-        let policies = self.ledger.policies_and_tokens().await?;
-        let version = policies.version;
-        self.version.store(version, Ordering::Relaxed);
-        self.snapshot.store(Arc::new(self.merge(policies)));
-        apply(self);
-        self.follow(version).await?;
-        Ok(())
+        let load_changes = async {
+            let version = self.version.load(Ordering::Relaxed);
+            if self.follow(version).await? == version {
+                return Ok(());
+            }
+            let policies = self.ledger.policies_and_tokens().await?;
+            let version = policies.version;
+            self.version.store(version, Ordering::Relaxed);
+            self.snapshot.store(Arc::new(self.merge(policies)));
+            apply(self);
+            self.follow(version).await.map(drop)
+        };
+        Ok(self.ledger.in_time(load_changes).await?)
     }
 
     /// Records that this instance follows a version; returns the newest one.
-    async fn follow(&self, version: i64) -> Result<i64, FlowError> {
+    async fn follow(&self, version: i64) -> Result<i64, LedgerError> {
         let followed = self.ledger.record_policy_version(self.instance, version).await?;
         self.instances.store(followed.instances.max(1), Ordering::Relaxed);
         self.rank.store(followed.rank, Ordering::Relaxed);
         Ok(followed.newest)
     }
 
-    /// Merges the loaded policies with the states in this instance: a policy keeps its state in its next version.
+    /// A policy keeps its state in this instance in its next version.
     fn merge(&self, loaded: Policies) -> Snapshot {
         let all_before = self.snapshot.load();
         let before: HashMap<i64, &Entry> =
@@ -120,20 +115,19 @@ impl PolicyCache {
         snapshot
     }
 
-    /// The policy that an application has under a name.
     pub(super) fn find(&self, app: &Name, policy: &Name) -> Option<Entry> {
         self.snapshot.load().by_app.get(app)?.get(policy).cloned()
     }
 
-    /// The application that a token belongs to, if the token is valid at this moment.
+    /// The application of a valid token.
     pub fn app_of(&self, token: &str, now_ms: i64) -> Option<Name> {
         let snapshot = self.snapshot.load();
         let token = snapshot.tokens.get(blake3::hash(token.as_bytes()).as_bytes())?;
         token.ends_at_ms.is_none_or(|ends_at_ms| now_ms < ends_at_ms).then(|| token.app.clone())
     }
 
-    /// The limits of purchases: the policies `purchase-buyer`, `purchase-address` and `purchase-sale` of this service's own
-    /// application, and `configured` for those that do not exist.
+    /// The limits of purchases: the policies `purchase-buyer`, `purchase-address` and `purchase-sale` of this service's own application, or
+    /// else `configured`.
     pub fn purchase_limits(&self, configured: Limits) -> Limits {
         let window = |limit: Limit| self.house_window(limit).unwrap_or(configured.of(limit));
         Limits { buyer: window(Limit::Buyer), address: window(Limit::Address), sale: window(Limit::Sale) }
@@ -154,8 +148,7 @@ impl PolicyCache {
         by_id.into_values().collect()
     }
 
-    /// The share of this instance in a limit, while the instances cannot count together. All shares together are the limit,
-    /// so that an instance may have a share of 0.
+    /// This instance's share of a limit, while the instances cannot count together. All shares add up to the limit, so a share may be 0.
     pub fn share_of(&self, limit: i64) -> i64 {
         let instances = i64::from(self.instances.load(Ordering::Relaxed));
         let rank = i64::from(self.rank.load(Ordering::Relaxed));

@@ -1,5 +1,4 @@
-//! Changes policies, applications and grants. Every change is in the audit log, and waits until every instance follows
-//! it.
+//! Changes policies, applications and grants. Every change is in the audit log, and waits until every instance follows it.
 
 use std::time::Duration;
 
@@ -13,43 +12,29 @@ use crate::ledger::Ledger;
 use crate::ledger::flow::apps::Rotation;
 use crate::ledger::flow::policies::PolicyChange;
 
-/// How long a change waits for the instances. A notice takes milliseconds; the poll, should a notice be lost, a second.
+/// A change waits this long for the instances. A notice takes milliseconds; the poll after a lost notice a second.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest time for which an application may have two tokens: 30 days.
-const OVERLAP_MAX_MS: i64 = 2_592_000_000;
-
-/// An application's new token, and the end of its old one.
 pub struct NewToken {
     pub token: String,
     pub old_ends_at_ms: i64,
-    /// Whether every instance already knows.
+    /// Whether every instance follows already.
     pub everywhere: bool,
 }
 
-/// Makes an application, and returns its token. The token cannot be read again: only its hash is stored.
-///
-/// # Errors
-///
-/// `Exists`: there is an application of this name.
+/// Makes an application, and returns its token. Only the token's hash is stored.
 pub async fn create_app(ledger: &Ledger, app: &Name, actor: &str) -> Result<String, FlowError> {
     let (token, hash) = new_token();
-    let created = ledger.create_app(app, hash.as_bytes(), actor).await?;
-    if !created {
+    if !ledger.create_app(app, hash.as_bytes(), actor).await? {
         return Err(FlowError::Exists(app.to_string()));
     }
     wait_for_instances(ledger, ledger.policy_version().await?).await?;
     Ok(token)
 }
 
-/// Gives an application a new token. The old one is valid for `overlap_ms` more, and ends by itself.
-///
-/// # Errors
-///
-/// `Unknown`: there is no such application, or it has no token. `TwoTokens`: the token before is still valid, and would end
-/// early. Without an overlap there is no such error: all earlier tokens end at once.
+/// Gives an application a new token. The old one stays valid for `overlap_ms`; without an overlap, all earlier tokens end at once.
 pub async fn rotate_token(ledger: &Ledger, app: &Name, overlap_ms: i64, actor: &str) -> Result<NewToken, FlowError> {
-    if !(0..=OVERLAP_MAX_MS).contains(&overlap_ms) {
+    if !(0..=2_592_000_000).contains(&overlap_ms) {
         return Err(Invalid::new("overlap_ms", "must be 0 to 2592000000 (30 days)").into());
     }
     let (token, hash) = new_token();
@@ -66,7 +51,7 @@ pub async fn rotate_token(ledger: &Ledger, app: &Name, overlap_ms: i64, actor: &
     }
 }
 
-/// A token, and its hash. 32 random bytes cannot be guessed, so that a plain hash is as safe as a slow one.
+/// A token, and its hash. 32 random bytes cannot be guessed, so a plain hash is as safe as a slow one.
 fn new_token() -> (String, blake3::Hash) {
     let secret: [u8; 32] = rand::random();
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -74,30 +59,18 @@ fn new_token() -> (String, blake3::Hash) {
     (token, hash)
 }
 
-/// Makes or changes a policy. Returns whether every instance follows it already.
-///
-/// # Errors
-///
-/// `Policy`: the terms are wrong. `Ambiguous` or `NotOwned`: this change is not possible for this policy and actor.
+/// Makes or changes a policy. Returns whether every instance follows already.
 pub async fn set(ledger: &Ledger, policy: NewPolicy, actor: impl Into<Actor>) -> Result<bool, FlowError> {
     let policy = policy.check()?;
     complete(ledger, ledger.set_policy(&policy, &actor.into()).await?, &policy.name).await
 }
 
-/// Deletes a policy. Returns whether every instance follows that already; callers are then answered with code 0.
-///
-/// # Errors
-///
-/// `Unknown`, `Ambiguous` or `NotOwned`: there is no such policy, or several, or the actor may not change it.
+/// Deletes a policy: callers are then answered with code 0. Returns whether every instance follows already.
 pub async fn delete(ledger: &Ledger, name: &Name, apps: &[Name], actor: impl Into<Actor>) -> Result<bool, FlowError> {
     complete(ledger, ledger.delete_policy(name, apps, &actor.into()).await?, name).await
 }
 
 /// Grants an account a role on the policies of an application; without a role, takes the grant back.
-///
-/// # Errors
-///
-/// `Unknown`: there is no such application.
 pub async fn grant(
     ledger: &Ledger,
     app: &Name,

@@ -1,6 +1,5 @@
-//! Counts what callers ask of each policy: by the second in Redis for an hour, by the minute in PostgreSQL for ninety
-//! days. Instances count in memory, so that no request waits for counting; an instance that dies loses at most one
-//! second of counts.
+//! Counts the requests of each policy: by the second in Redis for an hour, by the minute in PostgreSQL for ninety days. Instances count in
+//! memory, so that no request waits; an instance that dies loses at most one second of counts.
 
 use std::collections::BTreeSet;
 
@@ -11,43 +10,37 @@ use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::ledger::Ledger;
 use crate::ledger::flow::policy_minutes::PolicyMinute;
 
-/// Adds the counts of this instance since the last call to the present second in Redis.
-///
-/// # Errors
-///
-/// Redis did not take the counts; they are added with the next ones.
+/// Adds this instance's counts since the last call to the present second in Redis. Counts that Redis did not take are added next time.
 pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError> {
     let entries = policies.entries();
-    let counted = entries.iter().map(|entry| (entry, entry.state.counters.take()));
+    let counted = entries.iter().map(|entry| (entry, std::mem::take(&mut *entry.state.counts.lock())));
     let counted: Vec<_> = counted.filter(|(_, counts)| *counts != PolicyCounts::default()).collect();
     if counted.is_empty() {
         return Ok(());
     }
     let counts: Vec<_> = counted.iter().map(|(entry, counts)| (entry.policy.id, *counts)).collect();
-    let added = async { gate.add_policy_counts(gate.now_s().await?, &counts).await };
-    let added = added.await;
+    let added = async { gate.add_policy_counts(gate.now_s().await?, &counts).await }.await;
     let is_lost = |policy: i64| added.as_ref().map_or(true, |failed| failed.contains(&policy));
     for (entry, counts) in &counted {
         if is_lost(entry.policy.id) {
-            entry.state.counters.put_back(counts);
+            *entry.state.counts.lock() += *counts;
             continue;
         }
         let policy = entry.policy.terms.name.to_string();
-        metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => "granted")
-            .increment(counts.granted);
-        metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => "refused")
-            .increment(counts.refused);
+        for (answer, count) in [("granted", counts.granted), ("refused", counts.refused)] {
+            metrics::counter!("seckill_permits_total", "policy" => policy.clone(), "answer" => answer).increment(count);
+        }
         metrics::counter!("seckill_too_many_keys_total", "policy" => policy).increment(counts.no_room);
     }
     Ok(added.map(drop)?)
 }
 
-/// Writes the minutes that are over to PostgreSQL. It writes sums and adds nothing, so that several workers may do it,
-/// and more than once.
+/// Writes finished minutes to PostgreSQL. It replaces sums and adds nothing, so workers may repeat it.
 pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError> {
     let now = gate.now_s().await?.div_euclid(60);
     for policy in ledger.policies(None).await? {
-        for minute in now - MINUTES_BACK..now {
+        // Workers that were away for less time miss no minute.
+        for minute in now - 10..now {
             let seconds = match gate.policy_counts(policy.id, minute).await {
                 // Minutes that lie on other masters are still written.
                 Err(error) if gate.is_of_one_master(&error) => break,
@@ -64,10 +57,7 @@ pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError
     Ok(())
 }
 
-/// How many minutes are written again each time. A worker that was away for less time misses none.
-const MINUTES_BACK: i64 = 10;
-
-/// The counts of a policy in the latest whole seconds, added up.
+/// The sum of a policy's counts in the last whole seconds.
 pub async fn recent(gate: &Gate, policy: i64, seconds: i64) -> Result<PolicyCounts, FlowError> {
     let now = gate.now_s().await?;
     let range = now - seconds..now;

@@ -1,6 +1,5 @@
-//! A request for permits together with the policy that it is for, and the answers that the policy gives.
+//! A request for permits of a policy, and the policy's answers.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::permit_request::{Lease, PermitAnswer, Quota, Reason};
@@ -12,23 +11,19 @@ use crate::domain::policy::{Excess, Policy};
 use crate::gate::GateError;
 use crate::gate::limiter::Take;
 
-/// One request, its policy, and the slot that its permits are counted in.
 pub(super) struct PolicyRequest<'a> {
     pub entry: Entry,
     pub key: &'a str,
     pub slot: SlotKey,
     pub permits: u32,
-    /// More permits than the policy's threshold allows at present, which moves.
+    /// More permits than the moving threshold allows at present.
     above_threshold: bool,
 }
 
-/// When a caller may ask again whose permits are above the present threshold. It moves once in some seconds.
+/// The retry delay of permits above the threshold, which moves every few seconds.
 const THRESHOLD_RETRY_MS: u64 = 1_000;
 
 impl<'a> PolicyRequest<'a> {
-    /// # Errors
-    ///
-    /// More permits than the policy can ever grant, or a key that is too long.
     pub fn new(entry: Entry, key: &'a str, permits: i64) -> Result<Self, Invalid> {
         let above_threshold = permits > entry.policy.algorithm.max_permits();
         let permits = u32::try_from(permits).ok().filter(|_| permits <= entry.policy.most_permits());
@@ -42,7 +37,6 @@ impl<'a> PolicyRequest<'a> {
         Self::new(entry, self.key, self.permits.into())
     }
 
-    /// The policy's number and version.
     pub fn version(&self) -> (i64, i64) {
         (self.entry.policy.id, self.entry.policy.version)
     }
@@ -58,7 +52,7 @@ impl<'a> PolicyRequest<'a> {
         }
     }
 
-    /// A new lease, where the caller has permits to give back or a call to report.
+    /// A new lease, for permits to give back or a call to report.
     pub fn lease(&self, admission: Admission) -> Option<Lease> {
         let terms = &self.entry.policy.terms;
         let returns = terms.algorithm.kind().grants_leases();
@@ -74,7 +68,7 @@ impl<'a> PolicyRequest<'a> {
         Some(self.refuse(Reason::Limit, 0, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
     }
 
-    /// Refuses more permits than the present threshold allows: it may rise again.
+    /// Refuses more permits than the present threshold allows.
     pub fn refused_for_now(&self) -> Option<PermitAnswer> {
         self.above_threshold.then(|| self.refuse(Reason::Limit, 0, THRESHOLD_RETRY_MS))
     }
@@ -86,26 +80,25 @@ impl<'a> PolicyRequest<'a> {
         }
     }
 
-    /// A lease can be given back at any moment, so that its refusal must not be remembered.
+    /// A lease may be given back at any moment, so its refusal is not remembered.
     fn remembers_refusals(&self) -> bool {
         let Policy { terms, algorithm, .. } = &*self.entry.policy;
         !matches!(terms.excess, Excess::Queue { .. }) && !algorithm.kind().grants_leases()
     }
 
     pub fn count_grant(&self) {
-        self.entry.state.counters.granted.fetch_add(1, Ordering::Relaxed);
+        self.entry.state.counts.lock().granted += 1;
     }
 
     pub fn count_refusal(&self) {
-        self.entry.state.counters.refused.fetch_add(1, Ordering::Relaxed);
+        self.entry.state.counts.lock().refused += 1;
     }
 
     /// Counts a request that Redis did not count.
     pub fn count_failure(&self, error: &GateError) {
-        let counters = &self.entry.state.counters;
-        counters.failed.fetch_add(1, Ordering::Relaxed);
+        self.entry.state.counts.lock().failed += 1;
         if !error.is_outage() {
-            counters.broken.fetch_add(1, Ordering::Relaxed);
+            self.entry.state.counts.lock().broken += 1;
             tracing::error!(policy = %self.entry.policy.terms.name, %error, "a limiter's script has failed");
         }
     }
@@ -116,7 +109,7 @@ impl<'a> PolicyRequest<'a> {
         PermitAnswer { lease, ..self.granted(verdict) }
     }
 
-    /// The answer of a grant that is counted elsewhere.
+    /// The answer of a grant, uncounted.
     pub fn granted(&self, verdict: Option<&Verdict>) -> PermitAnswer {
         PermitAnswer {
             code: 1,
@@ -127,7 +120,7 @@ impl<'a> PolicyRequest<'a> {
         }
     }
 
-    /// Counts the refusal of a limiter, and answers as the policy says.
+    /// Counts a limiter's refusal, and answers by the policy's excess.
     pub fn refuse_by(&self, verdict: &Verdict, reason: Reason) -> PermitAnswer {
         let answer = self.refuse(reason, verdict.remaining, verdict.retry_after_ms.unsigned_abs());
         PermitAnswer { quota: self.quota(verdict.reset_ms.unsigned_abs()), ..answer }
@@ -135,11 +128,11 @@ impl<'a> PolicyRequest<'a> {
 
     /// Refuses a call whose key has no room in Redis.
     pub fn refuse_for_keys(&self, retry_after_ms: u64) -> PermitAnswer {
-        self.entry.state.counters.no_room.fetch_add(1, Ordering::Relaxed);
+        self.entry.state.counts.lock().no_room += 1;
         self.refuse(Reason::TooManyKeys, 0, retry_after_ms)
     }
 
-    /// Counts a refusal, and answers as the policy says about the excess.
+    /// Counts a refusal, and answers by the policy's excess.
     pub fn refuse(&self, reason: Reason, remaining: i64, retry_after_ms: u64) -> PermitAnswer {
         self.count_refusal();
         let terms = &self.entry.policy.terms;
@@ -154,7 +147,7 @@ impl<'a> PolicyRequest<'a> {
         };
         match &terms.excess {
             Excess::Reject | Excess::Queue { .. } => refused,
-            Excess::Degrade { answer } => PermitAnswer { body: Some(answer.clone()), ..refused },
+            Excess::Degrade { answer } => PermitAnswer { answer: Some(answer.clone()), ..refused },
             Excess::Shadow => PermitAnswer { code: 1, retry_after_ms: 0, reason: Some(Reason::Shadow), ..refused },
         }
     }
@@ -165,7 +158,7 @@ impl<'a> PolicyRequest<'a> {
         let Parameters { limit, capacity, rate, window_ms, .. } = algorithm.parameters();
         let (permits, window_ms) = match algorithm.kind().parameter_set() {
             ParameterSet::Window => (limit?, window_ms),
-            // The window of a bucket is the time in which it fills.
+            // A bucket's window is the time in which it fills.
             ParameterSet::Bucket => (capacity?, Some(window_ms?.saturating_mul(capacity?) / rate?)),
             ParameterSet::Leases => (limit?, None),
         };

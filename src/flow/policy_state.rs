@@ -1,7 +1,6 @@
-//! The state of one policy in this instance. It outlives changes of the policy.
+//! A policy's state in this instance. It outlives changes of the policy.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -13,61 +12,11 @@ use crate::domain::breaker::{Breaker, CallOutcome, ProbeId};
 use crate::domain::policy::Policy;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 
-/// `PolicyCounts` since they were last taken, counted by all threads.
-#[derive(Debug, Default)]
-pub(super) struct PolicyCounters {
-    pub granted: AtomicU64,
-    pub refused: AtomicU64,
-    pub waited_ms: AtomicU64,
-    pub failed: AtomicU64,
-    pub broken: AtomicU64,
-    pub no_room: AtomicU64,
-    reports: AtomicU64,
-    errors: AtomicU64,
-    slow: AtomicU64,
-}
-
-impl PolicyCounters {
-    /// Returns the counts and starts again from 0.
-    pub fn take(&self) -> PolicyCounts {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
-        PolicyCounts {
-            granted: take(&self.granted),
-            refused: take(&self.refused),
-            waited_ms: take(&self.waited_ms),
-            failed: take(&self.failed),
-            broken: take(&self.broken),
-            no_room: take(&self.no_room),
-            reports: take(&self.reports),
-            errors: take(&self.errors),
-            slow: take(&self.slow),
-        }
-    }
-
-    /// Adds counts that could not be written.
-    pub fn put_back(&self, counts: &PolicyCounts) {
-        let PolicyCounts { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = *counts;
-        for (counter, count) in [
-            (&self.granted, granted),
-            (&self.refused, refused),
-            (&self.waited_ms, waited_ms),
-            (&self.failed, failed),
-            (&self.broken, broken),
-            (&self.no_room, no_room),
-            (&self.reports, reports),
-            (&self.errors, errors),
-            (&self.slow, slow),
-        ] {
-            counter.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-}
-
-/// The state of one policy in this instance.
 pub(super) struct PolicyState {
     began: Instant,
-    pub counters: Arc<PolicyCounters>,
-    /// Callers that were refused and do not wait.
+    /// Counted by all threads since the last flush.
+    pub counts: Arc<Mutex<PolicyCounts>>,
+    /// Refused callers that do not wait.
     pub refusals: Arc<RefusalCache>,
     pub local_limiter: Arc<LocalLimiter>,
     breaker: Option<Arc<Mutex<Breaker>>>,
@@ -77,21 +26,21 @@ impl PolicyState {
     pub fn new(policy: &Policy) -> Self {
         Self {
             began: Instant::now(),
-            counters: Arc::default(),
+            counts: Arc::default(),
             refusals: Arc::default(),
             local_limiter: Arc::default(),
             breaker: policy.terms.breaker.map(|terms| Arc::new(Mutex::new(Breaker::new(terms)))),
         }
     }
 
-    /// The state under the next version of the policy. The counts are kept, and the breaker too if its terms are the same.
-    /// Remembered refusals are kept only if the version is the same, because the new terms may grant those callers.
+    /// The state under the policy's next version. The counts are kept, and the breaker if its terms are the same. Refusals are kept only in
+    /// the same version, because new terms may grant those calls.
     pub fn carried_over(&self, before: &Policy, after: &Policy) -> Self {
         let fresh = Self::new(after);
         let same_breaker = before.terms.breaker == after.terms.breaker;
         Self {
             began: self.began,
-            counters: Arc::clone(&self.counters),
+            counts: Arc::clone(&self.counts),
             local_limiter: Arc::clone(&self.local_limiter),
             refusals: if before.version == after.version { Arc::clone(&self.refusals) } else { fresh.refusals },
             breaker: if same_breaker { self.breaker.clone() } else { fresh.breaker },
@@ -102,18 +51,17 @@ impl PolicyState {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Asks the policy's breaker to admit a call. The error is after how many milliseconds to ask again.
+    /// The error is the time until the breaker's next try, in milliseconds.
     pub fn admit(&self) -> Result<Admitted, u64> {
         self.breaker.as_ref().map_or(Ok(Admitted::freely()), |breaker| Admitted::by(breaker, self.now_ms()))
     }
 
-    /// Records how a call ended, and which probe it was. Returns whether the breaker opened because of this call.
+    /// Records how a call ended. Returns whether the breaker opened because of it.
     pub fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
-        // A call that failed is counted once, however long it took.
+        // A failed call is not counted as slow as well.
         let slow = !outcome.failed && target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
-        self.counters.reports.fetch_add(1, Ordering::Relaxed);
-        self.counters.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
-        self.counters.slow.fetch_add(u64::from(slow), Ordering::Relaxed);
+        let (reports, errors, slow) = (1, outcome.failed.into(), slow.into());
+        *self.counts.lock() += PolicyCounts { reports, errors, slow, ..PolicyCounts::default() };
         self.breaker.as_ref().is_some_and(|breaker| breaker.lock().report(self.now_ms(), outcome, probe))
     }
 }

@@ -1,4 +1,4 @@
-//! Remembers refused callers until they may ask again, so that a caller who ignores a refusal costs no call to Redis.
+//! Remembers refused callers until they may ask again: a caller that ignores a refusal costs no call to Redis.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ struct Refusal {
 impl RefusalCache {
     const CALLERS_MAX: usize = 10_000;
 
-    /// How much longer this caller must wait, if it was refused and asks for no fewer permits than then.
+    /// The rest of a refused caller's wait, if it asks for no fewer permits than before.
     pub fn wait_of(&self, key: &str, permits: u32) -> Option<Duration> {
         let callers = self.callers.lock();
         let refusal = callers.get(key).filter(|refusal| permits >= refusal.permits)?;
@@ -28,7 +28,6 @@ impl RefusalCache {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Remembers that a caller was refused, and how long it must wait.
     pub fn remember(&self, key: &str, permits: u32, wait: Duration) {
         let now = Instant::now();
         let mut callers = self.callers.lock();
@@ -40,7 +39,6 @@ impl RefusalCache {
         }
     }
 
-    /// Forgets all refusals, because permits were given back.
     pub fn clear(&self) {
         self.callers.lock().clear();
     }

@@ -1,5 +1,5 @@
-//! Moves the thresholds of policies that have a range. Each move is a conditional update and an entry in the audit log;
-//! any number of workers may check, and one of them moves the threshold.
+//! Moves the thresholds of policies with a range. Each move is a conditional update and an entry in the audit log: of several workers, one
+//! moves the threshold.
 
 use serde_json::json;
 
@@ -14,11 +14,10 @@ use crate::ledger::Ledger;
 /// The actor in the audit log.
 const ACTOR: &str = "controller";
 
-/// Moves the thresholds.
 pub struct ThresholdController {
     ledger: Ledger,
     gate: Gate,
-    /// How far back load is read, and the least time between two moves.
+    /// The time over which load is read, and the least time between two moves.
     interval_s: i64,
 }
 
@@ -27,7 +26,6 @@ impl ThresholdController {
         Self { ledger, gate, interval_s }
     }
 
-    /// Checks all policies once.
     pub async fn check(&self) -> Result<(), FlowError> {
         for policy in self.ledger.policies(None).await? {
             match self.move_threshold(&policy).await {
@@ -46,9 +44,8 @@ impl ThresholdController {
         let counts = recent(&self.gate, policy.id, self.interval_s).await?;
         let PolicyCounts { granted, refused, reports, errors, slow, .. } = counts;
         let seen = LoadSeen { granted, refused, reports, errors, slow };
-        let next =
-            ThresholdState { threshold, floor: range.floor, ceiling: range.ceiling, trouble_at: policy.trouble_at }
-                .next(&seen);
+        let (floor, ceiling, trouble_at) = (range.floor, range.ceiling, policy.trouble_at);
+        let next = ThresholdState { threshold, floor, ceiling, trouble_at }.next(&seen);
         metrics::gauge!("seckill_policy_threshold", "policy" => policy.terms.name.to_string()).set(threshold as f64);
         if next == threshold {
             return Ok(());

@@ -1,5 +1,4 @@
-//! Leases that Redis was asked for, and whose grant nobody reads: the caller has gone, or Redis did not answer in time and may
-//! grant them later. They are released, because nobody else could.
+//! Leases whose grant is never read: the caller has gone, or Redis did not answer in time and may grant them later. They are released here.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use crate::domain::limiter::{Algorithm, SlotKey};
 use crate::gate::GateError;
 use crate::gate::limiter::{Limiter, Take};
 
-/// The pauses before each try. A call that Redis has not executed yet may come after a release that found nothing.
+/// The pauses before each try: Redis may execute the call after a release that found nothing.
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(10)];
 
 /// The leases of one call, released unless the call's answer is read.
@@ -19,19 +18,16 @@ pub(super) struct UnreadGrant<'a> {
 }
 
 impl<'a> UnreadGrant<'a> {
-    /// The leases that these requests ask for.
     pub fn of<'t>(limiter: &'a Limiter, takes: impl Iterator<Item = Take<'t>>) -> Self {
         let leases = takes.filter(|take| take.algorithm.kind().grants_leases());
         let leases = leases.filter_map(|take| Some((take.slot.clone(), *take.algorithm, take.lease?))).collect();
         Self { limiter, leases }
     }
 
-    /// Keeps the leases.
     pub fn keep(mut self) {
         self.leases.clear();
     }
 
-    /// Makes the call, and reads its answer.
     pub async fn acquire<T>(
         limiter: &'a Limiter,
         takes: &[Take<'_>],

@@ -1,6 +1,5 @@
-//! A caller's wait in line: it follows changes of the policy, and gives its place up when the caller goes.
+//! A caller's wait in line: it follows changes of the policy, and gives its place up when the caller leaves.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use uuid::Uuid;
@@ -16,26 +15,22 @@ use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::gate::limiter::line::{Turn, Waiter};
 
-/// How a wait ended.
 pub(super) enum Waited {
     Decided(Verdict, Reason),
-    /// The policy was changed, and this is what it is now; `None` when it was deleted.
+    /// The changed policy; `None` when it was deleted.
     PolicyChanged(Option<Entry>),
 }
 
-/// Where callers wait.
 pub(super) struct WaitingLine<'a> {
     pub limiter: &'a Limiter,
     pub health: &'a LimiterHealth,
     pub policies: &'a PolicyCache,
     pub waits: &'a Waits,
-    /// The most waiters of one line.
     pub line_max: u32,
 }
 
 impl WaitingLine<'_> {
-    /// Waits for the caller's turn, until its patience is over, which began at `since`. A place that the caller has already in
-    /// this line is kept.
+    /// Waits for the caller's turn, until its patience, which began at `since`, is over. A place in this line is kept.
     pub async fn wait(
         &self,
         app: &Name,
@@ -79,7 +74,7 @@ impl WaitingLine<'_> {
                 Turn::Granted(verdict) | Turn::TooLate(verdict) => {
                     place.is_held = false;
                     let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    request.entry.state.counters.waited_ms.fetch_add(waited_ms, Ordering::Relaxed);
+                    request.entry.state.counts.lock().waited_ms += waited_ms;
                     return Ok(Waited::Decided(verdict, Reason::Limit));
                 }
             };
@@ -92,7 +87,7 @@ impl WaitingLine<'_> {
     }
 }
 
-/// A place in line, which is given up when this is dropped: the caller has gone, or asks under a policy without this line.
+/// A place in line. It is given up when this is dropped: the caller has gone, or the changed policy has another line or none.
 pub(super) struct Place {
     limiter: Limiter,
     slot: SlotKey,

@@ -1,5 +1,5 @@
-//! The callers of this instance that wait in line, by application. The more of them there are, the less often each one asks Redis,
-//! so that an application's waiters cost Redis the same however many there are.
+//! The waiting callers of this instance, by application. The more there are, the less often each asks Redis, so that any number of an
+//! application's waiters costs Redis the same.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,15 +10,12 @@ use crate::domain::limiter::SlotKey;
 use crate::domain::policy::Name;
 use crate::gate::limiter::line::Pauses;
 
-/// Each caller adds this to the longest pause of all callers of its application: 2,500 calls a second.
+/// Each caller adds this to the longest pause of its application: 2,500 calls a second.
 const A_CALLER: Duration = Duration::from_micros(400);
-
-/// Each line adds this to the shortest pause: the first places of all lines are 1,000 calls a second.
+/// Each line adds this to the shortest pause: the first places of all lines make 1,000 calls a second.
 const A_LINE: Duration = Duration::from_millis(1);
-
 const SHORTEST_MIN: Duration = Duration::from_millis(5);
 const LONGEST_MIN: Duration = Duration::from_millis(400);
-
 /// A crashed waiter keeps its place for two and a half pauses.
 const LONGEST_MAX: Duration = Duration::from_secs(4);
 
@@ -43,7 +40,6 @@ impl Waits {
     }
 }
 
-/// One caller's wait.
 pub(super) struct Wait<'a> {
     waits: &'a Waits,
     app: Name,
@@ -51,7 +47,7 @@ pub(super) struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// The pauses between this caller's calls, as many as wait at this moment.
+    /// The pauses between this caller's calls, by the present number of waiters.
     pub fn pauses(&self) -> Pauses {
         let apps = self.waits.0.lock();
         let (callers, lines) = apps.get(&self.app).map_or((1, 1), |callers| (callers.count, callers.by_line.len()));

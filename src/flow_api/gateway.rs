@@ -1,6 +1,5 @@
-//! Permits for gateways: nginx's `auth_request`, and Envoy's `ext_authz` in its HTTP form. A gateway decides by the status of the
-//! answer and reads no body, so the status and headers say what `flow::acquire` says in its body. docs/limits.md shows the
-//! configurations of both.
+//! Permits for gateways: nginx's `auth_request`, and Envoy's `ext_authz` over HTTP. A gateway reads no body, so status and headers have
+//! the contents of the body of `flow::acquire`. docs/limits.md has the configurations of both.
 
 mod terms;
 
@@ -24,14 +23,14 @@ use terms::{Terms, TermsFrom};
 const CODE: &str = "x-seckill-code";
 /// Why, as `reason` of `flow::acquire`.
 const REASON: &str = "x-seckill-reason";
-/// The prepared answer of a policy that degrades.
+/// The prepared answer of a degrading policy.
 const ANSWER: &str = "x-seckill-answer";
 /// The lease, which the service behind the gateway may return.
 const LEASE: &str = "x-seckill-lease";
 /// How long to wait before proceeding, from a leaky bucket.
 const DELAY: &str = "x-seckill-delay-ms";
 
-/// The longest prepared answer that is a header, in bytes. nginx reads all headers of an answer into one buffer (`proxy_buffer_size`).
+/// The longest header for a prepared answer, in bytes. nginx reads all headers into one buffer (`proxy_buffer_size`).
 const ANSWER_MAX: usize = 4096;
 
 problems!(NoToken: Unauthenticated);
@@ -130,7 +129,7 @@ pub async fn authorize_path(
     answer(decided, StatusCode::OK)
 }
 
-/// What the policy says, and the status that a refusal shall have.
+/// The policy's answer, and the status of a refusal.
 struct Decision {
     answer: PermitAnswer,
     deny: StatusCode,
@@ -144,7 +143,7 @@ async fn decide(
     from: TermsFrom,
 ) -> Result<Decision, Problem> {
     let app = caller(request, thread, app_state)?;
-    // A gateway should send no body. One that it sends means nothing, but has to be read before the answer.
+    // A body means nothing, but must be read before the answer.
     body?;
     let terms = Terms::read(request, from)?;
     let app = match &terms.app {
@@ -156,7 +155,7 @@ async fn decide(
     Ok(Decision { answer, deny: terms.deny })
 }
 
-/// The answer to a gateway; `allow` is the status of a grant.
+/// `allow` is the status of a grant.
 fn answer(decided: Result<Decision, Problem>, allow: StatusCode) -> HttpResponse {
     match decided {
         Ok(Decision { answer, deny }) if answer.code < 0 => refused(&answer, deny),
@@ -189,7 +188,7 @@ fn refused(answer: &PermitAnswer, deny: StatusCode) -> HttpResponse {
     let problem = Problem::no_permit(deny, why, limit_headers(answer).collect());
     let code = (CODE, problem.code().to_owned());
     let response = with_headers(problem.error_response(), [code, (REASON, reason.to_owned())]);
-    let Some(prepared) = &answer.body else { return response };
+    let Some(prepared) = &answer.answer else { return response };
     let response = with_headers(response, ascii_json(prepared).map(|json| (ANSWER, json)));
     let mut response = response.set_body(BoxBody::new(prepared.to_string()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -206,8 +205,8 @@ fn with_headers(mut response: HttpResponse, headers: impl IntoIterator<Item = (&
     response
 }
 
-/// A JSON document in printable ASCII, which a gateway can hand out as it is; `None` if it is longer than a header may be. Other
-/// characters stand in strings alone, where JSON has an escape for each.
+/// A JSON document in printable ASCII, which a gateway can hand out as it is; `None` if it is too long for a header. Other characters
+/// occur only in strings, where JSON has an escape for each.
 fn ascii_json(document: &Value) -> Option<String> {
     let mut text = String::new();
     for c in document.to_string().chars() {

@@ -4,20 +4,19 @@ use actix_web::http::header::{HeaderName, RETRY_AFTER};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::domain::json_object;
 use crate::domain::policy::Name;
 use crate::domain::whole_number;
-use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
+use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest};
 use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, bearer_token};
 use crate::http::problem::Problem;
 use crate::sale::thread_state::ThreadState;
 
-/// The greatest whole number that every program can count to.
+/// The greatest exact whole number of every JSON reader.
 const TOOK_MAX_MS: u64 = (1 << 53) - 1;
 
 /// A policy, and the key that it counts.
@@ -57,39 +56,6 @@ struct Acquire {
     #[serde(default, deserialize_with = "json_object::list")]
     #[schema(max_items = 8)]
     also: Vec<Dimension>,
-}
-
-/// The answer to a request for permits.
-#[derive(Debug, Serialize, ToSchema)]
-struct Verdict {
-    /// 1: granted. -1: refused. 0: not configured: the application has no such policy, and may proceed.
-    #[schema(minimum = -1, maximum = 1)]
-    code: i8,
-    /// Permits that are left; -1 if the policy has no limit.
-    remaining: i64,
-    /// The retry delay; 0 if granted.
-    retry_after_ms: u64,
-    /// From a concurrency policy, or one with a breaker: return it with `release`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    lease: Option<String>,
-    /// The policy that refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = String)]
-    policy: Option<Name>,
-    /// Why: `limit`, `breaker`, `queue-full`, `too-many-keys`, `limiter-down`. With code 1: `shadow` (would have been refused), or
-    /// `limiter-down` (granted without counting, or counted by this instance alone).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = String)]
-    reason: Option<Reason>,
-    /// The answer that the policy prescribes for refused callers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    answer: Option<Value>,
-    /// From a leaky bucket: how long to wait before proceeding, so that the outflow is constant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    delay_ms: Option<u64>,
 }
 
 /// How the call ended that the lease was for.
@@ -146,7 +112,7 @@ problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, Body
         (
             status = 200, description = "Granted, refused, or not configured. Headers show the policy's state: `RateLimit-Policy` (its quota, its \
                 window in seconds), `RateLimit` (permits left, seconds until there are more), and with a refusal \
-                `Retry-After` (seconds)", body = Verdict,
+                `Retry-After` (seconds)", body = PermitAnswer,
         ),
         NoPermit,
     ),
@@ -161,12 +127,15 @@ pub async fn acquire(
     let asked: Acquire = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &asked.app)?;
     let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
-    let requests = std::iter::once(first).chain(asked.also);
-    let requests = requests
-        .map(|asked| PermitRequest::new(&asked.policy, asked.key, asked.permits))
-        .collect::<Result<Vec<_>, _>>()?;
+    let asked = std::iter::once(first).chain(asked.also);
+    let requests = asked.map(|asked| PermitRequest::new(&asked.policy, asked.key, asked.permits));
+    let requests = requests.collect::<Result<Vec<_>, _>>()?;
     let answer = app_state.permits.acquire(&app, &requests).await?;
-    Ok(render(answer))
+    let mut response = HttpResponse::Ok();
+    for header in limit_headers(&answer) {
+        response.insert_header(header);
+    }
+    Ok(response.json(answer))
 }
 
 /// Return a lease
@@ -204,16 +173,13 @@ pub(super) fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &Ap
     app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
 }
 
-/// Refuses a token that is another application's than the one that the request names.
+/// Refuses a token of another application than the request names.
 pub(super) fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
-    if caller.as_str() == app {
-        Ok(caller)
-    } else {
-        Err(Problem::forbidden("the token belongs to another application"))
-    }
+    let is_own = caller.as_str() == app;
+    is_own.then_some(caller).ok_or_else(|| Problem::forbidden("the token belongs to another application"))
 }
 
-/// The headers that show the policy's state: its quota, the permits that are left, and with a refusal when to ask again.
+/// The headers of the policy's state: its quota, the permits left, and the retry delay of a refusal.
 pub(super) fn limit_headers(answer: &PermitAnswer) -> impl Iterator<Item = (HeaderName, String)> {
     let quota = answer.quota.as_ref();
     let policy = quota.map(|quota| {
@@ -227,21 +193,4 @@ pub(super) fn limit_headers(answer: &PermitAnswer) -> impl Iterator<Item = (Head
     });
     let retry = (answer.code < 0).then(|| (RETRY_AFTER, answer.retry_after_ms.div_ceil(1000).max(1).to_string()));
     [policy, state, retry].into_iter().flatten()
-}
-
-fn render(answer: PermitAnswer) -> HttpResponse {
-    let mut response = HttpResponse::Ok();
-    for header in limit_headers(&answer) {
-        response.insert_header(header);
-    }
-    response.json(Verdict {
-        code: answer.code,
-        remaining: answer.remaining,
-        retry_after_ms: answer.retry_after_ms,
-        lease: answer.lease.map(|lease| lease.to_string()),
-        policy: answer.policy,
-        reason: answer.reason,
-        answer: answer.body,
-        delay_ms: answer.delay_ms,
-    })
 }

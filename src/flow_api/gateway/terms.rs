@@ -1,4 +1,4 @@
-//! What a gateway asks for: policy, key and cost, from headers or from the query.
+//! A gateway's terms: policy, key and cost, from headers or from the query.
 
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
@@ -7,16 +7,14 @@ use url::form_urlencoded;
 
 use crate::http::problem::Problem;
 
-/// Where terms are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TermsFrom {
     /// From headers, because the query is the caller's.
     Headers,
-    /// From one of the two: the one that names the policy.
+    /// From the one that names the policy.
     HeadersOrQuery,
 }
 
-/// The terms of one request.
 #[derive(Debug)]
 pub struct Terms {
     pub app: Option<String>,
@@ -38,15 +36,12 @@ const NAMES: [(&str, &str); 5] = [
 /// The place of `policy` in that list.
 const POLICY: usize = 1;
 
-/// The values of the terms, in the order of `NAMES`. An empty value is no value: a gateway fills its headers with variables.
+/// The values in the order of `NAMES`. An empty value is no value: a gateway fills its headers with variables.
 type Values = [Option<String>; NAMES.len()];
 
 impl Terms {
-    /// Reads the terms of a request. They come all from headers or all from the query. A gateway writes one of the two, and its
-    /// caller may have written the other: a key from there would be a limit that callers choose for themselves.
-    ///
-    /// # Errors
-    /// `invalid-request` if there is no policy, if both name one, or if a value is not valid.
+    /// All terms come from headers, or all from the query. A gateway writes one of the two, and its caller may have written the other: with a
+    /// key from there, callers would choose their own limit.
     pub fn read(request: &HttpRequest, from: TermsFrom) -> Result<Self, Problem> {
         let query = match from {
             TermsFrom::Headers => "",
@@ -67,7 +62,7 @@ impl Terms {
         let policy = policy.ok_or_else(|| Problem::invalid("no policy is named: set X-Seckill-Policy"))?;
         let permits = match permits {
             None => None,
-            // Anything else that `parse` takes, such as a sign, is no number of permits.
+            // `parse` would also take a sign.
             Some(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
                 Some(text.parse().map_err(|_| Problem::invalid("permits must be 1 to 1000000000"))?)
             }
@@ -117,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Policy, key, permits and the status of a refusal, or what is wrong.
+    /// Policy, key, permits and the status of a refusal, or the problem.
     type Outcome = Result<(String, String, Option<i64>, u16), String>;
 
     fn read(from: TermsFrom, query: &str, headers: &[(&str, &str)]) -> Outcome {
@@ -152,18 +147,10 @@ mod tests {
 
     #[test]
     fn what_is_not_valid_is_refused() {
-        for query in [
-            "",
-            "policy=",
-            "policy=web&policy=web",
-            "policy=web&key=a&key=b",
-            "policy=web&keys=a",
-            "policy=web&permits=+5",
-            "policy=web&permits=1.0",
-            "policy=web&permits=99999999999999999999",
-            "policy=web&deny=200",
-        ] {
-            assert_eq!(read(TermsFrom::HeadersOrQuery, query, &[]), Err("invalid-request".into()), "{query}");
+        let more = "policy=web key=a&key=b keys=a permits=+5 permits=1.0 permits=99999999999999999999 deny=200".split(' ');
+        let wrong = more.map(|more| format!("policy=web&{more}"));
+        for query in wrong.chain([String::new(), "policy=".to_owned()]) {
+            assert_eq!(read(TermsFrom::HeadersOrQuery, &query, &[]), Err("invalid-request".into()), "{query}");
         }
         let twice = [("X-Seckill-Policy", "web"), ("X-Seckill-Key", "a"), ("X-Seckill-Key", "b")];
         assert!(read(TermsFrom::Headers, "", &twice).is_err());
