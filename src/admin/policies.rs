@@ -130,7 +130,8 @@ impl Console {
         // Minutes before the hour only fill windows and buckets.
         let first = recorded.partition_point(|minute| minute.minute < shown.start);
         let changed = policy_preview::replay(&policy.algorithm, &recorded).split_off(first);
-        let present = |existing: &Policy| Refusals::sum(&policy_preview::replay(&existing.algorithm, &recorded)[first..]);
+        let present =
+            |existing: &Policy| Refusals::sum(&policy_preview::replay(&existing.algorithm, &recorded)[first..]);
         Ok(Preview {
             present: existing.map(present),
             changed: Refusals::sum(&changed),

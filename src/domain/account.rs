@@ -274,7 +274,13 @@ mod tests {
         for weak in weak.split(' ') {
             assert_eq!(NewPassword::parse(weak.into(), &of).err().map(|why| why.field), Some("password"), "{weak}");
         }
-        let good = ["correct horse battery", "4f9c1b7e02d8", "837502916473", "我喜欢在周末去山里散步看书", "tr0ub4dor&3-kettle"];
+        let good = [
+            "correct horse battery",
+            "4f9c1b7e02d8",
+            "837502916473",
+            "我喜欢在周末去山里散步看书",
+            "tr0ub4dor&3-kettle",
+        ];
         for good in good {
             assert!(NewPassword::parse(good.into(), &of).is_ok(), "{good}");
         }

@@ -44,9 +44,13 @@ impl fmt::Display for Name {
 pub enum Excess {
     Reject,
     /// It waits in line for at most `patience`, and is then refused.
-    Queue { patience: Duration },
+    Queue {
+        patience: Duration,
+    },
     /// It is refused with a prepared answer.
-    Degrade { answer: Value },
+    Degrade {
+        answer: Value,
+    },
     /// It is granted and counted as refused, to try out a new limit.
     Shadow,
 }
@@ -172,7 +176,10 @@ impl NewPolicy {
                 None => return invalid("floor", "needs a limit to move"),
                 Some(threshold) if (range.floor..=range.ceiling).contains(&threshold) => {}
                 Some(_) => {
-                    return unworkable("floor", "and the ceiling must have the limit, or a bucket's rate, between them");
+                    return unworkable(
+                        "floor",
+                        "and the ceiling must have the limit, or a bucket's rate, between them",
+                    );
                 }
             }
         }

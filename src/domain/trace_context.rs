@@ -174,7 +174,8 @@ mod tests {
         let (rest, cut) = (&GOOD[2..], &GOOD[..54]);
         let longer = [format!("{GOOD}-"), format!("{GOOD}-00"), format!("{GOOD}0"), format!("01{rest}x")];
         let other_version = ["ff", "0g", "0A"].map(|version| format!("{version}{rest}"));
-        let (trace, span) = (("4bf92f3577b34da6a3ce929d0e0e4736", "0".repeat(32)), ("00f067aa0ba902b7", "0".repeat(16)));
+        let (trace, span) =
+            (("4bf92f3577b34da6a3ce929d0e0e4736", "0".repeat(32)), ("00f067aa0ba902b7", "0".repeat(16)));
         let zero = [trace, span].map(|(id, zero)| GOOD.replace(id, &zero));
         let replaced = [("4bf9", "4BF9"), ("4bf9", "+bf9"), ("-01", "-0x"), ("-01", "_01"), ("00-4", "004-")];
         let replaced = replaced.map(|(part, wrong)| GOOD.replace(part, wrong));

@@ -166,7 +166,8 @@ impl Permits {
         let is_probe = admitted.iter().any(|one| one.admission() == Admission::Probe);
         let admission = if is_probe { Admission::Probe } else { Admission::Call };
         let lease = requests.iter().find_map(|request| request.lease(admission));
-        let limits: Vec<_> = deciding.into_iter().filter(|request| !request.entry.policy.algorithm.is_unlimited()).collect();
+        let limits: Vec<_> =
+            deciding.into_iter().filter(|request| !request.entry.policy.algorithm.is_unlimited()).collect();
         let answer = match limits.iter().find_map(|request| request.refused_for_now()) {
             Some(refused) => refused,
             None => self.take_all(&requests[0], &limits, lease).await,

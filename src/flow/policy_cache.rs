@@ -12,8 +12,8 @@ use super::limiter_health::CallsHealth;
 use super::policy_state::PolicyState;
 use crate::domain::admission::{Limit, Limits, Window};
 use crate::domain::policy::{HOUSE_APP, Name, Policy};
-use crate::ledger::{Ledger, LedgerError};
 use crate::ledger::flow::policies::Policies;
+use crate::ledger::{Ledger, LedgerError};
 
 /// A policy as one application has it, and its state in this instance.
 #[derive(Clone)]

@@ -80,7 +80,8 @@ async fn every_stage_shows_its_metrics_and_no_others_exist() {
     })
     .await;
     let (names, text) = current().await;
-    let undescribed: Vec<_> = names.iter().filter(|name| described_metrics().all(|metric| metric.name != **name)).collect();
+    let undescribed: Vec<_> =
+        names.iter().filter(|name| described_metrics().all(|metric| metric.name != **name)).collect();
     assert!(undescribed.is_empty(), "{undescribed:?}");
     for line in [
         "seckill_answers_total{code=\"sold-out\"}",

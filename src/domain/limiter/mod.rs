@@ -254,7 +254,10 @@ pub enum State {
 impl State {
     /// Gives a lease back. Returns `false` when there is none of this id.
     pub fn release(&mut self, lease: Uuid) -> bool {
-        matches!(self, Self::Concurrency(leases) if leases.release(lease))
+        match self {
+            Self::Concurrency(leases) => leases.release(lease),
+            _ => false,
+        }
     }
 }
 

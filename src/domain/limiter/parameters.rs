@@ -63,7 +63,9 @@ impl AlgorithmKind {
         let (algorithm, given) = (self.as_str(), [limit, window_ms, rate, capacity, lease_ms]);
         let parameters = || self.bounds().into_iter().zip(given).enumerate();
         let is_unused = |bounds: ParameterBounds| bounds == ParameterBounds::Unused;
-        if let Some((_, ((parameter, _), _))) = parameters().find(|(_, ((_, of), value))| is_unused(*of) && value.is_some()) {
+        if let Some((_, ((parameter, _), _))) =
+            parameters().find(|(_, ((_, of), value))| is_unused(*of) && value.is_some())
+        {
             return Err(WrongParameter::Unused { algorithm, parameter });
         }
         let mut values = [0; 5];
@@ -149,7 +151,10 @@ mod tests {
         assert_eq!(error(AlgorithmKind::FixedWindow, &none), "window_ms is missing: fixed-window needs it");
         assert_eq!(error(AlgorithmKind::TokenBucket, &none), "capacity is missing: token-bucket needs it");
         assert_eq!(error(AlgorithmKind::Concurrency, &window(1, 1000)), "window_ms means nothing to concurrency");
-        assert_eq!(error(AlgorithmKind::SlidingLog, &window(10_001, 1000)), "limit must be 1 to 10000, or -1 for no limit");
+        assert_eq!(
+            error(AlgorithmKind::SlidingLog, &window(10_001, 1000)),
+            "limit must be 1 to 10000, or -1 for no limit"
+        );
         assert_eq!(error(AlgorithmKind::FixedWindow, &window(1, 99)), "window_ms must be 100 to 2678400000");
     }
 

@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn what_is_not_valid_is_refused() {
-        let more = "policy=web key=a&key=b keys=a permits=+5 permits=1.0 permits=99999999999999999999 deny=200".split(' ');
+        let more =
+            "policy=web key=a&key=b keys=a permits=+5 permits=1.0 permits=99999999999999999999 deny=200".split(' ');
         let wrong = more.map(|more| format!("policy=web&{more}"));
         for query in wrong.chain([String::new(), "policy=".to_owned()]) {
             assert_eq!(read(TermsFrom::HeadersOrQuery, &query, &[]), Err("invalid-request".into()), "{query}");
