@@ -157,10 +157,41 @@ impl Shard {
     pub const FIRST: Self = Self(0);
 }
 
-/// The id of an order, and of the purchase that became it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(transparent)]
-pub struct OrderId(pub Uuid);
+macro_rules! uuids {
+    ($($(#[$doc:meta])* $name:ident),+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl From<$name> for Uuid {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+    )+};
+}
+
+uuids! {
+    /// The id of an order, and of the purchase that became it.
+    OrderId,
+    /// The id of a group of purchases that are committed together. It sorts by time.
+    GroupId,
+    /// The id of a wave: units that a sale gets some time after its start (protocol, rule 14).
+    WaveId,
+    /// A payment; also the Idempotency-Key that its channel sees.
+    PaymentId,
+    /// A refund.
+    RefundId,
+    /// A refund's Idempotency-Key at its channel, and the item's id in the outflow. A declined refund is tried again under another key.
+    RefundKey
+}
 
 impl OrderId {
     /// The same id for every repeat of a purchase (protocol, rule 1). Without the secret it cannot be guessed. BLAKE3 in keyed mode, as a
@@ -173,23 +204,6 @@ impl OrderId {
         Self(uuid_from(&hasher))
     }
 }
-
-impl fmt::Display for OrderId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl From<OrderId> for Uuid {
-    fn from(id: OrderId) -> Self {
-        id.0
-    }
-}
-
-/// The id of a group of purchases that are committed together. It sorts by time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct GroupId(pub Uuid);
 
 impl GroupId {
     pub fn new() -> Self {
@@ -205,28 +219,6 @@ impl GroupId {
 impl Default for GroupId {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl fmt::Display for GroupId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl From<GroupId> for Uuid {
-    fn from(id: GroupId) -> Self {
-        id.0
-    }
-}
-
-/// The id of a wave: units that a sale gets some time after its start (protocol, rule 14).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WaveId(pub Uuid);
-
-impl fmt::Display for WaveId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -1,7 +1,5 @@
 //! Payments, refunds, and a channel's reports about them.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, EnumString, IntoStaticStr};
 use utoipa::ToSchema;
@@ -9,28 +7,7 @@ use uuid::Uuid;
 
 use super::ids::{Invalid, OrderId};
 
-macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident),+) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-        #[serde(transparent)]
-        pub struct $name(pub Uuid);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    )+};
-}
-ids! {
-    /// A payment; also the Idempotency-Key that its channel sees.
-    PaymentId,
-    /// A refund.
-    RefundId,
-    /// A refund's Idempotency-Key at its channel, and the item's id in the outflow. A declined refund is tried again under another key.
-    RefundKey
-}
+pub use super::ids::{PaymentId, RefundId, RefundKey};
 
 /// A payment's states; the schema holds its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, EnumString, EnumIter)]

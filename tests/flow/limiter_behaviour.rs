@@ -1,4 +1,4 @@
-//! The limiters in Redis, as a caller sees them: all or nothing, refusals that write nothing, permits given back, leases.
+//! The limiters in Redis for their callers: all or nothing, refusals that write nothing, permits given back, leases.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,17 @@ use crate::test_limiter::{Bench, DAWN, bucket, leases, limiter, one_of_each, slo
 #[tokio::test]
 async fn a_refusal_writes_nothing() {
     let bench = Bench::new().await;
-    let limiter = bench.limiter.at(DAWN);
     for algorithm in one_of_each() {
         let slot = slot("p", "k");
-        assert!(limiter.acquire(&[take(&slot, &algorithm, 3)]).await.unwrap().granted);
+        assert!(bench.grants(0, &[take(&slot, &algorithm, 3)]).await);
         let before = bench.dump().await;
-        assert!(!limiter.acquire(&[take(&slot, &algorithm, 2)]).await.unwrap().granted, "{algorithm:?}");
+        assert!(!bench.grants(0, &[take(&slot, &algorithm, 2)]).await, "{algorithm:?}");
         for permits in [0, 5, u32::MAX] {
-            let refused = limiter.acquire(&[take(&slot, &algorithm, permits)]).await;
+            let refused = bench.limiter.at(DAWN).acquire(&[take(&slot, &algorithm, permits)]).await;
             assert!(matches!(refused, Err(GateError::InvalidRequest)), "{permits} of {algorithm:?}");
         }
         assert_eq!(bench.dump().await, before, "{algorithm:?}");
-        assert!(limiter.acquire(&[take(&slot, &algorithm, 1)]).await.unwrap().granted, "{algorithm:?}");
+        assert!(bench.grants(0, &[take(&slot, &algorithm, 1)]).await, "{algorithm:?}");
     }
     bench.clear().await;
 }
@@ -55,11 +54,11 @@ async fn three_limiters_grant_together_or_not_at_all() {
             let mut takes = [take(&slots[0], &first, 1), take(&slots[1], &second, 1), take(&slots[2], &third, 1)];
             for _ in 0..2 {
                 let with_new_leases = takes.map(|take| Take { lease: Some(Uuid::new_v4()), ..take });
-                assert!(bench.limiter.at(DAWN).acquire(&with_new_leases).await.unwrap().granted);
+                assert!(bench.grants(0, &with_new_leases).await);
             }
             let before = bench.dump().await;
             for refusing in [2, 1, 0] {
-                let answer = bench.limiter.at(DAWN).acquire(&takes).await.unwrap();
+                let answer = bench.acquire(0, &takes).await;
                 let fits: Vec<bool> = answer.verdicts.iter().map(|verdict| verdict.unwrap().granted).collect();
                 assert!(!answer.granted);
                 assert_eq!(fits, [0, 1, 2].map(|place| place != refusing));
@@ -76,20 +75,18 @@ async fn permits_of_another_hash_tag_are_given_back() {
     let bench = Bench::new().await;
     let full = window(AlgorithmKind::FixedWindow, 1, 60_000);
     for first in one_of_each() {
-        let spread = SlotKey::new("test", "user", &Uuid::new_v4().to_string(), true).unwrap();
-        let last = SlotKey::new("test", "all", &Uuid::new_v4().to_string(), true).unwrap();
-        assert!(bench.limiter.at(DAWN).acquire(&[take(&last, &full, 1)]).await.unwrap().granted);
+        let [spread, last] =
+            ["user", "all"].map(|policy| SlotKey::new("test", policy, &Uuid::new_v4().to_string(), true).unwrap());
+        assert!(bench.grants(0, &[take(&last, &full, 1)]).await);
         for _ in 0..10 {
-            let takes = [take(&spread, &first, 3), take(&last, &full, 1)];
-            let answer = bench.limiter.at(DAWN).acquire(&takes).await.unwrap();
+            let answer = bench.acquire(0, &[take(&spread, &first, 3), take(&last, &full, 1)]).await;
             assert!(!answer.granted && answer.verdicts[0].unwrap().granted, "{first:?}: the second refuses, each time");
         }
-        let rest = bench.limiter.at(DAWN).acquire(&[take(&spread, &first, 4)]).await.unwrap();
-        assert!(rest.granted, "{first:?}: the refused calls used up permits");
+        let rest = bench.grants(0, &[take(&spread, &first, 4)]).await;
+        assert!(rest, "{first:?}: the refused calls used up permits");
 
         // In the other order, the second limiter is not asked.
-        let takes = [take(&last, &full, 1), take(&spread, &first, 1)];
-        let answer = bench.limiter.at(DAWN).acquire(&takes).await.unwrap();
+        let answer = bench.acquire(0, &[take(&last, &full, 1), take(&spread, &first, 1)]).await;
         assert!(!answer.granted && answer.verdicts[1].is_none());
     }
     bench.clear().await;
@@ -98,10 +95,9 @@ async fn permits_of_another_hash_tag_are_given_back() {
 #[tokio::test]
 async fn one_limiter_twice_in_a_call_is_an_error() {
     let bench = Bench::new().await;
-    let (slot, algorithm) = (slot("p", "k"), window(AlgorithmKind::FixedWindow, 5, 60_000));
+    let (slot, algorithm, leases) = (slot("p", "k"), window(AlgorithmKind::FixedWindow, 5, 60_000), leases(1, 1000));
     let twice = [take(&slot, &algorithm, 1), take(&slot, &algorithm, 1)];
     assert!(matches!(bench.limiter.acquire(&twice).await, Err(GateError::InvalidRequest)));
-    let leases = leases(1, 1000);
     let without_id = Take { lease: None, ..take(&slot, &leases, 1) };
     assert!(matches!(bench.limiter.acquire(&[without_id]).await, Err(GateError::InvalidRequest)));
     assert_eq!(bench.keys().await, [""; 0]);
@@ -110,17 +106,15 @@ async fn one_limiter_twice_in_a_call_is_an_error() {
 #[tokio::test]
 async fn a_key_without_an_end_gets_one_with_the_next_grant() {
     let mut bench = Bench::new().await;
-    let limiter = bench.limiter.at(DAWN);
     for algorithm in one_of_each() {
         let slot = slot("p", "k");
-        limiter.acquire(&[take(&slot, &algorithm, 1)]).await.unwrap();
-        let key = bench.keys().await.remove(0);
-        let ttl: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut bench.redis).await.unwrap();
-        assert!((1..=4 * 60_000 + 5_000).contains(&ttl), "{ttl} for {algorithm:?}");
-        let _: i64 = redis::cmd("PERSIST").arg(&key).query_async(&mut bench.redis).await.unwrap();
-        assert!(limiter.acquire(&[take(&slot, &algorithm, 1)]).await.unwrap().granted);
-        let ttl: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut bench.redis).await.unwrap();
-        assert!((1..=4 * 60_000 + 5_000).contains(&ttl), "{ttl} for {algorithm:?}");
+        for _ in 0..2 {
+            assert!(bench.grants(0, &[take(&slot, &algorithm, 1)]).await);
+            let key = bench.keys().await.remove(0);
+            let ttl: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut bench.redis).await.unwrap();
+            assert!((1..=4 * 60_000 + 5_000).contains(&ttl), "{ttl} for {algorithm:?}");
+            let _: i64 = redis::cmd("PERSIST").arg(&key).query_async(&mut bench.redis).await.unwrap();
+        }
         bench.clear().await;
     }
 }
@@ -128,15 +122,14 @@ async fn a_key_without_an_end_gets_one_with_the_next_grant() {
 #[tokio::test]
 async fn thousands_of_permits_are_written_and_given_back() {
     let bench = Bench::new().await;
-    let limiter = bench.limiter.at(DAWN);
     for algorithm in [window(AlgorithmKind::SlidingLog, 10_000, 60_000), leases(10_000, 60_000)] {
         let slot = slot("p", "k");
         let takes = [take(&slot, &algorithm, 9_999)];
-        let answer = limiter.acquire(&takes).await.unwrap();
+        let answer = bench.acquire(0, &takes).await;
         assert_eq!(answer.verdicts[0].unwrap().remaining, 1);
-        assert!(!limiter.acquire(&[take(&slot, &algorithm, 2)]).await.unwrap().granted);
-        limiter.give_back(&takes, &answer).await.unwrap();
-        assert!(limiter.acquire(&[take(&slot, &algorithm, 10_000)]).await.unwrap().granted);
+        assert!(!bench.grants(0, &[take(&slot, &algorithm, 2)]).await);
+        bench.limiter.at(DAWN).give_back(&takes, &answer).await.unwrap();
+        assert!(bench.grants(0, &[take(&slot, &algorithm, 10_000)]).await);
     }
     bench.clear().await;
 }
@@ -145,22 +138,22 @@ async fn thousands_of_permits_are_written_and_given_back() {
 async fn a_lease_is_released_once_and_the_lease_of_a_crashed_holder_ends() {
     let bench = Bench::new().await;
     let (slot, algorithm) = (slot("p", "k"), leases(3, 400));
-    let at = |ms: i64| bench.limiter.at(DAWN + ms * 1000);
+    let one = || [take(&slot, &algorithm, 1)];
     let held = take(&slot, &algorithm, 2);
-    assert!(at(0).acquire(&[held]).await.unwrap().granted);
-    let crashed = take(&slot, &algorithm, 1);
-    assert!(at(100).acquire(&[crashed]).await.unwrap().granted);
-    assert!(!at(100).acquire(&[take(&slot, &algorithm, 1)]).await.unwrap().granted);
+    assert!(bench.grants(0, &[held]).await);
+    assert!(bench.grants(100_000, &one()).await, "this holder crashes");
+    assert!(!bench.grants(100_000, &one()).await);
 
-    assert!(at(100).release(&slot, &algorithm, held.lease.unwrap()).await.unwrap());
-    assert!(!at(100).release(&slot, &algorithm, held.lease.unwrap()).await.unwrap(), "released twice");
-    assert!(at(200).acquire(&[take(&slot, &algorithm, 2)]).await.unwrap().granted);
+    let release =
+        async || bench.limiter.at(DAWN + 100_000).release(&slot, &algorithm, held.lease.unwrap()).await.unwrap();
+    assert!(release().await);
+    assert!(!release().await, "released twice");
+    assert!(bench.grants(200_000, &[take(&slot, &algorithm, 2)]).await);
 
     // The crashed holder releases nothing: its permit is free at the end of its lease, and not before.
-    let refused = at(200).acquire(&[take(&slot, &algorithm, 1)]).await.unwrap();
-    assert_eq!(refused.verdicts[0].unwrap().retry_after_ms, 300);
-    assert!(!at(499).acquire(&[take(&slot, &algorithm, 1)]).await.unwrap().granted);
-    assert!(at(500).acquire(&[take(&slot, &algorithm, 1)]).await.unwrap().granted);
+    assert_eq!(bench.acquire(200_000, &one()).await.verdicts[0].unwrap().retry_after_ms, 300);
+    assert!(!bench.grants(499_000, &one()).await);
+    assert!(bench.grants(500_000, &one()).await);
     bench.clear().await;
 }
 
@@ -168,9 +161,8 @@ async fn a_lease_is_released_once_and_the_lease_of_a_crashed_holder_ends() {
 async fn an_unlimited_policy_does_not_call_redis() {
     let bench = Bench::new().await;
     let slot = slot("p", "k");
-    for unlimited in
-        [window(AlgorithmKind::FixedWindow, -1, 1000), window(AlgorithmKind::SlidingLog, -1, 1000), leases(-1, 1000)]
-    {
+    let windows = [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog].map(|kind| window(kind, -1, 1000));
+    for unlimited in windows.into_iter().chain([leases(-1, 1000)]) {
         let limited = bucket(AlgorithmKind::TokenBucket, 2, 1, 1000);
         let takes = [take(&slot, &unlimited, 1_000_000), take(&slot, &limited, 1)];
         let answer = bench.limiter.acquire(&takes).await.unwrap();
@@ -186,10 +178,9 @@ async fn an_unlimited_policy_does_not_call_redis() {
 async fn the_keys_of_callers_are_escaped() {
     let bench = Bench::new().await;
     let algorithm = window(AlgorithmKind::FixedWindow, 1, 60_000);
-    let limiter = bench.limiter.at(DAWN);
     for key in ["}{", "'; return 1 --", "\0\r\n", "é", "user:1", ""] {
-        assert!(limiter.acquire(&[take(&slot("p", key), &algorithm, 1)]).await.unwrap().granted, "{key:?}");
-        assert!(!limiter.acquire(&[take(&slot("p", key), &algorithm, 1)]).await.unwrap().granted, "{key:?}");
+        assert!(bench.grants(0, &[take(&slot("p", key), &algorithm, 1)]).await, "{key:?}");
+        assert!(!bench.grants(0, &[take(&slot("p", key), &algorithm, 1)]).await, "{key:?}");
     }
     for key in bench.keys().await {
         let tail = key.strip_prefix(&format!("{}{{flow:test}}:p:fixed-window:", bench.prefix)).unwrap();
@@ -204,7 +195,7 @@ async fn a_sliding_counter_keeps_the_compact_form() {
     let (slot, algorithm) = (slot("p", "k"), window(AlgorithmKind::SlidingCounter, 1_000_000_000, 1_000));
     // A permit in every sub-window of 8 ms, for three windows.
     for part in 0..375 {
-        let answer = bench.limiter.at(DAWN + part * 8_000).acquire(&[take(&slot, &algorithm, 1)]).await.unwrap();
+        let answer = bench.acquire(part * 8_000, &[take(&slot, &algorithm, 1)]).await;
         let expected = 1_000_000_000 - (part + 1).min(126);
         assert_eq!(answer.verdicts[0].unwrap().remaining, expected, "125 sub-windows, and the one that overlaps");
     }
@@ -239,20 +230,16 @@ async fn grants_of_a_sliding_log_are_given_back_in_any_order() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let slot = slot("order", &format!("{order:?}"));
         let take = [take(&slot, &algorithm, 2)];
-        let mut grants = Vec::new();
-        for us in 0..3 {
-            grants.push(bench.limiter.at(DAWN + us).acquire(&take).await.unwrap());
-        }
-        let mut limit_left = 0;
-        for n in order {
+        let grants = [bench.acquire(0, &take).await, bench.acquire(1, &take).await, bench.acquire(2, &take).await];
+        let later = bench.limiter.at(DAWN + 3);
+        for (returned, n) in order.into_iter().enumerate() {
             for _ in 0..2 {
                 // The second time there is nothing to give back.
-                bench.limiter.at(DAWN + 3).give_back(&take, &grants[n]).await.unwrap();
+                later.give_back(&take, &grants[n]).await.unwrap();
             }
-            limit_left += 2;
-            let probe = bench.limiter.at(DAWN + 3).acquire(&take).await.unwrap();
-            assert_eq!(probe.verdicts[0].unwrap().remaining, limit_left - 2, "{order:?}");
-            bench.limiter.at(DAWN + 3).give_back(&take, &probe).await.unwrap();
+            let probe = later.acquire(&take).await.unwrap();
+            assert_eq!(probe.verdicts[0].unwrap().remaining, 2 * returned as i64, "{order:?}");
+            later.give_back(&take, &probe).await.unwrap();
         }
     }
     bench.clear().await;

@@ -1,9 +1,8 @@
-//! The Lua script and the Rust model of each limiter give the same answers: for any permits at any times, while policies
-//! change and permits are given back.
+//! The Lua script and the Rust model of each limiter give the same answers, while policies change and permits are given back.
 
 use futures_util::future::join_all;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+use proptest::test_runner::{Config, FailurePersistence, FileFailurePersistence, TestRunner};
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, State, Verdict};
 use seckill::gate::GateError;
 use seckill::gate::limiter::{AcquireReply, Take};
@@ -19,11 +18,12 @@ enum Step {
     Change(Algorithm),
 }
 
-/// When a step happens after the one before.
+/// The time of a step, in microseconds.
 #[derive(Debug, Clone, Copy)]
 enum After {
+    /// After the last step.
     Us(i64),
-    /// This many microseconds after the retry time of the last refusal.
+    /// After the retry time of the last refusal.
     RetryAfter(i64),
 }
 
@@ -73,18 +73,19 @@ fn algorithm(kind: AlgorithmKind) -> BoxedStrategy<Algorithm> {
     }
 }
 
-/// A call, and the answer of the model.
-enum Call {
-    Take { expected: Option<Verdict> },
-    GiveBack(Verdict),
-}
-
+/// A call to the model.
 struct ModelCall {
     call: Call,
     now: i64,
     algorithm: Algorithm,
     permits: u32,
     lease: Uuid,
+}
+
+enum Call {
+    /// With the model's answer.
+    Take(Option<Verdict>),
+    GiveBack(Verdict),
 }
 
 fn run_model(first: Algorithm, steps: Vec<Step>) -> Vec<ModelCall> {
@@ -114,15 +115,14 @@ fn run_model(first: Algorithm, steps: Vec<Step>) -> Vec<ModelCall> {
                     Some(verdict) => retry_at = now + verdict.retry_after_ms * 1000,
                     None => {}
                 }
-                calls.push(ModelCall { call: Call::Take { expected }, now, algorithm, permits, lease });
+                calls.push(ModelCall { call: Call::Take(expected), now, algorithm, permits, lease });
             }
         }
     }
     calls
 }
 
-/// Makes the same calls in Redis, and compares the answers. All calls are sent at once, in order, over one connection, so that the test
-/// takes seconds.
+/// Makes the same calls in Redis, and compares the answers. All calls are sent at once, in order, over one connection.
 async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError> {
     let slot = slot("agreement", &Uuid::new_v4().to_string());
     let calls = model.iter().map(|ModelCall { call, now, algorithm, permits, lease }| {
@@ -130,7 +130,7 @@ async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError
         async move {
             let take = [Take { slot, algorithm, permits: *permits, lease: Some(*lease), has_line: false }];
             match call {
-                Call::Take { .. } => limiter.acquire(&take).await.map(|answer| answer.verdicts[0]),
+                Call::Take(_) => limiter.acquire(&take).await.map(|answer| answer.verdicts[0]),
                 Call::GiveBack(verdict) => {
                     let answer = AcquireReply { granted: true, verdicts: vec![Some(*verdict)] };
                     limiter.give_back(&take, &answer).await.map(|()| None)
@@ -140,8 +140,8 @@ async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError
     });
     for (got, model) in join_all(calls).await.into_iter().zip(model) {
         match (got, &model.call) {
-            (Ok(None), Call::GiveBack(_)) | (Err(GateError::InvalidRequest), Call::Take { expected: None }) => {}
-            (Ok(Some(got)), Call::Take { expected: Some(expected) }) => {
+            (Ok(None), Call::GiveBack(_)) | (Err(GateError::InvalidRequest), Call::Take(None)) => {}
+            (Ok(Some(got)), Call::Take(Some(expected))) => {
                 prop_assert_eq!(got, *expected, "{} permits of {:?} at {}", model.permits, model.algorithm, model.now);
             }
             (got, _) => prop_assert!(false, "{got:?} to {} permits of {:?}", model.permits, model.algorithm),
@@ -150,26 +150,19 @@ async fn compare(bench: &Bench, model: &[ModelCall]) -> Result<(), TestCaseError
     Ok(())
 }
 
-/// Loads both scripts. A missing script would be called again, out of order.
-async fn load(bench: &Bench, kind: AlgorithmKind) {
-    let algorithm = of_kind(kind);
-    let slot = slot("load", "");
-    let take = [take(&slot, &algorithm, 1)];
-    let answer = bench.limiter.acquire(&take).await.unwrap();
-    bench.limiter.give_back(&take, &answer).await.unwrap();
-}
-
 fn compare_random_calls(kind: AlgorithmKind) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(Bench::new());
-    runtime.block_on(load(&bench, kind));
-    let persistence = Box::new(FileFailurePersistence::WithSource("regressions"));
-    let config = Config {
-        cases: 2_000,
-        source_file: Some(file!()),
-        failure_persistence: Some(persistence),
-        ..Config::default()
-    };
+    // Loads both scripts: a missing one would be called again, out of order.
+    runtime.block_on(async {
+        let (algorithm, slot) = (of_kind(kind), slot("load", ""));
+        let take = [take(&slot, &algorithm, 1)];
+        let answer = bench.limiter.acquire(&take).await.unwrap();
+        bench.limiter.give_back(&take, &answer).await.unwrap();
+    });
+    let failure_persistence: Option<Box<dyn FailurePersistence>> =
+        Some(Box::new(FileFailurePersistence::WithSource("regressions")));
+    let config = Config { cases: 2_000, source_file: Some(file!()), failure_persistence, ..Config::default() };
     let calls = (algorithm(kind), prop::collection::vec(step(kind), 1..13));
     let compare = |(first, steps)| runtime.block_on(compare(&bench, &run_model(first, steps)));
     let result = TestRunner::new(config).run(&calls, compare);

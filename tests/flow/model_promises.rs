@@ -1,5 +1,4 @@
-//! The promises of the models, without a server: never above the limit in any window, no fraction lost, and a refusal with the exact retry
-//! time.
+//! The promises of the models: never above the limit in any window, no fraction lost, and refusals with the exact retry time.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use uuid::Uuid;
 
 use crate::test_limiter::{DAWN, bucket, leases, window};
 
-/// A time, and a number of permits.
+/// A time or pause, and a number of permits.
 type Ask = (i64, i64);
 
 /// Pauses and permits for a window of a second. Now and then the clock is set back.
@@ -18,12 +17,17 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
     prop::collection::vec((pause, prop_oneof![4 => Just(1_i64), 1 => 1_i64..=5]), 1..120)
 }
 
-/// The grants among the asks, with the time of each.
+/// The grants among the asks, with their times.
 fn grants(algorithm: Algorithm, asks: &[Ask]) -> Vec<Ask> {
+    grants_of_changing(|_| algorithm, asks)
+}
+
+/// `algorithm` is that of the ask with this number.
+fn grants_of_changing(algorithm: impl Fn(usize) -> Algorithm, asks: &[Ask]) -> Vec<Ask> {
     let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
-    for (pause, permits) in asks {
+    for (i, (pause, permits)) in asks.iter().enumerate() {
         now += pause;
-        let verdict = algorithm.take(&mut state, now, *permits, Uuid::new_v4());
+        let verdict = algorithm(i).take(&mut state, now, *permits, Uuid::new_v4());
         granted.extend(verdict.filter(|verdict| verdict.granted).map(|verdict| (verdict.at_us, *permits)));
     }
     granted
@@ -103,7 +107,7 @@ proptest! {
         pauses in prop::collection::vec(0_i64..3_000_000, 1..200), capacity in 1_i64..10, rate in 1_i64..10,
         period_ms in prop_oneof![Just(1000_i64), 100_i64..10_000],
     ) {
-        // The same bucket, calculated by the time at which it will be full, in microseconds times the rate.
+        // The same bucket by the time at which it is full, in microseconds times the rate.
         let (bucket, per_token) = (bucket(AlgorithmKind::TokenBucket, capacity, rate, period_ms), i128::from(period_ms) * 1000);
         let (mut state, mut now, mut full_at) = (State::default(), DAWN, i128::MIN);
         for pause in pauses {
@@ -123,12 +127,7 @@ proptest! {
         // The sub-windows are 8 ms and 480 ms wide.
         for kind in [AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
             let (narrow, wide) = (window(kind, limit, 1000), window(kind, limit, 60_000));
-            let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
-            for (i, (pause, permits)) in asks.iter().enumerate() {
-                now += pause;
-                let verdict = if i % 3 == 0 { wide } else { narrow }.take(&mut state, now, *permits, Uuid::nil());
-                granted.extend(verdict.filter(|verdict| verdict.granted).map(|verdict| (verdict.at_us, *permits)));
-            }
+            let granted = grants_of_changing(|i| if i % 3 == 0 { wide } else { narrow }, &asks);
             let fullest = fullest_window(&granted, 1_000_000);
             prop_assert!(fullest <= limit, "{fullest} of {limit}, {kind:?}");
         }
@@ -140,27 +139,11 @@ proptest! {
     ) {
         // In any order of the two policies, the grants do not exceed those of the larger one alone.
         let (large, smaller) = (bucket(kind, 10, 7, 1000), bucket(kind, small, 3, 700));
-        let (mut state, mut now, mut granted) = (State::default(), DAWN, Vec::new());
-        for (i, (pause, permits)) in asks.into_iter().enumerate() {
-            now += pause;
-            let algorithm = if i % 2 == 0 { large } else { smaller };
-            let verdict = algorithm.take(&mut state, now, permits, Uuid::nil());
-            granted.extend(verdict.filter(|verdict| verdict.granted).map(|verdict| (verdict.at_us, permits)));
-        }
+        let granted = grants_of_changing(|i| if i % 2 == 0 { large } else { smaller }, &asks);
         let total: i64 = granted.iter().map(|(_, permits)| permits).sum();
         let lasted = granted.last().map_or(0, |(at, _)| at - granted[0].0);
         prop_assert!((total - 10) * 1_000_000 <= lasted * 7, "{total} in {lasted} us");
     }
-}
-
-#[test]
-fn a_bucket_of_1_per_second_asked_every_0_7_s_grants_all_74_that_are_due() {
-    let (capacity, asks, every_us) = (10, 93, 700_000);
-    let bucket = bucket(AlgorithmKind::TokenBucket, capacity, 1, 1000);
-    let times: Vec<Ask> = (0..asks).map(|i| (if i == 0 { 0 } else { every_us }, 1)).collect();
-    // The capacity, and a token for every whole second of 64.4; the asks come more often.
-    let due = capacity + (asks - 1) * every_us / 1_000_000;
-    assert_eq!((due, grants(bucket, &times).len()), (74, 74));
 }
 
 #[test]

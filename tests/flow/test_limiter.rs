@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::aio::MultiplexedConnection;
 use seckill::config::Config;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
-use seckill::gate::limiter::{Limiter, Take};
+use seckill::gate::limiter::{AcquireReply, Limiter, Take};
 use seckill_harness::redis_at;
 use uuid::Uuid;
 
@@ -31,6 +31,15 @@ impl Bench {
             redis: redis_at(&url).await.unwrap(),
             prefix: prefix.to_owned(),
         }
+    }
+
+    /// Asks at a time after `DAWN`, in microseconds.
+    pub async fn acquire(&self, us: i64, takes: &[Take<'_>]) -> AcquireReply {
+        self.limiter.at(DAWN + us).acquire(takes).await.unwrap()
+    }
+
+    pub async fn grants(&self, us: i64, takes: &[Take<'_>]) -> bool {
+        self.acquire(us, takes).await.granted
     }
 
     pub async fn keys(&self) -> Vec<String> {
@@ -77,19 +86,19 @@ pub fn slot(policy: &str, key: &str) -> SlotKey {
     SlotKey::new("test", policy, key, false).unwrap()
 }
 
+const NONE: Parameters = Parameters { limit: None, window_ms: None, rate: None, capacity: None, lease_ms: None };
+
 pub fn window(kind: AlgorithmKind, limit: i64, window_ms: i64) -> Algorithm {
-    let given = Parameters { limit: Some(limit), window_ms: Some(window_ms), ..Parameters::default() };
-    Algorithm::new(kind, &given).unwrap()
+    Algorithm::new(kind, &Parameters { limit: Some(limit), window_ms: Some(window_ms), ..NONE }).unwrap()
 }
 
 pub fn bucket(kind: AlgorithmKind, capacity: i64, rate: i64, period_ms: i64) -> Algorithm {
-    let given =
-        Parameters { capacity: Some(capacity), rate: Some(rate), window_ms: Some(period_ms), ..Parameters::default() };
-    Algorithm::new(kind, &given).unwrap()
+    let (capacity, rate, window_ms) = (Some(capacity), Some(rate), Some(period_ms));
+    Algorithm::new(kind, &Parameters { capacity, rate, window_ms, ..NONE }).unwrap()
 }
 
 pub fn leases(limit: i64, lease_ms: i64) -> Algorithm {
-    let given = Parameters { limit: Some(limit), lease_ms: Some(lease_ms), ..Parameters::default() };
+    let given = Parameters { limit: Some(limit), lease_ms: Some(lease_ms), ..NONE };
     Algorithm::new(AlgorithmKind::Concurrency, &given).unwrap()
 }
 

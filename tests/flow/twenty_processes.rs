@@ -1,8 +1,7 @@
-//! Twenty processes against one Redis, by its own clock: never above the limit, and never below the allowed rate.
+//! Twenty processes against one Redis, by its own clock: never above the limit, and never below it.
 //!
-//! The test executable starts itself twenty times. Each process asks every limiter at random times, all together far more often than the
-//! limiters grant, and prints each answer. The logs, merged by the server's time, are then checked: by counting, and against a model that
-//! gets the same asks at the same times.
+//! The test executable starts itself twenty times. Each process asks every limiter at random times, together far more often than the limiters
+//! grant, and prints each answer. The logs, merged by the server's time, are checked by counting, and against a model.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -16,15 +15,12 @@ use uuid::Uuid;
 use crate::test_limiter::{Bench, bucket, leases, slot, take, window};
 
 const PROCESSES: usize = 20;
-/// The average pause between a process's asks to one limiter: all processes together ask it 1000 times a second.
+/// The average pause of a process at each limiter: all together ask it 1000 times a second.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Permits that each limiter grants in a second. The processes ask for 1500 a second. On a busy machine they ask for 10 % of that, which is
-/// still more.
+/// The permits of each limiter in a second. The processes ask for 1500, or on a busy machine for 10 % of that, which is still more.
 const RATE: i64 = 80;
-/// Permits that a bucket holds.
 const CAPACITY: i64 = 5;
-/// Windows of half a second, leases of a fifth.
 const WINDOW_MS: i64 = 500;
 const WINDOW_LIMIT: i64 = RATE / 2;
 const LEASE_MS: i64 = 200;
@@ -65,7 +61,7 @@ async fn one_process() {
     join_all(limiters().into_iter().enumerate().map(|(index, algorithm)| ask(index, algorithm))).await;
 }
 
-/// Runs the processes. Returns the log of each limiter, in the order of the server's time.
+/// Runs the processes. Returns each limiter's log, in the order of the server's time.
 fn run_processes(prefix: &str, seconds: u64) -> Vec<Vec<Asked>> {
     let process = || {
         let child = Command::new(std::env::current_exe().unwrap())
@@ -82,7 +78,7 @@ fn run_processes(prefix: &str, seconds: u64) -> Vec<Vec<Asked>> {
     for process in processes {
         let output = process.join().unwrap();
         assert!(output.status.success(), "a process failed");
-        // The test runner may have printed something at the beginning of a line.
+        // The test runner may print at the beginning of a line.
         for line in String::from_utf8(output.stdout).unwrap().lines().filter_map(|line| line.split_once("@ ")) {
             let numbers: Vec<i64> = line.1.split(' ').map(|number| number.parse().unwrap()).collect();
             let [index, at_us, permits, granted] = numbers[..] else { panic!("{line:?}") };
@@ -109,7 +105,7 @@ fn windows(log: &[Asked], window_us: i64) -> Vec<i64> {
     log.iter().map(&mut until).collect()
 }
 
-/// Checks that no window is above the limit, and that each refusal had too many grants within `held_us` before it.
+/// No window is above the limit, and each refusal had enough grants within `held_us` before it.
 fn check_windows(log: &[Asked], limit: i64, window_us: i64, held_us: i64) {
     let fullest = windows(log, window_us).into_iter().max();
     assert!(fullest <= Some(limit), "{fullest:?} of {limit}");
@@ -141,8 +137,8 @@ fn aligned(log: &[Asked], window_us: i64) -> Vec<(i64, i64)> {
     (first + 1..last).map(of).collect()
 }
 
-/// The permits that a bucket owes to these asks, calculated by the time at which it will be full. A machine that stalls lets the bucket
-/// overflow, and that part is not owed.
+/// The permits that a bucket owes to these asks, by the time at which it is full. A stalled machine lets the bucket run over, and that part
+/// is not owed.
 fn due_of_a_bucket(log: &[Asked]) -> i64 {
     let (mut full_at, mut due) = (0.0_f64, 0);
     for asked in log {
@@ -159,7 +155,7 @@ fn due_of_a_bucket(log: &[Asked]) -> i64 {
 #[tokio::test]
 async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
     let seconds = if std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1") { 60 } else { 3 };
-    // On a busy machine the processes may ask too seldom. Then the run is repeated.
+    // On a busy machine the processes may ask too seldom: then they try again.
     for tries in (0..3).rev() {
         let bench = Bench::new().await;
         let prefix = bench.prefix.clone();
@@ -175,7 +171,7 @@ async fn twenty_processes_are_granted_what_is_allowed_and_no_more() {
     }
 }
 
-/// Checks the grants, independently of the number of asks.
+/// Checks the grants, for any number of asks.
 fn check(logs: &[Vec<Asked>]) {
     let window_us = WINDOW_MS * 1000;
     for (algorithm, log) in limiters().into_iter().zip(logs) {
@@ -187,14 +183,13 @@ fn check(logs: &[Vec<Asked>]) {
         let apart = log.iter().zip(&model).find(|(redis, model)| redis.granted != model.granted);
         assert!(apart.is_none(), "{name}: {apart:?}");
 
-        // Counted without the model: never above the limit, and at least 99 % of the allowed permits.
+        // Counted without the model: never above the limit, and at least 99 % of it.
         match algorithm.kind() {
             AlgorithmKind::FixedWindow => {
                 let windows = aligned(log, WINDOW_MS * 1000);
                 // A process that asks for two permits is refused when one is left.
-                let fair = |(asked, granted): &(i64, i64)| {
-                    *granted <= WINDOW_LIMIT && *granted >= (*asked).min(WINDOW_LIMIT) - 1
-                };
+                let fair =
+                    |(asked, granted): &(i64, i64)| ((*asked).min(WINDOW_LIMIT) - 1..=WINDOW_LIMIT).contains(granted);
                 assert!(windows.iter().all(fair), "{name}: {windows:?}");
             }
             AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket => {
@@ -205,7 +200,7 @@ fn check(logs: &[Vec<Asked>]) {
             }
             AlgorithmKind::SlidingLog => check_windows(log, WINDOW_LIMIT, window_us, window_us),
             AlgorithmKind::Concurrency => check_windows(log, LEASES, LEASE_MS * 1000, LEASE_MS * 1000),
-            // A permit counts for at most one sub-window longer: 125/126 of the allowed permits, which is 99.2 %.
+            // A permit counts for up to one sub-window longer: 125/126 of the limit, which is 99.2 %.
             AlgorithmKind::SlidingCounter => check_windows(log, WINDOW_LIMIT, window_us, window_us / 125 * 126),
         }
     }

@@ -38,6 +38,41 @@ impl Line {
         let take = take(&self.slot, &self.algorithm, 1);
         self.bench.limiter.at(DAWN + us).wait_in_line(&take, waiter).await.unwrap()
     }
+
+    /// The position in line, or 0 after a grant.
+    async fn place(&self, us: i64, waiter: &Waiter) -> i64 {
+        match self.ask(us, waiter).await {
+            Turn::Granted(_) => 0,
+            Turn::Wait { position, .. } => position,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// These waiters ask one after another, and get these positions.
+    async fn places(&self, us: i64, expected: &[(&Waiter, i64)]) {
+        for (number, (waiter, position)) in expected.iter().enumerate() {
+            assert_eq!(self.place(us, waiter).await, *position, "ask {number} of {}, at {us} us", expected.len());
+        }
+    }
+
+    /// All waiters ask at once, and ask again exactly when they are told to. Returns the times and indices of the grants, and the calls.
+    async fn serve(&self, waiters: &[Waiter]) -> (Vec<i64>, Vec<usize>, usize) {
+        let mut asks: BinaryHeap<_> = (0..waiters.len()).map(|index| Reverse((0, index))).collect();
+        let (mut served, mut calls) = (Vec::new(), 0);
+        while let Some(Reverse((at_us, index))) = asks.pop() {
+            calls += 1;
+            match self.ask(at_us, &waiters[index]).await {
+                Turn::Granted(_) => served.push((at_us, index)),
+                Turn::Wait { ask_again, .. } => {
+                    asks.push(Reverse((at_us + i64::try_from(ask_again.as_micros()).unwrap(), index)));
+                }
+                turn => panic!("{turn:?}"),
+            }
+        }
+        let (times, order): (Vec<i64>, Vec<usize>) = served.into_iter().unzip();
+        assert!(order.is_sorted(), "{:?}: {order:?}", self.algorithm);
+        (times, order, calls)
+    }
 }
 
 fn waiter() -> Waiter {
@@ -45,48 +80,29 @@ fn waiter() -> Waiter {
     Waiter { id: Uuid::new_v4(), is_new: true, patience: Duration::from_secs(10), line_max: 10, pauses }
 }
 
-/// The position in line, or 0 after a grant.
-fn place(turn: Turn) -> i64 {
-    match turn {
-        Turn::Granted(_) => 0,
-        Turn::Wait { position, .. } => position,
-        other => panic!("{other:?}"),
-    }
+fn waiters<const N: usize>() -> [Waiter; N] {
+    std::array::from_fn(|_| waiter())
 }
 
 #[tokio::test]
 async fn waiters_are_served_in_the_order_of_arrival() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 1, 1000)).await.used_up().await;
-    let [a, b, c, late] = std::array::from_fn(|_| waiter());
-    for (expected, waiter) in [(1, &a), (2, &b), (3, &c)] {
-        assert_eq!(place(line.ask(0, waiter).await), expected);
-    }
+    let [a, b, c, late] = waiters();
+    line.places(0, &[(&a, 1), (&b, 2), (&c, 3)]).await;
     // All ask once more before there is a token.
-    for waiter in [&c, &b, &a] {
-        assert_ne!(place(line.ask(SECOND / 2, waiter).await), 0);
-    }
-    // There is a token now; it belongs to the first waiter, even if others ask earlier.
-    assert_eq!(place(line.ask(SECOND, &late).await), 4);
-    assert_eq!(place(line.ask(SECOND, &c).await), 3);
-    assert_eq!(place(line.ask(SECOND, &b).await), 2);
-    assert_eq!(place(line.ask(SECOND, &a).await), 0);
-    assert_eq!(place(line.ask(SECOND, &b).await), 1, "moved up");
-    assert_eq!(place(line.ask(SECOND, &a).await), 4, "served, and last again");
+    line.places(SECOND / 2, &[(&c, 3), (&b, 2), (&a, 1)]).await;
+    // There is a token now; it belongs to the first waiter, even if others ask earlier. Then all move up, and the served one is last.
+    line.places(SECOND, &[(&late, 4), (&c, 3), (&b, 2), (&a, 0), (&b, 1), (&a, 4)]).await;
     line.bench.clear().await;
 }
 
 #[tokio::test]
 async fn a_waiter_is_granted_when_there_is_room_for_all_ahead_too() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 5, 10, 1000)).await.used_up().await;
-    let [a, b, c] = std::array::from_fn(|_| waiter());
-    assert_eq!(place(line.ask(0, &a).await), 1);
-    assert_eq!(place(line.ask(0, &b).await), 2);
-    let two_tokens = SECOND / 5;
-    assert_eq!(place(line.ask(two_tokens, &c).await), 3);
-    assert_eq!(place(line.ask(two_tokens, &b).await), 0, "one token is left for the first waiter");
-    assert_eq!(place(line.ask(two_tokens, &c).await), 2, "that token is not for this waiter");
-    assert_eq!(place(line.ask(two_tokens, &a).await), 0);
-    assert_eq!(place(line.ask(two_tokens, &c).await), 1);
+    let [a, b, c] = waiters();
+    line.places(0, &[(&a, 1), (&b, 2)]).await;
+    // Of two tokens, one is for the second waiter, and the other is left for the first one alone.
+    line.places(SECOND / 5, &[(&c, 3), (&b, 0), (&c, 2), (&a, 0), (&c, 1)]).await;
     line.bench.clear().await;
 }
 
@@ -95,7 +111,7 @@ async fn a_waiter_is_granted_when_there_is_room_for_all_ahead_too() {
 async fn who_does_not_wait_passes_nobody_who_waits() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 2, 2, 1000)).await.used_up().await;
     let (first, other) = (waiter(), slot("other", "k"));
-    assert_eq!(place(line.ask(0, &first).await), 1);
+    assert_eq!(line.place(0, &first).await, 1);
     let several = async |us| {
         let waits = Take { has_line: true, ..take(&line.slot, &line.algorithm, 1) };
         let takes = [take(&other, &line.algorithm, 1), waits];
@@ -105,7 +121,7 @@ async fn who_does_not_wait_passes_nobody_who_waits() {
     let refused = several(one_token).await;
     assert!(!refused.granted, "the token is for the first waiter");
     assert_eq!(refused.verdicts[1].unwrap().retry_after_ms, 500, "when there is a second one");
-    assert_eq!(place(line.ask(one_token, &first).await), 0);
+    assert_eq!(line.place(one_token, &first).await, 0);
     assert!(several(SECOND).await.granted, "nobody waits any more");
     line.bench.clear().await;
 }
@@ -114,8 +130,7 @@ async fn who_does_not_wait_passes_nobody_who_waits() {
 async fn a_full_line_refuses_and_does_not_change() {
     let line = Line::at(window(AlgorithmKind::FixedWindow, 3, 60_000)).await.used_up().await;
     let short = || Waiter { line_max: 2, ..waiter() };
-    assert_eq!(place(line.ask(0, &short()).await), 1);
-    assert_eq!(place(line.ask(0, &short()).await), 2);
+    line.places(0, &[(&short(), 1), (&short(), 2)]).await;
     let before = line.bench.dump().await;
     assert!(matches!(line.ask(0, &short()).await, Turn::LineFull(verdict) if verdict.retry_after_ms == 60_000));
     assert_eq!(line.bench.dump().await, before);
@@ -125,11 +140,10 @@ async fn a_full_line_refuses_and_does_not_change() {
 #[tokio::test]
 async fn a_waiter_that_crashed_does_not_block_the_line() {
     let line = Line::at(leases(1, 60_000)).await.used_up().await;
-    let [dead, next] = std::array::from_fn(|_| waiter());
-    assert_eq!(place(line.ask(0, &dead).await), 1);
-    assert_eq!(place(line.ask(0, &next).await), 2);
-    assert_eq!(place(line.ask(SECOND - 1, &next).await), 2);
-    assert_eq!(place(line.ask(SECOND, &next).await), 1, "the first waiter was silent for a second");
+    let [dead, next] = waiters();
+    line.places(0, &[(&dead, 1), (&next, 2)]).await;
+    assert_eq!(line.place(SECOND - 1, &next).await, 2);
+    assert_eq!(line.place(SECOND, &next).await, 1, "the first waiter was silent for a second");
     line.bench.clear().await;
 }
 
@@ -140,91 +154,69 @@ async fn the_wait_is_bounded_and_a_place_can_be_given_up() {
     let Turn::Wait { ask_again, .. } = line.ask(0, &hurried).await else { panic!("granted") };
     assert_eq!(ask_again, Duration::from_millis(300), "later than its patience");
     let behind = waiter();
-    assert_eq!(place(line.ask(100_000, &behind).await), 2);
+    assert_eq!(line.place(100_000, &behind).await, 2);
     let hurried = Waiter { patience: Duration::ZERO, ..hurried };
     assert!(matches!(line.ask(300_000, &hurried).await, Turn::TooLate(_)));
-    assert_eq!(place(line.ask(300_000, &behind).await), 1);
+    assert_eq!(line.place(300_000, &behind).await, 1);
     let at_once = Waiter { patience: Duration::ZERO, ..waiter() };
     assert!(matches!(line.ask(300_000, &at_once).await, Turn::TooLate(_)));
 
     let last = waiter();
-    assert_eq!(place(line.ask(300_000, &last).await), 2);
+    assert_eq!(line.place(300_000, &last).await, 2);
     assert!(line.bench.limiter.leave_line(&line.slot, behind.id).await.unwrap());
     assert!(!line.bench.limiter.leave_line(&line.slot, behind.id).await.unwrap());
-    assert_eq!(place(line.ask(300_000, &last).await), 1);
+    assert_eq!(line.place(300_000, &last).await, 1);
     line.bench.clear().await;
 }
 
-/// Permits requested by waiters in the middle do not hold back later waiters when the earlier ones have gone.
+/// The permits of waiters who left do not hold back the waiters behind them.
 #[tokio::test]
 async fn waiters_who_leave_from_the_middle_are_skipped() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 10, 1000)).await.used_up().await;
-    let [a, b, c, d] = std::array::from_fn(|_| waiter());
-    for (expected, waiter) in [(1, &a), (2, &b), (3, &c), (4, &d)] {
-        assert_eq!(place(line.ask(0, waiter).await), expected);
-    }
+    let [a, b, c, d] = waiters();
+    line.places(0, &[(&a, 1), (&b, 2), (&c, 3), (&d, 4)]).await;
     for gone in [&b, &c] {
         assert!(line.bench.limiter.leave_line(&line.slot, gone.id).await.unwrap());
     }
     let token = SECOND / 10;
-    assert_eq!(place(line.ask(token, &d).await), 2);
-    assert_eq!(place(line.ask(token, &a).await), 0);
-    assert_eq!(place(line.ask(token, &d).await), 1);
-    assert_eq!(place(line.ask(2 * token, &d).await), 0);
+    line.places(token, &[(&d, 2), (&a, 0), (&d, 1)]).await;
+    assert_eq!(line.place(2 * token, &d).await, 0);
     line.bench.clear().await;
 }
 
-/// A call does not read the whole line: with this many waiters that would overflow Lua's small stack.
+/// No call reads the whole line: with this many places, Lua's stack would overflow.
 #[tokio::test]
 async fn a_line_may_be_long() {
     // One token an hour: Redis keeps the bucket for longer than ten thousand calls take on any machine.
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 1, 3_600_000)).await.used_up().await;
-    let long = |_| Waiter { line_max: LINE_MAX, ..waiter() };
-    let waiters: Vec<Waiter> = (0..10_000).map(long).collect();
-    assert_eq!(place(line.ask(0, &waiters[0]).await), 1);
+    let waiters: Vec<Waiter> = (0..10_000).map(|_| Waiter { line_max: LINE_MAX, ..waiter() }).collect();
+    assert_eq!(line.place(0, &waiters[0]).await, 1);
     let mut places = 2..;
     // This many calls are sent at once, in order, over one connection.
     for few in waiters[1..].chunks(30) {
-        for turn in join_all(few.iter().map(|waiter| line.ask(0, waiter))).await {
-            assert_eq!(Some(place(turn)), places.next());
+        for place in join_all(few.iter().map(|waiter| line.place(0, waiter))).await {
+            assert_eq!(Some(place), places.next());
         }
     }
-    assert_eq!(place(line.ask(SECOND - 1, &waiters[9_999]).await), 10_000);
-    assert_eq!(place(line.ask(SECOND - 1, &waiters[0]).await), 1);
+    line.places(SECOND - 1, &[(&waiters[9_999], 10_000), (&waiters[0], 1)]).await;
     // All others have been silent for a second: a few are removed with each call, until none is left.
     for _ in 0..100 {
         line.ask(SECOND, &waiters[9_999]).await;
     }
-    assert_eq!(place(line.ask(SECOND, &waiters[9_999]).await), 2);
-    assert_eq!(place(line.ask(SECOND, &waiters[0]).await), 1);
+    line.places(SECOND, &[(&waiters[9_999], 2), (&waiters[0], 1)]).await;
     line.bench.clear().await;
 }
 
-/// Twelve callers that come at once, and then ask again exactly at their retry time.
 #[tokio::test]
 async fn callers_that_ask_again_when_told_are_served_in_order_at_the_rate() {
     let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 40, 1000)).await.used_up().await;
-    let waiters: Vec<Waiter> = (0..12).map(|_| Waiter { line_max: 20, ..waiter() }).collect();
-    // When each waiter asks next, and its index.
-    let mut asks: BinaryHeap<Reverse<(i64, usize)>> = (0..waiters.len()).map(|index| Reverse((0, index))).collect();
-    let mut served = Vec::new();
-    while let Some(Reverse((at_us, index))) = asks.pop() {
-        match line.ask(at_us, &waiters[index]).await {
-            Turn::Granted(_) => served.push((at_us, index)),
-            Turn::Wait { ask_again, .. } => {
-                asks.push(Reverse((at_us + i64::try_from(ask_again.as_micros()).unwrap(), index)));
-            }
-            turn => panic!("{turn:?}"),
-        }
-    }
-    let (times, order): (Vec<i64>, Vec<usize>) = served.into_iter().unzip();
-    assert!(order.is_sorted(), "{order:?}");
+    let twelve: [Waiter; 12] = waiters().map(|waiter| Waiter { line_max: 20, ..waiter });
+    let (times, ..) = line.serve(&twelve).await;
     assert_eq!(times, (1..=12).map(|n| n * 25_000).collect::<Vec<_>>(), "a token every 25 ms");
     line.bench.clear().await;
 }
 
-/// A crowd waits at a limiter of each kind with short windows. Each asks again exactly at its retry time: a few times for each place,
-/// whatever the length of the line.
+/// A crowd waits at a limiter of each kind with short windows. Each caller asks a few times, at any place in line.
 #[tokio::test]
 async fn a_crowd_asks_a_few_times_each() {
     const CROWD: usize = 300;
@@ -233,31 +225,17 @@ async fn a_crowd_asks_a_few_times_each() {
         .map(|kind| window(kind, 10, 100));
     for algorithm in buckets.into_iter().chain(windows).chain([leases(10, 100)]) {
         let line = Line::at(algorithm).await.used_up().await;
-        let pauses = Pauses { longest: Duration::from_secs(4), ..waiter().pauses };
-        let crowd = |_| Waiter { line_max: 1_000, patience: Duration::from_secs(60), pauses, ..waiter() };
-        let waiters: Vec<Waiter> = (0..CROWD).map(crowd).collect();
-        let mut asks: BinaryHeap<Reverse<(i64, usize)>> = (0..CROWD).map(|index| Reverse((0, index))).collect();
-        let (mut served, mut calls, mut end_us) = (Vec::new(), 0, 0);
-        while let Some(Reverse((at_us, index))) = asks.pop() {
-            calls += 1;
-            match line.ask(at_us, &waiters[index]).await {
-                Turn::Granted(_) => {
-                    served.push(index);
-                    end_us = at_us;
-                }
-                Turn::Wait { ask_again, .. } => {
-                    asks.push(Reverse((at_us + i64::try_from(ask_again.as_micros()).unwrap(), index)));
-                }
-                turn => panic!("{turn:?}"),
-            }
-        }
-        let kind = line.algorithm.kind().as_str();
-        assert!(served.is_sorted(), "{kind}: {served:?}");
-        // Leases may be given back at any moment, so their waiters ask now and then.
-        let each = if line.algorithm.kind().grants_leases() { 12 } else { 3 };
-        assert!(calls <= each * CROWD, "{kind}: {calls} calls for {CROWD} waiters");
+        let (kind, pauses) = (algorithm.kind(), Pauses { longest: Duration::from_secs(4), ..waiter().pauses });
+        let crowd: [Waiter; CROWD] =
+            waiters().map(|one| Waiter { line_max: 1_000, patience: Duration::from_secs(60), pauses, ..one });
+        let (times, order, calls) = line.serve(&crowd).await;
+        assert_eq!(order.len(), CROWD, "{kind:?}");
+        // Leases may be given back at any moment, so their waiters look now and then.
+        let each = if kind.grants_leases() { 12 } else { 3 };
+        assert!(calls <= each * CROWD, "{kind:?}: {calls} calls for {CROWD} waiters");
         // Ten every 100 ms are 3 s.
-        assert!((2_900_000..=4_000_000).contains(&end_us), "{kind}: served after {end_us} us");
+        let end_us = times.last();
+        assert!(end_us.is_some_and(|us| (2_900_000..=4_000_000).contains(us)), "{kind:?}: served after {end_us:?} us");
         line.bench.clear().await;
     }
 }

@@ -2,13 +2,7 @@
 
 use uuid::Uuid;
 
-use super::Verdict;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Concurrency {
-    pub(super) limit: i64,
-    pub(super) lease_us: i64,
-}
+use super::{Verdict, Window};
 
 #[derive(Debug, Clone, Default)]
 pub struct Leases {
@@ -29,37 +23,35 @@ const DEAD_MAX: usize = 50;
 /// ask again when the last of them has ended.
 const WALKED_MAX: usize = 50;
 
-impl Concurrency {
-    pub(super) fn take(&self, leases: &mut Leases, now_us: i64, permits: i64, id: Uuid) -> Verdict {
-        let at = now_us.max(leases.at_us);
-        leases.held.sort_by_key(|lease| lease.ends_us);
-        let dead = leases.held.partition_point(|lease| lease.ends_us <= at);
+impl Leases {
+    pub(super) fn take(&mut self, of: Window, now_us: i64, permits: i64, id: Uuid) -> Verdict {
+        let at = now_us.max(self.at_us);
+        self.held.sort_by_key(|lease| lease.ends_us);
+        let dead = self.held.partition_point(|lease| lease.ends_us <= at);
         if dead > 0 {
-            leases.held.drain(..dead.min(DEAD_MAX));
+            self.held.drain(..dead.min(DEAD_MAX));
             // A clock that is set back must not find room in their place.
-            leases.at_us = at;
+            self.at_us = at;
         }
-        let in_flight: i64 = leases.held.iter().map(|lease| lease.permits).sum();
-        let last_end = leases.held.last().map_or(at, |lease| lease.ends_us.max(at));
-        if in_flight + permits > self.limit {
+        let in_flight: i64 = self.held.iter().map(|lease| lease.permits).sum();
+        let last_end = self.held.last().map_or(at, |lease| lease.ends_us.max(at));
+        if in_flight + permits > of.limit {
             let (mut left, mut frees_us) = (in_flight, last_end);
-            for lease in leases.held.iter().filter(|lease| lease.ends_us > at).take(WALKED_MAX) {
+            for lease in self.held.iter().filter(|lease| lease.ends_us > at).take(WALKED_MAX) {
                 (left, frees_us) = (left - lease.permits, lease.ends_us);
-                if left + permits <= self.limit {
+                if left + permits <= of.limit {
                     break;
                 }
             }
             let retry_us = frees_us - now_us;
-            return Verdict::refused(at, (self.limit - in_flight).max(0), retry_us, last_end - now_us);
+            return Verdict::refused(at, (of.limit - in_flight).max(0), retry_us, last_end - now_us);
         }
-        let ends_us = at + self.lease_us;
-        leases.held.push(Lease { id, permits, ends_us });
-        leases.at_us = at;
-        Verdict::granted(at, self.limit - in_flight - permits, last_end.max(ends_us) - now_us, 0, 0)
+        let ends_us = at + of.window_us;
+        self.held.push(Lease { id, permits, ends_us });
+        self.at_us = at;
+        Verdict::granted(at, of.limit - in_flight - permits, last_end.max(ends_us) - now_us, 0, 0)
     }
-}
 
-impl Leases {
     /// Returns `false` when there is no lease of this id.
     pub(super) fn release(&mut self, id: Uuid) -> bool {
         let before = self.held.len();

@@ -1,15 +1,7 @@
 //! A leaky bucket as a meter: granted permits are water, which drains by `rate` a period, and must fit under `capacity`. The verdict's delay
-//! is the time until the caller's turn at the constant outflow. Water is counted in permits times the period in microseconds, so that one
-//! microsecond drains exactly `rate`.
+//! is the time until the caller's turn at the constant outflow.
 
-use super::{Receipt, Verdict, ceil_div, ms};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeakyBucket {
-    pub(super) capacity: i64,
-    pub(super) rate: i64,
-    pub(super) period_us: i64,
-}
+use super::{Bucket, Receipt, Verdict, ceil_div, ms};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Water {
@@ -32,26 +24,22 @@ impl Water {
     }
 }
 
-impl LeakyBucket {
-    const fn full(&self) -> i64 {
-        self.capacity * self.period_us
-    }
-
+impl Bucket {
     const fn holds(&self, water: &Water) -> bool {
         self.rate == water.rate && self.period_us == water.period_us
     }
 
     /// The water at `at_us`, drained at its own rate, converted to this bucket's period and rounded up.
-    fn level(&self, water: &Water, at_us: i64) -> i64 {
+    fn water_at(&self, water: &Water, at_us: i64) -> i64 {
         let level = water.drained(at_us);
         let (by, of) = (i128::from(self.period_us), i128::from(water.period_us));
         i64::try_from((i128::from(level) * by + of - 1) / of).unwrap_or(i64::MAX)
     }
 
-    pub(super) fn take(&self, water: &mut Water, now_us: i64, permits: i64) -> Verdict {
+    pub(super) fn take_water(&self, water: &mut Water, now_us: i64, permits: i64) -> Verdict {
         let at = now_us.max(water.at_us);
         let behind = at - now_us;
-        let level = self.level(water, at);
+        let level = self.water_at(water, at);
         let poured = Water { at_us: at, level, rate: self.rate, period_us: self.period_us };
         let excess = level + permits * self.period_us - self.full();
         if excess > 0 {
@@ -71,16 +59,10 @@ impl LeakyBucket {
     }
 
     /// Takes the grant's water out again, but not the part that would have drained since the grant.
-    pub(super) fn give_back(&self, water: &mut Water, now_us: i64, permits: i64, receipt: Receipt) {
-        if !self.holds(water) {
-            return;
+    pub(super) fn give_back_water(&self, water: &mut Water, now_us: i64, permits: i64, receipt: Receipt) {
+        let at_us = now_us.max(water.at_us);
+        if let Some(left) = self.left_of(permits, receipt, at_us).filter(|_| self.holds(water)) {
+            *water = Water { at_us, level: (water.drained(at_us) - left).max(0), ..*water };
         }
-        let at = now_us.max(water.at_us);
-        let taken = permits * self.period_us;
-        if at - receipt.mark >= ceil_div(receipt.detail + taken, self.rate) {
-            return;
-        }
-        let gone = ((at - receipt.mark) * self.rate - receipt.detail).max(0);
-        *water = Water { at_us: at, level: (water.drained(at) - (taken - gone)).max(0), ..*water };
     }
 }

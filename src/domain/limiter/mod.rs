@@ -17,17 +17,18 @@ mod verdict;
 
 use parameters::SECOND_MS;
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantArray, VariantNames};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use concurrency::{Concurrency, Leases};
-use fixed_window::{Counted, FixedWindow};
-use leaky_bucket::{LeakyBucket, Water};
+use concurrency::Leases;
+use fixed_window::Counted;
+use leaky_bucket::Water;
 pub use parameters::{ParameterBounds, Parameters, WrongParameter};
-use sliding_counter::{SlidingCounter, SubWindows};
-use sliding_log::{Log, SlidingLog};
+use sliding_counter::SubWindows;
+use sliding_log::Log;
 pub use slot::{SlotKey, WrongSlot};
-use token_bucket::{TokenBucket, Tokens};
+use token_bucket::Tokens;
 pub use verdict::{Receipt, Verdict};
 
 /// The kinds of limiters, by their names in the API, the command line, the database and the Redis keys.
@@ -41,10 +42,10 @@ pub use verdict::{Receipt, Verdict};
     Serialize,
     Deserialize,
     ToSchema,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-    strum::VariantNames,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+    VariantNames,
 )]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", const_into_str)]
@@ -75,7 +76,7 @@ pub enum ParameterSet {
 }
 
 impl AlgorithmKind {
-    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
+    pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
 
     pub const fn as_str(self) -> &'static str {
         self.into_str()
@@ -106,99 +107,51 @@ macro_rules! with_state {
     }};
 }
 
-/// An algorithm with its parameters, which are within their bounds.
+/// An algorithm with its parameters, which are within their bounds. A limit of -1 grants everything, and counts nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
-    FixedWindow(FixedWindow),
-    SlidingLog(SlidingLog),
-    SlidingCounter(SlidingCounter),
-    TokenBucket(TokenBucket),
-    LeakyBucket(LeakyBucket),
-    Concurrency(Concurrency),
-    /// A limit of -1: everything is granted, and nothing is counted.
-    Unlimited(Unlimited),
-}
-
-/// An algorithm without a limit. Its parameters are kept to be shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unlimited {
+pub struct Algorithm {
     kind: AlgorithmKind,
     parameters: Parameters,
+    /// Limit and window; capacity, rate and period; or limit and lease. Times are in microseconds.
+    numbers: [i64; 3],
 }
 
 impl Algorithm {
     pub fn new(kind: AlgorithmKind, parameters: &Parameters) -> Result<Self, WrongParameter> {
-        let mut given = *parameters;
+        let mut parameters = *parameters;
         if kind.parameter_set() == ParameterSet::Bucket {
-            given.window_ms = given.window_ms.or(Some(SECOND_MS));
+            parameters.window_ms = parameters.window_ms.or(Some(SECOND_MS));
         }
-        let [limit, window_ms, rate, capacity, lease_ms] = kind.check(&given)?;
-        if limit == -1 {
-            return Ok(Self::Unlimited(Unlimited { kind, parameters: given }));
-        }
-        let (window_us, period_us, lease_us) = (window_ms * 1000, window_ms * 1000, lease_ms * 1000);
-        Ok(match kind {
-            AlgorithmKind::FixedWindow => Self::FixedWindow(FixedWindow { limit, window_us }),
-            AlgorithmKind::SlidingLog => Self::SlidingLog(SlidingLog { limit, window_us }),
-            AlgorithmKind::SlidingCounter => Self::SlidingCounter(SlidingCounter { limit, window_us }),
-            AlgorithmKind::TokenBucket => Self::TokenBucket(TokenBucket { capacity, rate, period_us }),
-            AlgorithmKind::LeakyBucket => Self::LeakyBucket(LeakyBucket { capacity, rate, period_us }),
-            AlgorithmKind::Concurrency => Self::Concurrency(Concurrency { limit, lease_us }),
-        })
+        let [limit, window_ms, rate, capacity, lease_ms] = kind.check(&parameters)?;
+        let numbers = match kind.parameter_set() {
+            ParameterSet::Window => [limit, window_ms * 1000, 0],
+            ParameterSet::Bucket => [capacity, rate, window_ms * 1000],
+            ParameterSet::Leases => [limit, lease_ms * 1000, 0],
+        };
+        Ok(Self { kind, parameters, numbers })
     }
 
     pub const fn kind(&self) -> AlgorithmKind {
-        match self {
-            Self::FixedWindow(_) => AlgorithmKind::FixedWindow,
-            Self::SlidingLog(_) => AlgorithmKind::SlidingLog,
-            Self::SlidingCounter(_) => AlgorithmKind::SlidingCounter,
-            Self::TokenBucket(_) => AlgorithmKind::TokenBucket,
-            Self::LeakyBucket(_) => AlgorithmKind::LeakyBucket,
-            Self::Concurrency(_) => AlgorithmKind::Concurrency,
-            Self::Unlimited(unlimited) => unlimited.kind,
-        }
+        self.kind
     }
 
     pub const fn is_unlimited(&self) -> bool {
-        matches!(self, Self::Unlimited(_))
+        self.numbers[0] == -1
     }
 
     /// Whether its grants are leases that Redis keeps.
     pub(crate) const fn keeps_leases(&self) -> bool {
-        !self.is_unlimited() && self.kind().grants_leases()
+        !self.is_unlimited() && self.kind.grants_leases()
     }
 
     /// The parameters; `Algorithm::new` makes the same algorithm of them.
-    pub fn parameters(&self) -> Parameters {
-        let none = Parameters::default();
-        match *self {
-            Self::FixedWindow(FixedWindow { limit, window_us })
-            | Self::SlidingLog(SlidingLog { limit, window_us })
-            | Self::SlidingCounter(SlidingCounter { limit, window_us }) => {
-                Parameters { limit: Some(limit), window_ms: Some(window_us / 1000), ..none }
-            }
-            Self::TokenBucket(TokenBucket { capacity, rate, period_us })
-            | Self::LeakyBucket(LeakyBucket { capacity, rate, period_us }) => {
-                Parameters { capacity: Some(capacity), rate: Some(rate), window_ms: Some(period_us / 1000), ..none }
-            }
-            Self::Concurrency(Concurrency { limit, lease_us }) => {
-                Parameters { limit: Some(limit), lease_ms: Some(lease_us / 1000), ..none }
-            }
-            Self::Unlimited(Unlimited { parameters, .. }) => parameters,
-        }
+    pub const fn parameters(&self) -> Parameters {
+        self.parameters
     }
 
     /// The three numbers that lua/limit_*.lua takes; the first is `max_permits`.
     pub(crate) const fn arguments(&self) -> [i64; 3] {
-        match self {
-            Self::FixedWindow(FixedWindow { limit, window_us })
-            | Self::SlidingLog(SlidingLog { limit, window_us })
-            | Self::SlidingCounter(SlidingCounter { limit, window_us }) => [*limit, *window_us, 0],
-            Self::TokenBucket(TokenBucket { capacity, rate, period_us })
-            | Self::LeakyBucket(LeakyBucket { capacity, rate, period_us }) => [*capacity, *rate, *period_us],
-            Self::Concurrency(Concurrency { limit, lease_us }) => [*limit, *lease_us, 0],
-            Self::Unlimited(_) => [u32::MAX as i64, 0, 0],
-        }
+        if self.is_unlimited() { [u32::MAX as i64, 0, 0] } else { self.numbers }
     }
 
     /// The most permits of a call: asking for more is an error, because it could never be granted.
@@ -212,29 +165,81 @@ impl Algorithm {
         if !(1..=self.max_permits()).contains(&permits) {
             return None;
         }
-        Some(match self {
-            Self::FixedWindow(of) => with_state!(state, FixedWindow, own => of.take(own, now_us, permits)),
-            Self::SlidingLog(of) => with_state!(state, SlidingLog, own => of.take(own, now_us, permits)),
-            Self::SlidingCounter(of) => with_state!(state, SlidingCounter, own => of.take(own, now_us, permits)),
-            Self::TokenBucket(of) => with_state!(state, TokenBucket, own => of.take(own, now_us, permits)),
-            Self::LeakyBucket(of) => with_state!(state, LeakyBucket, own => of.take(own, now_us, permits)),
-            Self::Concurrency(of) => with_state!(state, Concurrency, own => of.take(own, now_us, permits, lease)),
-            Self::Unlimited(_) => Verdict::UNLIMITED,
+        if self.is_unlimited() {
+            return Some(Verdict::UNLIMITED);
+        }
+        let window = Window { limit: self.numbers[0], window_us: self.numbers[1] };
+        let bucket = self.bucket();
+        Some(match self.kind {
+            AlgorithmKind::FixedWindow => with_state!(state, FixedWindow, own => own.take(window, now_us, permits)),
+            AlgorithmKind::SlidingLog => with_state!(state, SlidingLog, own => own.take(window, now_us, permits)),
+            AlgorithmKind::SlidingCounter => {
+                with_state!(state, SlidingCounter, own => own.take(window, now_us, permits))
+            }
+            AlgorithmKind::TokenBucket => {
+                with_state!(state, TokenBucket, own => bucket.take_tokens(own, now_us, permits))
+            }
+            AlgorithmKind::LeakyBucket => {
+                with_state!(state, LeakyBucket, own => bucket.take_water(own, now_us, permits))
+            }
+            AlgorithmKind::Concurrency => {
+                with_state!(state, Concurrency, own => own.take(window, now_us, permits, lease))
+            }
         })
     }
 
     /// Returns the permits of a grant, as far as the state still has them: the same window, the same entries.
     pub fn give_back(&self, state: &mut State, now_us: i64, permits: i64, receipt: Receipt, lease: Uuid) {
-        match (self, state) {
-            (Self::FixedWindow(_), State::FixedWindow(state)) => state.give_back(permits, receipt),
-            (Self::SlidingLog(_), State::SlidingLog(state)) => state.give_back(receipt),
-            (Self::SlidingCounter(_), State::SlidingCounter(state)) => state.give_back(permits, receipt),
-            (Self::TokenBucket(of), State::TokenBucket(state)) => of.give_back(state, now_us, permits, receipt),
-            (Self::LeakyBucket(of), State::LeakyBucket(state)) => of.give_back(state, now_us, permits, receipt),
-            (Self::Concurrency(_), State::Concurrency(state)) => drop(state.release(lease)),
+        match (self.kind, state) {
+            _ if self.is_unlimited() => {}
+            (AlgorithmKind::FixedWindow, State::FixedWindow(state)) => state.give_back(permits, receipt),
+            (AlgorithmKind::SlidingLog, State::SlidingLog(state)) => state.give_back(receipt),
+            (AlgorithmKind::SlidingCounter, State::SlidingCounter(state)) => state.give_back(permits, receipt),
+            (AlgorithmKind::TokenBucket, State::TokenBucket(state)) => {
+                self.bucket().give_back_tokens(state, now_us, permits, receipt);
+            }
+            (AlgorithmKind::LeakyBucket, State::LeakyBucket(state)) => {
+                self.bucket().give_back_water(state, now_us, permits, receipt);
+            }
+            (AlgorithmKind::Concurrency, State::Concurrency(state)) => drop(state.release(lease)),
             // Another algorithm's state has nothing of this grant.
             (_, _) => {}
         }
+    }
+
+    const fn bucket(&self) -> Bucket {
+        let [capacity, rate, period_us] = self.numbers;
+        Bucket { capacity, rate, period_us }
+    }
+}
+
+/// The numbers of a limiter with windows or leases.
+#[derive(Clone, Copy)]
+struct Window {
+    limit: i64,
+    window_us: i64,
+}
+
+/// The numbers of a bucket. Levels are counted in permits times the period in microseconds, so that one microsecond changes a level by
+/// exactly `rate`, and no fraction is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bucket {
+    capacity: i64,
+    rate: i64,
+    period_us: i64,
+}
+
+impl Bucket {
+    const fn full(&self) -> i64 {
+        self.capacity * self.period_us
+    }
+
+    /// The rest of a grant at `at_us`: since then, a part has drained, or would have spilled over.
+    fn left_of(&self, permits: i64, receipt: Receipt, at_us: i64) -> Option<i64> {
+        let (taken, passed_us) = (permits * self.period_us, at_us - receipt.mark);
+        // Comparing times first keeps the product from overflowing.
+        (passed_us < ceil_div(receipt.detail + taken, self.rate))
+            .then(|| taken - (passed_us * self.rate - receipt.detail).max(0))
     }
 }
 

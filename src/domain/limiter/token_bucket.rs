@@ -1,28 +1,16 @@
-//! A bucket of `capacity` tokens, refilled by `rate` tokens a period: bursts up to the capacity, and the rate on average. The level is counted
-//! in tokens times the period in microseconds: one microsecond adds exactly `rate`, and no fraction is lost.
+//! A bucket of `capacity` tokens, refilled by `rate` tokens a period: bursts up to the capacity, and the rate on average.
 
-use super::{Receipt, Verdict, ceil_div};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenBucket {
-    pub(super) capacity: i64,
-    pub(super) rate: i64,
-    pub(super) period_us: i64,
-}
+use super::{Bucket, Receipt, Verdict, ceil_div};
 
 /// The level of a bucket at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens {
     at_us: i64,
     level: i64,
-    of: TokenBucket,
+    of: Bucket,
 }
 
-impl TokenBucket {
-    const fn full(&self) -> i64 {
-        self.capacity * self.period_us
-    }
-
+impl Bucket {
     fn filled(&self, level: i64, elapsed_us: i64) -> i64 {
         // Comparing times first keeps the product from overflowing after a long pause.
         if elapsed_us >= self.full_after(level) { self.full() } else { level + elapsed_us * self.rate }
@@ -34,7 +22,7 @@ impl TokenBucket {
 
     /// The level at `at_us`. A changed policy carries the tokens over: they grew at the old rate until now, up to the new capacity. A larger
     /// bucket does not start full.
-    fn level(&self, state: Option<Tokens>, at_us: i64) -> i64 {
+    fn tokens_at(&self, state: Option<Tokens>, at_us: i64) -> i64 {
         let Some(Tokens { at_us: since, level, of }) = state else { return self.full() };
         let level = of.filled(level, at_us - since);
         if of == *self {
@@ -44,10 +32,10 @@ impl TokenBucket {
         i64::try_from(carried).map_or(self.full(), |carried| carried.min(self.full()))
     }
 
-    pub(super) fn take(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64) -> Verdict {
+    pub(super) fn take_tokens(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64) -> Verdict {
         let at = now_us.max(state.map_or(0, |state| state.at_us));
         let behind = at - now_us;
-        let level = self.level(*state, at);
+        let level = self.tokens_at(*state, at);
         let missing = permits * self.period_us - level;
         if missing > 0 {
             // The first call under a changed policy stores the level, so that the new rate counts from now on.
@@ -64,15 +52,12 @@ impl TokenBucket {
     }
 
     /// Puts the tokens back, but not the part that would have spilled over since the grant.
-    pub(super) fn give_back(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64, receipt: Receipt) {
+    pub(super) fn give_back_tokens(&self, state: &mut Option<Tokens>, now_us: i64, permits: i64, receipt: Receipt) {
         let Some(tokens) = state.as_mut().filter(|tokens| tokens.of == *self) else { return };
-        let at = now_us.max(tokens.at_us);
-        let taken = permits * self.period_us;
-        if at - receipt.mark >= ceil_div(receipt.detail + taken, self.rate) {
-            return;
+        let at_us = now_us.max(tokens.at_us);
+        if let Some(left) = self.left_of(permits, receipt, at_us) {
+            let level = (self.filled(tokens.level, at_us - tokens.at_us) + left).min(self.full());
+            *tokens = Tokens { at_us, level, ..*tokens };
         }
-        let spilled = ((at - receipt.mark) * self.rate - receipt.detail).max(0);
-        tokens.level = (self.filled(tokens.level, at - tokens.at_us) + taken - spilled).min(self.full());
-        tokens.at_us = at;
     }
 }
