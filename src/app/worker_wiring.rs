@@ -15,7 +15,7 @@ use crate::flow::alarm_webhook::AlarmWebhook;
 use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
 use crate::flow::outflow_drain::{OutflowDrain, OutflowTerms};
 use crate::flow::policy_counts;
-use crate::flow::threshold_controller::ThresholdController;
+use crate::flow::threshold_controller::move_thresholds;
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::ledger::LedgerError;
@@ -164,9 +164,8 @@ impl<'a> WorkerWiring<'a> {
             Worker::Adapt => {
                 let every = Duration::from_millis(config.flow.adapt_interval_ms);
                 let interval_s = config.flow.adapt_interval_ms.div_ceil(1000).cast_signed();
-                let controller = ThresholdController::new(ledger.clone(), stores.gate.clone(), interval_s);
-                parts.repeat(Rhythm::every(every, "adapt"), Arc::new(controller), |controller| async move {
-                    controller.check().await.map(|()| Step::Idle)
+                parts.repeat(Rhythm::every(every, "adapt"), stores.clone(), move |stores| async move {
+                    move_thresholds(&stores.ledger, &stores.gate, interval_s).await.map(|()| Step::Idle)
                 });
             }
             Worker::Alarms => self.spawn_alarms(),

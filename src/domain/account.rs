@@ -70,7 +70,7 @@ const KEYBOARD: [&str; 4] = ["qwertyuiop", "asdfghjkl", "zxcvbnm", "1qaz2wsx3edc
 
 impl NewPassword {
     const MIN_CHARS: usize = 12;
-    /// Different characters, not counting those that are easily guessed.
+    /// Different characters that are not easily guessed.
     const MIN_DIFFERENT: usize = 6;
     /// Bounds the work of hashing.
     pub const MAX_BYTES: usize = 1024;
@@ -109,7 +109,6 @@ fn unforeseen(password: &str, of: &AccountName) -> BTreeSet<char> {
     both.filter(|(before, next)| before.is_none_or(|before| !continues(before, *next))).map(|(_, next)| next).collect()
 }
 
-/// An account with its grants.
 #[derive(Debug, Clone)]
 pub struct Account {
     pub name: AccountName,
@@ -134,7 +133,6 @@ pub struct AppToken {
     pub ends_at_ms: Option<i64>,
 }
 
-/// Why an account is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     /// The account may not learn whether the thing exists.
@@ -163,7 +161,6 @@ impl Account {
         self.is_admin() || !kind.names_application()
     }
 
-    /// Whether the account may see this application's policies.
     pub fn sees(&self, app: &Name) -> bool {
         self.is_admin() || self.grants.contains_key(app)
     }

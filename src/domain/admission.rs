@@ -6,7 +6,6 @@ use super::ids::{Epoch, OrderId, Shard, Units, UserId};
 use super::shards::SaleShards;
 use super::trace_context::TraceContext;
 
-/// One buyer's request for units of a sale.
 #[derive(Debug, Clone)]
 pub struct ReserveRequest {
     pub order: OrderId,
@@ -38,7 +37,6 @@ impl PurchaseGroup {
     }
 }
 
-/// The answer to one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
     /// Units were taken for this order. Its record must be committed before the buyer is answered.
@@ -120,7 +118,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether there is a limit at all.
     pub const fn is_limit(self) -> bool {
         self.max >= 0
     }

@@ -71,14 +71,12 @@ impl BreakerTerms {
     }
 }
 
-/// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallOutcome {
     pub failed: bool,
     pub took_ms: u64,
 }
 
-/// How a call was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     Call,
@@ -112,7 +110,7 @@ enum State {
     },
 }
 
-/// The calls in a tenth of the window.
+/// The calls in one part of the window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     slot: u64,

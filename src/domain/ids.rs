@@ -37,7 +37,6 @@ impl SaleId {
         }
     }
 
-    /// A sale id that the database has returned.
     pub const fn from_db(id: i64) -> Self {
         Self(id)
     }

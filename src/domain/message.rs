@@ -51,7 +51,7 @@ impl OutboxKind {
     }
 }
 
-/// The kinds of parked work: those of the outbox, and events of the order webhook.
+/// The kinds of parked work: the outbox's, and events of the order webhook.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, EnumString, IntoStaticStr, VariantArray,
 )]

@@ -135,7 +135,6 @@ pub struct Range {
     pub target_ms: Option<i64>,
 }
 
-/// The terms of a policy, as a user sets them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewPolicy {
     pub name: Name,
@@ -152,7 +151,6 @@ pub struct NewPolicy {
 }
 
 impl NewPolicy {
-    /// Checks the terms against each other.
     pub fn check(self) -> Result<Self, WrongPolicy> {
         let invalid = |field, problem| Err(Invalid::new(field, problem).into());
         let unworkable = |field, problem| Err(WrongPolicy::Unworkable(Invalid::new(field, problem)));
@@ -233,7 +231,6 @@ pub enum WrongPolicy {
 /// The application of this service itself. Its policies limit purchases.
 pub const HOUSE_APP: &str = "seckill";
 
-/// A stored policy.
 #[derive(Debug, Clone)]
 pub struct Policy {
     pub id: i64,
@@ -264,7 +261,6 @@ impl NewPolicy {
 }
 
 impl Policy {
-    /// The policy that these terms would make.
     pub fn planned(terms: NewPolicy) -> Option<Self> {
         let home = terms.apps.first()?.clone();
         Some(Self {

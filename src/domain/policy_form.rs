@@ -53,7 +53,7 @@ pub struct PolicyForm {
     /// A circuit breaker; `{}` takes the defaults.
     #[serde(default, deserialize_with = "json_object::optional")]
     pub breaker: Option<BreakerTerms>,
-    /// What the caller's key stands for: user, address, interface, channel… For readers and for warnings.
+    /// The meaning of the caller's key: user, address, interface, channel… For readers and for warnings.
     #[serde(default)]
     #[schema(max_length = 64, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
     pub key: String,

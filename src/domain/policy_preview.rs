@@ -42,7 +42,7 @@ impl Refusals {
     }
 }
 
-/// The minutes before the shown ones that matter to an algorithm.
+/// How many minutes before the shown ones matter to an algorithm.
 pub fn lead_minutes(algorithm: &Algorithm) -> i64 {
     let Parameters { window_ms, lease_ms, .. } = algorithm.parameters();
     (window_ms.or(lease_ms).unwrap_or(0) / MINUTE_MS + 1).min(LEAD_MINUTES_MAX)
@@ -138,7 +138,6 @@ impl EvenCalls<'_> {
     }
 }
 
-/// A preview in one sentence.
 pub fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
     if calls == 0 {
         return "No call was recorded in the last hour, so there is nothing to replay.".to_owned();
@@ -150,7 +149,6 @@ pub fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
     )
 }
 
-/// Explanations of a preview's figures.
 pub fn notes(policy: &NewPolicy) -> Vec<&'static str> {
     let mut notes = vec![
         "Calls are recorded by the minute. Fewest are refused if they came evenly over each minute, most if they came all at once.",
@@ -183,19 +181,6 @@ mod tests {
     use super::super::limiter::AlgorithmKind;
     use super::*;
 
-    fn algorithm(kind: AlgorithmKind, threshold: i64, ms: i64) -> Algorithm {
-        let none = Parameters::default();
-        let parameters = match kind.parameter_set() {
-            ParameterSet::Window => Parameters { limit: Some(threshold), window_ms: Some(ms), ..none },
-            ParameterSet::Bucket => {
-                let ms = ms.min(3_600_000);
-                Parameters { rate: Some(threshold), capacity: Some(threshold), window_ms: Some(ms), ..none }
-            }
-            ParameterSet::Leases => Parameters { limit: Some(threshold), lease_ms: Some(ms), ..none },
-        };
-        Algorithm::new(kind, &parameters).unwrap()
-    }
-
     fn minutes(calls: &[u64]) -> Vec<RecordedMinute> {
         let numbered = (29_000_000..).zip(calls);
         numbered.map(|(minute, calls)| RecordedMinute { minute, granted: *calls, refused: 0 }).collect()
@@ -208,28 +193,28 @@ mod tests {
     #[test]
     fn both_ways_agree_in_a_window_of_a_minute_and_a_shorter_one_leaves_a_range() {
         for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog] {
-            let five = algorithm(kind, 5, 60_000);
+            let five = Algorithm::of(kind, 5, 60_000);
             assert_eq!(refused(&five, &[5, 6, 0, 100]), [(0, 0), (1, 1), (0, 0), (95, 95)], "{kind:?}");
         }
         // 10 a second: 600 evenly, 10 at once.
-        assert_eq!(refused(&algorithm(AlgorithmKind::FixedWindow, 10, 1000), &[600, 700]), [(0, 590), (100, 690)]);
+        assert_eq!(refused(&Algorithm::of(AlgorithmKind::FixedWindow, 10, 1000), &[600, 700]), [(0, 590), (100, 690)]);
     }
 
     #[test]
     fn a_longer_window_counts_the_minutes_before() {
         // Aligned windows of ten minutes: one begins with the first minute, the next with the last.
-        let ten = algorithm(AlgorithmKind::FixedWindow, 10, 600_000);
+        let ten = Algorithm::of(AlgorithmKind::FixedWindow, 10, 600_000);
         let calls = [8, 3, 0, 0, 0, 0, 0, 0, 0, 0, 8];
         let replayed = refused(&ten, &calls);
         assert_eq!((replayed[0], replayed[1], replayed[10]), ((0, 0), (1, 1), (0, 0)));
-        let sliding = algorithm(AlgorithmKind::SlidingLog, 10, 660_000);
+        let sliding = Algorithm::of(AlgorithmKind::SlidingLog, 10, 660_000);
         assert_eq!(refused(&sliding, &calls)[10], (8, 8));
     }
 
     #[test]
     fn a_bucket_has_its_capacity_and_what_it_regains() {
         // 1 a second, and 1 at once.
-        let bucket = algorithm(AlgorithmKind::TokenBucket, 1, 1000);
+        let bucket = Algorithm::of(AlgorithmKind::TokenBucket, 1, 1000);
         assert_eq!(refused(&bucket, &[61, 60, 61]), [(0, 60), (0, 59), (1, 60)]);
         // An idle minute fills it again.
         assert_eq!(refused(&bucket, &[100, 0, 61])[2], (0, 60));
@@ -237,7 +222,7 @@ mod tests {
 
     #[test]
     fn permits_in_flight_may_have_been_given_back_at_once() {
-        let two = algorithm(AlgorithmKind::Concurrency, 2, 90_000);
+        let two = Algorithm::of(AlgorithmKind::Concurrency, 2, 90_000);
         assert_eq!(refused(&two, &[5, 5, 5]), [(0, 3), (0, 5), (0, 3)]);
     }
 
@@ -250,9 +235,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_nothing_is_refused() {
-        let parameters = Parameters { limit: Some(-1), window_ms: Some(1000), ..Parameters::default() };
-        let unlimited = Algorithm::new(AlgorithmKind::FixedWindow, &parameters).unwrap();
-        assert_eq!(refused(&unlimited, &[u64::MAX, 1]), [(0, 0), (0, 0)]);
+        assert_eq!(refused(&Algorithm::of(AlgorithmKind::FixedWindow, -1, 1000), &[u64::MAX, 1]), [(0, 0), (0, 0)]);
     }
 
     fn any_kind() -> impl Strategy<Value = AlgorithmKind> {
@@ -266,7 +249,7 @@ mod tests {
             kind in any_kind(), threshold in 1_i64..=10_000, ms in 100_i64..=86_400_000,
             calls in prop::collection::vec(prop_oneof![Just(0), 0_u64..100_000, Just(u64::from(u32::MAX))], 0..90),
         ) {
-            let replayed = refused(&algorithm(kind, threshold, ms), &calls);
+            let replayed = refused(&Algorithm::of(kind, threshold, ms), &calls);
             prop_assert_eq!(replayed.len(), calls.len());
             let (mut evenly, mut at_once) = (0, 0);
             for ((least, most), calls) in replayed.into_iter().zip(calls) {
@@ -282,7 +265,7 @@ mod tests {
             kind in any_kind(), threshold in 1_i64..5_000, more in 0_i64..5_000, ms in 100_i64..=3_600_000,
             calls in prop::collection::vec(0_u64..100_000, 1..70),
         ) {
-            let sum = |threshold| Refusals::sum(&replay(&algorithm(kind, threshold, ms), &minutes(&calls)));
+            let sum = |threshold| Refusals::sum(&replay(&Algorithm::of(kind, threshold, ms), &minutes(&calls)));
             let (low, high) = (sum(threshold), sum(threshold + more));
             prop_assert!(high.evenly <= low.evenly && high.at_once <= low.at_once, "{threshold}: {low:?}, {high:?}");
         }
@@ -293,7 +276,7 @@ mod tests {
             kind in any_kind(), threshold in 1_i64..200, ms in 100_i64..=3_600_000,
             calls in prop::collection::vec(0_u64..300, 1..20),
         ) {
-            let algorithm = algorithm(kind, threshold, ms);
+            let algorithm = Algorithm::of(kind, threshold, ms);
             let (mut at_once, mut state, mut lease) = (CallsAtOnce::new(&algorithm), State::default(), 0);
             for recorded in minutes(&calls) {
                 let one_by_one = (0..recorded.calls()).filter(|_| {

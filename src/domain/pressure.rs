@@ -20,7 +20,6 @@ const REPORT_VALID: Duration = Duration::from_millis(500);
 const REST_FACTOR: u32 = 19;
 /// The bounds of a worker's rest between two steps.
 const WORKER_REST: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(1);
-/// The longest rest between two reads.
 const READ_REST_MAX: Duration = Duration::from_millis(250);
 /// A worker with a backlog for this long stops giving way until the backlog is done.
 const LAG_MAX: Duration = Duration::from_secs(5);
@@ -31,7 +30,6 @@ const RUSH_TIMES: f64 = 4.0;
 /// Time constants of the present and the earlier average rate. So a steady rush counts as beginning for a little over a second.
 const ARRIVALS_NOW: Duration = Duration::from_millis(50);
 const ARRIVALS_BEFORE: Duration = Duration::from_secs(4);
-/// The text of a notice that a rush begins.
 const RUSH_BEGINS: &str = "rush";
 /// The beginning of a rush lasts this long after it was last noticed, and in all.
 const RUSH_VALID: Duration = Duration::from_millis(100);
@@ -69,7 +67,6 @@ impl Arrivals {
 /// A notice to other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// How long purchases wait.
     Wait(Duration),
     RushBegins,
 }
@@ -82,7 +79,6 @@ impl Report {
         }
     }
 
-    /// `None` for a text of another form.
     pub fn parse(text: &str) -> Option<Self> {
         if text == RUSH_BEGINS {
             return Some(Self::RushBegins);
@@ -95,15 +91,12 @@ impl Report {
 #[derive(Debug)]
 pub struct Pressure {
     started: Instant,
-    /// From this wait on, other work gives way.
     noticeable: Duration,
-    /// From this wait on, the least urgent requests are refused.
     long: Duration,
     here: Reading,
     measured: Notify,
     longest: Reading,
     elsewhere: Reading,
-    /// The purchases of this process.
     arrived: AtomicU64,
     rush_here: Rush,
     /// The end of the beginning of another process's rush, in microseconds after the start.
@@ -268,10 +261,14 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn pressure(start: Instant) -> Pressure {
+        Pressure::new(start, ms(100))
+    }
+
     #[test]
     fn the_longest_wait_is_shown_for_a_while() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = pressure(start);
         assert_eq!(pressure.longest_here(start), Duration::ZERO);
         pressure.record(ms(80), start);
         pressure.record(ms(1), start + ms(1_000));
@@ -284,27 +281,28 @@ mod tests {
     #[test]
     fn the_longest_wait_counts_and_is_forgotten() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = pressure(start);
         assert!(!pressure.is_noticeable(start));
         pressure.record(ms(80), start);
         pressure.record(ms(1), start);
-        assert_eq!(pressure.here(start), ms(80));
-        assert_eq!(pressure.here(start + ms(100)).as_millis(), 20);
-        assert!(pressure.is_noticeable(start + ms(150)));
-        assert!(pressure.is_long_here(start) && !pressure.is_long_here(start + ms(50)), "half of the target");
-        assert!(!pressure.is_noticeable(start + ms(300)));
+        assert_eq!([0, 100].map(|at| pressure.here(start + ms(at)).as_millis()), [80, 20]);
+        assert_eq!([0, 50].map(|at| pressure.is_long_here(start + ms(at))), [true, false], "half of the target");
+        assert_eq!([150, 300].map(|at| pressure.is_noticeable(start + ms(at))), [true, false]);
     }
 
     #[test]
     fn a_report_of_another_process_counts_for_half_a_second() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = pressure(start);
         pressure.record_elsewhere(Report::Wait(ms(40)), start);
         assert!(pressure.is_noticeable(start + ms(400)));
         assert_eq!(pressure.report(start + ms(400)), None, "nobody waits here");
         pressure.record_elsewhere(Report::Wait(ms(10)), start + ms(100));
-        assert!(pressure.is_noticeable(start + ms(600)), "a lower report counts as long");
-        assert!(!pressure.is_noticeable(start + ms(700)));
+        assert_eq!(
+            [600, 700].map(|at| pressure.is_noticeable(start + ms(at))),
+            [true, false],
+            "a lower report counts too"
+        );
     }
 
     /// The number of ticks of 20 ms, with this many purchases each, in which a rush begins.
@@ -340,7 +338,7 @@ mod tests {
     #[test]
     fn clumps_of_purchases_do_not_stop_the_workers() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = pressure(start);
         let rests = (0..600).filter(|tick| {
             let now = start + ms(100 * tick);
             pressure.record_rush(now);
@@ -352,7 +350,7 @@ mod tests {
     #[test]
     fn workers_rest_while_a_rush_begins_here_or_elsewhere() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = pressure(start);
         pressure.record_rush(start);
         assert_eq!(pressure.report(start), Some(Report::RushBegins));
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(1_000));
@@ -375,14 +373,12 @@ mod tests {
     #[test]
     fn workers_rest_by_what_they_took_and_never_for_long() {
         let start = Instant::now();
-        let pressure = Pressure::new(start, ms(100));
+        let pressure = pressure(start);
         assert_eq!(pressure.worker_rest(ms(50), ms(0), start), ms(0), "nobody waits");
         pressure.record(ms(80), start);
-        assert_eq!(pressure.worker_rest(ms(1), ms(0), start), ms(100));
-        assert_eq!(pressure.worker_rest(ms(20), ms(0), start), ms(380));
-        assert_eq!(pressure.worker_rest(ms(5000), ms(0), start), ms(1000));
+        let worker_rests = [1, 20, 5000].map(|took| pressure.worker_rest(ms(took), ms(0), start));
+        assert_eq!(worker_rests, [ms(100), ms(380), ms(1000)]);
         assert_eq!(pressure.worker_rest(ms(20), ms(5000), start), ms(0), "it is far behind");
-        assert_eq!(pressure.read_rest(ms(2), start), ms(38));
-        assert_eq!(pressure.read_rest(ms(2000), start), ms(250));
+        assert_eq!([2, 2000].map(|took| pressure.read_rest(ms(took), start)), [ms(38), ms(250)]);
     }
 }

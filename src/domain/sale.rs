@@ -106,7 +106,6 @@ impl Sale {
     }
 }
 
-/// A product as buyers see it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Product {
     pub id: i64,
@@ -156,7 +155,6 @@ pub enum Document {
     Product(Product),
 }
 
-/// The terms of a new sale.
 #[derive(Debug, Clone)]
 pub struct NewSale {
     pub product: String,

@@ -43,7 +43,6 @@ impl ShardCount {
         (lots / shards + more) * lot + if place == lots % shards { rest } else { 0 }
     }
 
-    /// Each shard of an unlimited stock is unlimited.
     pub fn part_of(self, stock: Stock, lot: Units, shard: Shard) -> Stock {
         match stock {
             Stock::Unlimited => Stock::Unlimited,

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::policy::Range;
+
 /// The load on a policy since the last check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LoadSeen {
@@ -14,16 +16,6 @@ pub struct LoadSeen {
     pub slow: u64,
 }
 
-/// A threshold, its range, and where trouble began last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThresholdState {
-    pub threshold: i64,
-    pub floor: i64,
-    pub ceiling: i64,
-    /// The threshold at the last trouble. Near it, steps up are small.
-    pub trouble_at: Option<i64>,
-}
-
 impl LoadSeen {
     /// Whether more than 10 % of the reported calls failed or were slow. `None` with fewer than 10 reports.
     fn trouble(&self) -> Option<bool> {
@@ -32,23 +24,20 @@ impl LoadSeen {
     }
 }
 
-impl ThresholdState {
-    /// The next threshold: 30 % lower in trouble; one step higher where callers are refused without trouble; otherwise the same.
-    pub fn next(&self, seen: &LoadSeen) -> i64 {
-        let next = match seen.trouble() {
-            Some(true) => self.threshold - (self.threshold * 3 / 10).max(1),
-            Some(false) if seen.refused > 0 => self.threshold + self.step(),
-            Some(false) | None => self.threshold,
-        };
-        next.clamp(self.floor, self.ceiling)
-    }
-
-    /// 5 % of the range; a quarter of that from 90 % of the last trouble on.
-    fn step(&self) -> i64 {
-        let step = (self.ceiling - self.floor) / 20;
-        let near_trouble = self.trouble_at.is_some_and(|trouble| self.threshold >= trouble - trouble / 10);
-        (if near_trouble { step / 4 } else { step }).max(1)
-    }
+/// The next threshold: 30 % lower in trouble; one step higher where callers are refused without trouble; otherwise the same. `trouble_at` is
+/// the threshold at the last trouble.
+pub fn next_threshold(threshold: i64, range: Range, trouble_at: Option<i64>, seen: &LoadSeen) -> i64 {
+    let next = match seen.trouble() {
+        Some(true) => threshold - (threshold * 3 / 10).max(1),
+        Some(false) if seen.refused > 0 => {
+            // 5 % of the range; a quarter of that from 90 % of the last trouble on.
+            let step = (range.ceiling - range.floor) / 20;
+            let near_trouble = trouble_at.is_some_and(|trouble| threshold >= trouble - trouble / 10);
+            threshold + (if near_trouble { step / 4 } else { step }).max(1)
+        }
+        Some(false) | None => threshold,
+    };
+    next.clamp(range.floor, range.ceiling)
 }
 
 #[cfg(test)]
@@ -58,27 +47,22 @@ mod tests {
     const HEALTHY: LoadSeen = LoadSeen { granted: 100, refused: 5, reports: 100, errors: 0, slow: 10 };
     const TROUBLED: LoadSeen = LoadSeen { granted: 100, refused: 5, reports: 100, errors: 1, slow: 10 };
 
-    fn at(threshold: i64) -> ThresholdState {
-        ThresholdState { threshold, floor: 10, ceiling: 210, trouble_at: None }
+    /// The next thresholds after these, with a range of 10 to 210.
+    fn next<const N: usize>(thresholds: [i64; N], trouble_at: Option<i64>, seen: LoadSeen) -> [i64; N] {
+        let range = Range { floor: 10, ceiling: 210, target_ms: None };
+        thresholds.map(|threshold| next_threshold(threshold, range, trouble_at, &seen))
     }
 
     #[test]
     fn a_threshold_rises_by_steps_and_falls_by_shares() {
-        assert_eq!([100, 205].map(|threshold| at(threshold).next(&HEALTHY)), [110, 210]);
-        assert_eq!([100, 11, 10].map(|threshold| at(threshold).next(&TROUBLED)), [70, 10, 10]);
+        assert_eq!(next([100, 205], None, HEALTHY), [110, 210]);
+        assert_eq!(next([100, 11, 10], None, TROUBLED), [70, 10, 10]);
+        assert_eq!(next([100, 98], Some(110), HEALTHY), [102, 108], "steps are small near the last trouble");
     }
 
     #[test]
     fn a_threshold_stays_without_refusals_or_reports() {
-        assert_eq!(at(100).next(&LoadSeen { refused: 0, ..HEALTHY }), 100, "no caller was refused");
-        assert_eq!(at(100).next(&LoadSeen { reports: 9, slow: 0, ..HEALTHY }), 100, "too few reports");
-        assert_eq!(at(100).next(&LoadSeen::default()), 100);
-    }
-
-    #[test]
-    fn steps_are_small_near_the_last_trouble() {
-        let state = ThresholdState { trouble_at: Some(110), ..at(100) };
-        assert_eq!(state.next(&HEALTHY), 102);
-        assert_eq!(ThresholdState { threshold: 98, ..state }.next(&HEALTHY), 108);
+        assert_eq!(next([100], None, LoadSeen { refused: 0, ..HEALTHY }), [100], "no caller was refused");
+        assert_eq!(next([100], None, LoadSeen { reports: 9, slow: 0, ..HEALTHY }), [100], "too few reports");
     }
 }

@@ -61,19 +61,13 @@ mod tests {
     use crate::domain::policy::{Excess, NewPolicy, WhenDown};
 
     fn policy(app: &str, key: &str, kind: AlgorithmKind, limit: i64, span_ms: i64) -> Policy {
-        let (limit, span_ms, none) = (Some(limit), Some(span_ms), Parameters::default());
-        let parameters = match kind.parameter_set() {
-            ParameterSet::Leases => Parameters { limit, lease_ms: span_ms, ..none },
-            ParameterSet::Bucket => Parameters { rate: limit, capacity: Some(1), window_ms: span_ms, ..none },
-            ParameterSet::Window => Parameters { limit, window_ms: span_ms, ..none },
-        };
         let name = |text| Name::parse(text, "name").unwrap();
         let terms = NewPolicy {
             name: name("p"),
             apps: vec![name(app)],
             key: key.into(),
             spread: false,
-            algorithm: Algorithm::new(kind, &parameters).unwrap(),
+            algorithm: Algorithm::of(kind, limit, span_ms),
             range: None,
             excess: Excess::Reject,
             when_down: WhenDown::Closed,

@@ -16,12 +16,10 @@ use crate::gate::{Gate, GateError};
 use crate::ledger::flow::alarms::AlarmChanges;
 use crate::ledger::{Ledger, LedgerError};
 
-/// When to raise an alarm.
 #[derive(Debug, Clone, Copy)]
 pub struct AlarmTerms {
     /// The age of a waiting outbox row, in seconds.
     pub outbox_age_s: i64,
-    /// The share of refused requests, in percent.
     pub refused_percent: u64,
     /// The limiter's Redis is slow when even the fastest of a few calls takes this long.
     pub slow_ping: Duration,

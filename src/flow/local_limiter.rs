@@ -103,8 +103,7 @@ mod tests {
     use crate::domain::limiter::{AlgorithmKind, SlotKey};
 
     fn window(limit: i64, window_ms: i64) -> Algorithm {
-        let terms = Parameters { limit: Some(limit), window_ms: Some(window_ms), ..Parameters::default() };
-        Algorithm::new(AlgorithmKind::FixedWindow, &terms).unwrap()
+        Algorithm::of(AlgorithmKind::FixedWindow, limit, window_ms)
     }
 
     /// Whether the limiter grants a permit of the share.
@@ -142,8 +141,7 @@ mod tests {
 
     #[test]
     fn a_lease_can_be_given_back_once() {
-        let terms = Parameters { limit: Some(1), lease_ms: Some(60_000), ..Parameters::default() };
-        let places = Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap();
+        let places = Algorithm::of(AlgorithmKind::Concurrency, 1, 60_000);
         let (local, lease) = (LocalLimiter::default(), Uuid::new_v4());
         let take = |lease| take(&local, &places, "k", lease, |whole| whole);
         assert!(take(lease) && !take(Uuid::new_v4()));

@@ -22,7 +22,6 @@ use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
 /// Requests in flight from one process.
 const UNDER_WAY_MAX: usize = 16;
-/// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A worker's claim of an event: the longest request, and time to write the outcome.
 const LEASE: Duration = Duration::from_secs(15);
@@ -34,7 +33,6 @@ pub struct WebhookReceiver {
     pub secrets: Vec<Secret>,
 }
 
-/// Delivers order webhooks, together with all other workers.
 #[derive(Clone)]
 pub struct OrderWebhooks {
     ledger: Ledger,
@@ -64,8 +62,8 @@ impl OrderWebhooks {
         Self { ledger, listener, receiver, announced, retry, sender, tasks, under_way, rests_until }
     }
 
-    /// First announces whether there is a receiver, which decides whether changes are kept for it. Then takes and sends as many events as
-    /// there are free permits.
+    /// First announces whether there is a receiver, which decides whether changes are kept for it. Then takes an event per free permit, and
+    /// sends them.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         self.announced.get_or_try_init(|| self.announce(self.receiver.is_some())).await?;
         let Some(receiver) = self.receiver.as_ref().filter(|_| !self.rests()) else { return Ok(Step::Idle) };

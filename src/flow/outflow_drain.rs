@@ -37,12 +37,10 @@ const HTTP_REST: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy)]
 pub struct OutflowTerms {
     pub request_timeout: Duration,
-    /// Targets may lack TLS.
     pub allows_http: bool,
     pub retry: RetryTerms,
 }
 
-/// Drains every outflow, together with all other workers.
 #[derive(Clone)]
 pub struct OutflowDrain {
     ledger: Ledger,

@@ -12,7 +12,6 @@ use crate::domain::breaker::{Admission, ProbeId};
 use crate::domain::ids::Invalid;
 use crate::domain::policy::Name;
 
-/// A request for permits of one policy, under the caller's key.
 #[derive(Debug)]
 pub struct PermitRequest {
     pub(super) policy: Name,
@@ -91,7 +90,6 @@ fn wall_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
-/// The reason of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", const_into_str)]

@@ -29,7 +29,6 @@ pub struct Permits {
     waits: Waits,
 }
 
-/// The most policies of one call.
 const POLICIES_MAX: usize = 9;
 
 impl Permits {

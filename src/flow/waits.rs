@@ -22,7 +22,6 @@ const LONGEST_MAX: Duration = Duration::from_secs(4);
 #[derive(Default)]
 pub(super) struct Waits(Mutex<HashMap<Name, Callers>>);
 
-/// The waiting callers of one application.
 #[derive(Default)]
 struct Callers {
     count: u32,

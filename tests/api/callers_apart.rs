@@ -10,7 +10,7 @@ use seckill::domain::breaker::BreakerTerms;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill::flow::policy_changes;
-use seckill::flow::threshold_controller::ThresholdController;
+use seckill::flow::threshold_controller::move_thresholds;
 use seckill::gate::limiter::policy_counts::PolicyCounts;
 use serde_json::json;
 
@@ -436,7 +436,6 @@ async fn thresholds_have_one_state_for_all_workers() {
     set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(100)) }).await;
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
     let id: i64 = sqlx::query_scalar("SELECT id FROM policies").fetch_one(&system.sql).await.unwrap();
-    let [first, second] = [0; 2].map(|_| ThresholdController::new(ledger.clone(), gate.clone(), 3600));
     let seen = async |errors: u64| {
         for key in keys(&system, "").await {
             redis::<i64>(&system, &["DEL", &key]).await;
@@ -448,11 +447,11 @@ async fn thresholds_have_one_state_for_all_workers() {
     let threshold =
         async || sqlx::query_scalar::<_, i64>("SELECT adapted FROM policies").fetch_one(&system.sql).await.unwrap();
     seen(90).await;
-    first.check().await.unwrap();
+    move_thresholds(ledger, gate, 3600).await.unwrap();
     assert_eq!(threshold().await, 70);
     sqlx::query("UPDATE policies SET adapted = 95").execute(&system.sql).await.unwrap();
     seen(0).await;
-    second.check().await.unwrap();
+    move_thresholds(ledger, gate, 3600).await.unwrap();
     assert_eq!(threshold().await, 97, "a small step: there was trouble at 100");
     system.finish().await;
 }

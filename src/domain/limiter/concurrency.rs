@@ -52,7 +52,6 @@ impl Leases {
         Verdict::granted(at, of.limit - in_flight - permits, last_end.max(ends_us) - now_us, 0, 0)
     }
 
-    /// Returns `false` when there is no lease of this id.
     pub(super) fn release(&mut self, id: Uuid) -> bool {
         let before = self.held.len();
         self.held.retain(|lease| lease.id != id);

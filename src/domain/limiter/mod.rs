@@ -64,7 +64,6 @@ fn unknown_algorithm(_: &str) -> WrongParameter {
     WrongParameter::UnknownAlgorithm
 }
 
-/// Which parameters an algorithm takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterSet {
     /// `limit` and `window_ms`.
@@ -144,7 +143,6 @@ impl Algorithm {
         !self.is_unlimited() && self.kind.grants_leases()
     }
 
-    /// The parameters; `Algorithm::new` makes the same algorithm of them.
     pub const fn parameters(&self) -> Parameters {
         self.parameters
     }
@@ -210,6 +208,22 @@ impl Algorithm {
     const fn bucket(&self) -> Bucket {
         let [capacity, rate, period_us] = self.numbers;
         Bucket { capacity, rate, period_us }
+    }
+}
+
+#[cfg(test)]
+impl Algorithm {
+    /// With this limit, or this rate and capacity. The period of a bucket is at most an hour.
+    pub(crate) fn of(kind: AlgorithmKind, threshold: i64, ms: i64) -> Self {
+        let (threshold, none) = (Some(threshold), Parameters::default());
+        let parameters = match kind.parameter_set() {
+            ParameterSet::Window => Parameters { limit: threshold, window_ms: Some(ms), ..none },
+            ParameterSet::Bucket => {
+                Parameters { rate: threshold, capacity: threshold, window_ms: Some(ms.min(3_600_000)), ..none }
+            }
+            ParameterSet::Leases => Parameters { limit: threshold, lease_ms: Some(ms), ..none },
+        };
+        Self::new(kind, &parameters).unwrap()
     }
 }
 

@@ -96,7 +96,6 @@ impl AlgorithmKind {
     }
 }
 
-/// Why there is no such algorithm. Names the parameter and its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongParameter {
     #[error("algorithm must be one of {}", AlgorithmKind::VARIANTS.join(", "))]
