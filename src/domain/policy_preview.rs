@@ -198,6 +198,8 @@ mod tests {
         }
         // 10 a second: 600 evenly, 10 at once.
         assert_eq!(refused(&Algorithm::of(AlgorithmKind::FixedWindow, 10, 1000), &[600, 700]), [(0, 590), (100, 690)]);
+        let unlimited = Algorithm::of(AlgorithmKind::FixedWindow, -1, 1000);
+        assert_eq!(refused(&unlimited, &[u64::MAX, 1]), [(0, 0), (0, 0)]);
     }
 
     #[test]
@@ -231,11 +233,6 @@ mod tests {
         let text = summary(100, 7, Refusals { evenly: 5, at_once: 90 });
         assert!(text.contains("Of 100 calls") && text.contains("refused 5 if") && text.contains("and 90 if"), "{text}");
         assert!(summary(0, 0, Refusals::default()).contains("nothing to replay"));
-    }
-
-    #[test]
-    fn without_a_limit_nothing_is_refused() {
-        assert_eq!(refused(&Algorithm::of(AlgorithmKind::FixedWindow, -1, 1000), &[u64::MAX, 1]), [(0, 0), (0, 0)]);
     }
 
     fn any_kind() -> impl Strategy<Value = AlgorithmKind> {

@@ -60,14 +60,14 @@ mod tests {
     use crate::domain::limiter::{Algorithm, AlgorithmKind};
     use crate::domain::policy::{Excess, NewPolicy, WhenDown};
 
-    fn policy(app: &str, key: &str, kind: AlgorithmKind, limit: i64, span_ms: i64) -> Policy {
+    fn policy(app: &str, key: &str, (kind, limit, ms): (AlgorithmKind, i64, i64)) -> Policy {
         let name = |text| Name::parse(text, "name").unwrap();
         let terms = NewPolicy {
             name: name("p"),
             apps: vec![name(app)],
             key: key.into(),
             spread: false,
-            algorithm: Algorithm::of(kind, limit, span_ms),
+            algorithm: Algorithm::of(kind, limit, ms),
             range: None,
             excess: Excess::Reject,
             when_down: WhenDown::Closed,
@@ -78,29 +78,25 @@ mod tests {
 
     #[test]
     fn a_policy_for_all_that_grants_less_than_one_caller_gets_has_a_warning() {
-        let warnings_of = |whole: &Policy, part: &Policy| {
-            let all = [whole.clone(), part.clone()];
-            assert_eq!(warnings(part, &all, |_| true), Vec::<String>::new());
-            warnings(whole, &all, |_| true)
-        };
-        let window = |key, limit, ms| policy("shop", key, AlgorithmKind::FixedWindow, limit, ms);
-        assert_eq!(
-            warnings_of(&window("", 4, 1000), &window("user", 5, 1000)),
-            ["4 in 1000 ms for everybody together is less than p gives to one user: 5 in 1000 ms"]
-        );
-        assert!(warnings_of(&window("", 5, 1000), &window("user", 5, 1000)).is_empty());
-        // 100 a minute is less than 2 a second, also for a bucket; a policy without a limit has no warning.
-        let bucket = policy("shop", "user", AlgorithmKind::TokenBucket, 2, 1000);
-        assert_eq!(warnings_of(&window("", 100, 60_000), &bucket).len(), 1);
-        assert!(warnings_of(&window("", -1, 1000), &window("user", 5, 1000)).is_empty());
-        assert!(warnings_of(&window("", 1, 1000), &window("user", -1, 1000)).is_empty());
-        // Permits in flight are compared with permits in flight only, and policies within one application only.
-        let in_flight = |key, limit| policy("shop", key, AlgorithmKind::Concurrency, limit, 1000);
-        assert_eq!(warnings_of(&in_flight("", 1), &in_flight("user", 2)).len(), 1);
-        assert!(warnings_of(&window("", 1, 1000), &in_flight("user", 2)).is_empty());
-        let of_bank = policy("bank", "user", AlgorithmKind::FixedWindow, 2, 1000);
-        assert!(warnings_of(&window("", 1, 1000), &of_bank).is_empty());
-        let unseen = [window("", 1, 1000), window("user", 2, 1000)];
-        assert!(warnings(&unseen[0], &unseen, |_| false).is_empty());
+        use AlgorithmKind::{Concurrency, FixedWindow, TokenBucket};
+        // 100 a minute is less than 2 a second, also for a bucket. Permits in flight are compared with permits in flight only, and policies
+        // within one application only.
+        for (whole, app, part, warned) in [
+            ((FixedWindow, 4, 1000), "shop", (FixedWindow, 5, 1000), true),
+            ((FixedWindow, 5, 1000), "shop", (FixedWindow, 5, 1000), false),
+            ((FixedWindow, 100, 60_000), "shop", (TokenBucket, 2, 1000), true),
+            ((FixedWindow, -1, 1000), "shop", (FixedWindow, 5, 1000), false),
+            ((FixedWindow, 1, 1000), "shop", (FixedWindow, -1, 1000), false),
+            ((Concurrency, 1, 1000), "shop", (Concurrency, 2, 1000), true),
+            ((FixedWindow, 1, 1000), "shop", (Concurrency, 2, 1000), false),
+            ((FixedWindow, 1, 1000), "bank", (FixedWindow, 2, 1000), false),
+        ] {
+            let all = [policy("shop", "", whole), policy(app, "user", part)];
+            assert_eq!(warnings(&all[0], &all, |_| true).len(), usize::from(warned), "{whole:?} {app} {part:?}");
+            assert!(warnings(&all[1], &all, |_| true).is_empty() && warnings(&all[0], &all, |_| false).is_empty());
+        }
+        let all = [policy("shop", "", (FixedWindow, 4, 1000)), policy("shop", "user", (FixedWindow, 5, 1000))];
+        let text = "4 in 1000 ms for everybody together is less than p gives to one user: 5 in 1000 ms";
+        assert_eq!(warnings(&all[0], &all, |_| true), [text]);
     }
 }

@@ -8,8 +8,9 @@ use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, Reason};
 use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::PolicyRequest;
+use super::unread_grant::UnreadGrant;
 use super::waits::Waits;
-use crate::domain::limiter::{Algorithm, SlotKey, Verdict};
+use crate::domain::limiter::{SlotKey, Verdict};
 use crate::domain::policy::{Excess, Name};
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
@@ -44,27 +45,19 @@ impl WaitingLine<'_> {
         };
         let take = request.take(lease);
         let kept = place.take().filter(|place| place.slot == request.slot);
-        let place = place.insert(kept.unwrap_or_else(|| Place {
-            limiter: self.limiter.clone(),
-            slot: request.slot.clone(),
-            algorithm: *take.algorithm,
-            lease: None,
-            id: Uuid::new_v4(),
-            is_held: false,
+        let place = place.insert(kept.unwrap_or_else(|| {
+            let (limiter, slot) = (self.limiter.clone(), request.slot.clone());
+            Place { limiter, slot, id: Uuid::new_v4(), is_held: false }
         }));
-        (place.algorithm, place.lease) = (*take.algorithm, take.lease);
         let wait = self.waits.begin(app, &request.slot);
         loop {
             let left = patience.saturating_sub(since.elapsed());
-            let waiter = Waiter {
-                id: place.id,
-                is_new: !place.is_held,
-                patience: left,
-                line_max: self.line_max,
-                pauses: wait.pauses(),
-            };
+            let (id, is_new, line_max, pauses) = (place.id, !place.is_held, self.line_max, wait.pauses());
+            let waiter = Waiter { id, is_new, patience: left, line_max, pauses };
             place.is_held = true;
-            let turn = self.health.watch([&request.entry.calls], self.limiter.wait_in_line(&take, &waiter)).await?;
+            let call = self.limiter.wait_in_line(&take, &waiter);
+            let call = UnreadGrant::acquire(self.limiter, std::slice::from_ref(&take), call);
+            let turn = self.health.watch([&request.entry.calls], call).await?;
             let ask_again = match turn {
                 Turn::Wait { ask_again, .. } => ask_again,
                 Turn::LineFull(verdict) => {
@@ -91,8 +84,6 @@ impl WaitingLine<'_> {
 pub(super) struct Place {
     limiter: Limiter,
     slot: SlotKey,
-    algorithm: Algorithm,
-    lease: Option<Uuid>,
     id: Uuid,
     is_held: bool,
 }
@@ -102,16 +93,9 @@ impl Drop for Place {
         if !self.is_held {
             return;
         }
-        let (limiter, slot, algorithm) = (self.limiter.clone(), self.slot.clone(), self.algorithm);
-        let (id, lease) = (self.id, self.lease);
+        let (limiter, slot, id) = (self.limiter.clone(), self.slot.clone(), self.id);
         tokio::spawn(async move {
-            let left = limiter.leave_line(&slot, id).await;
-            // The last answer may have been a grant that nobody has read.
-            let released = match lease {
-                Some(lease) => limiter.release(&slot, &algorithm, lease).await.map(drop),
-                None => Ok(()),
-            };
-            if let Err(error) = left.map(drop).and(released) {
+            if let Err(error) = limiter.leave_line(&slot, id).await {
                 tracing::debug!(%error, "a place in line was not given up; it is lost after a moment of silence");
             }
         });
