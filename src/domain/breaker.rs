@@ -87,15 +87,6 @@ pub enum Admission {
 /// The name of a probe, chosen by its caller, so that it counts once.
 pub type ProbeId = u128;
 
-/// The state of a breaker, for display.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum BreakerState {
-    Closed,
-    Open,
-    HalfOpen,
-}
-
 #[derive(Debug, Clone)]
 enum State {
     Closed,
@@ -131,18 +122,6 @@ pub struct Breaker {
 impl Breaker {
     pub fn new(terms: BreakerTerms) -> Self {
         Self { terms, state: State::Closed, buckets: Default::default() }
-    }
-
-    pub fn terms(&self) -> &BreakerTerms {
-        &self.terms
-    }
-
-    pub fn state(&self) -> BreakerState {
-        match self.state {
-            State::Closed => BreakerState::Closed,
-            State::Open { .. } => BreakerState::Open,
-            State::HalfOpen { .. } => BreakerState::HalfOpen,
-        }
     }
 
     /// Admits a call, or returns after how many milliseconds to ask again.
@@ -256,7 +235,7 @@ mod tests {
         let mut breaker = breaker();
         (0..9).for_each(|_| _ = breaker.report(0, BROKEN, None));
         assert!(!breaker.report(10_000, BROKEN, None));
-        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert!(matches!(breaker.state, State::Closed));
     }
 
     #[test]
@@ -264,13 +243,13 @@ mod tests {
         let mut breaker = open_breaker();
         (0..3).for_each(|_| assert_eq!(breaker.admit(5_000), Ok(Admission::Probe)));
         assert!(breaker.admit(5_000).is_err(), "a fourth probe was admitted");
-        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(matches!(breaker.state, State::HalfOpen { .. }));
         breaker.report(5_010, FINE, Some(1));
         assert!(breaker.report(5_010, BROKEN, Some(2)), "a failed probe did not open the breaker");
         assert_eq!(breaker.admit(5_010), Err(5_000));
         (0..3).for_each(|_| assert_eq!(breaker.admit(10_010), Ok(Admission::Probe)));
         (0..3).for_each(|probe| _ = breaker.report(10_011, FINE, Some(probe)));
-        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert!(matches!(breaker.state, State::Closed));
     }
 
     #[test]
@@ -281,12 +260,12 @@ mod tests {
         (0..9).for_each(|_| _ = breaker.report(5_001, FINE, None));
         assert!(!breaker.report(5_001, BROKEN, None));
         (0..9).for_each(|_| _ = breaker.report(5_001, FINE, Some(7)));
-        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(matches!(breaker.state, State::HalfOpen { .. }));
         breaker.withdraw(Admission::Call);
         assert_eq!([breaker.admit(5_002), breaker.admit(5_002)], [Ok(Admission::Probe); 2]);
         assert!(breaker.admit(5_002).is_err(), "a call that was no probe gave one back");
         (8..10).for_each(|probe| _ = breaker.report(5_003, FINE, Some(probe)));
-        assert_eq!(breaker.state(), BreakerState::Closed);
+        assert!(matches!(breaker.state, State::Closed));
     }
 
     #[test]

@@ -273,7 +273,7 @@ pub(crate) mod tests {
         let long = "手".repeat(5001);
         assert!(change("Phone", "Two\nlines", "A phone").check().is_ok());
         let names = ["", &long[..603], "a\u{7}"].map(|name| change(name, "", ""));
-        let descriptions = [&long, "\u{1b}[0m"].map(|description| change("a", description, ""));
+        let descriptions = [long.as_str(), "\u{1b}[0m"].map(|description| change("a", description, ""));
         let alts = [&long[..903], "two\nlines"].map(|alt| change("a", "", alt));
         for wrong in names.into_iter().chain(descriptions).chain(alts) {
             assert!(wrong.clone().check().is_err(), "{wrong:?}");

@@ -13,8 +13,8 @@ use crate::domain::message::ParkedKind;
 use crate::gate::limiter::Limiter;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 use crate::gate::{Gate, GateError};
+use crate::ledger::Ledger;
 use crate::ledger::flow::alarms::AlarmChanges;
-use crate::ledger::{Ledger, LedgerError};
 
 #[derive(Debug, Clone, Copy)]
 pub struct AlarmTerms {

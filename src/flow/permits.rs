@@ -133,7 +133,9 @@ impl Permits {
                     break request.refuse_by(&verdict, reason);
                 }
                 Ok(Waited::PolicyChanged(None)) => return Ok(PermitAnswer::default()),
-                Ok(Waited::PolicyChanged(Some(entry))) => request = request.under(entry)?,
+                Ok(Waited::PolicyChanged(Some(entry))) => {
+                    request = PolicyRequest::new(entry, request.key, request.permits.into())?;
+                }
                 Err(error) => break self.answer_when_down(&[&request], lease, &error),
             }
         };

@@ -32,15 +32,6 @@ impl<'a> PolicyRequest<'a> {
         Ok(Self { entry, key, slot, permits, above_threshold })
     }
 
-    /// The same request under another policy, or another version of it.
-    pub fn under(self, entry: Entry) -> Result<Self, Invalid> {
-        Self::new(entry, self.key, self.permits.into())
-    }
-
-    pub fn version(&self) -> (i64, i64) {
-        (self.entry.policy.id, self.entry.policy.version)
-    }
-
     pub fn take(&self, lease: Option<Lease>) -> Take<'_> {
         let Policy { algorithm, terms, .. } = &*self.entry.policy;
         Take {

@@ -73,7 +73,8 @@ impl WaitingLine<'_> {
             };
             tokio::time::sleep(ask_again.min(left)).await;
             let now = self.policies.find(app, &request.entry.policy.terms.name);
-            if now.as_ref().map(|entry| (entry.policy.id, entry.policy.version)) != Some(request.version()) {
+            let version = |entry: &Entry| (entry.policy.id, entry.policy.version);
+            if now.as_ref().map(version) != Some(version(&request.entry)) {
                 return Ok(Waited::PolicyChanged(now));
             }
         }
