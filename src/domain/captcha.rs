@@ -9,10 +9,9 @@ use utoipa::ToSchema;
 use super::ids::Invalid;
 
 /// The challenge of a sale.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[derive(Display, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum CaptchaKind {
     #[default]

@@ -123,7 +123,6 @@ impl LedgerFigures {
 }
 
 impl Drift {
-    /// Compares readings of about the same moment.
     pub fn between(ledger: Option<&LedgerFigures>, redis: Option<&RedisFigures>) -> Self {
         let (Some(ledger), Some(redis)) = (ledger, redis) else { return Self::default() };
         let accepted = ledger.units(OrderStatus::Accepted);

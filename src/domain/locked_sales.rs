@@ -18,7 +18,6 @@ pub struct LockedSales {
 }
 
 impl LockedSales {
-    /// A sale counts as locked for this time.
     pub fn new(put_off_for: Duration) -> Self {
         Self { put_off_for, until: Mutex::default(), is_any: AtomicBool::new(false) }
     }

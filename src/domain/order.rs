@@ -6,10 +6,9 @@ use utoipa::ToSchema;
 
 use super::ids::{OrderId, SaleId};
 
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema, Display, EnumString, IntoStaticStr, VariantArray,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[derive(Display, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum OrderStatus {
     /// The purchase is committed; the order is not made yet.
@@ -37,7 +36,6 @@ impl OrderStatus {
     }
 }
 
-/// Why an order was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum CancelReason {

@@ -76,7 +76,6 @@ pub enum About {
 }
 
 impl About {
-    /// The Idempotency-Key of the payment or refund.
     pub const fn key(&self) -> Uuid {
         match self {
             Self::Payment { key, .. } => key.0,

@@ -102,10 +102,9 @@ impl fmt::Display for Excess {
 }
 
 /// A policy's answer while the limiter's Redis cannot be asked.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, strum::EnumString, strum::IntoStaticStr,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_when_down)]
 pub enum WhenDown {
     /// Refuse.
@@ -299,10 +298,9 @@ impl Policy {
 }
 
 /// An account's rights to an application's policies.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, strum::EnumString, strum::IntoStaticStr,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_role)]
 #[schema(as = GrantedRole)]
 pub enum Role {

@@ -41,7 +41,6 @@ impl CallsHealth {
 
 pub(super) struct LimiterHealth {
     limiter: Limiter,
-    /// The breaker of all calls.
     all: CallsHealth,
     began: Instant,
 }

@@ -32,22 +32,9 @@ use token_bucket::Tokens;
 pub use verdict::{Receipt, Verdict};
 
 /// The kinds of limiters, by their names in the API, the command line, the database and the Redis keys.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    Serialize,
-    Deserialize,
-    ToSchema,
-    EnumString,
-    IntoStaticStr,
-    VariantArray,
-    VariantNames,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[derive(EnumString, IntoStaticStr, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
 #[strum(parse_err_ty = WrongParameter, parse_err_fn = unknown_algorithm)]
 #[schema(as = LimiterKind)]
