@@ -33,7 +33,7 @@ pub struct LiveFigures {
 pub struct InstanceFigures {
     pub requests_per_s: f64,
     pub accepted_per_s: f64,
-    /// Problems that were answered, by their code: all that this instance has answered at least once.
+    /// Answered problems, by their code. A code appears after its first answer.
     pub refused_per_s: BTreeMap<String, f64>,
     /// 99 of 100 accepted purchases of the last seconds were answered within this time; interpolated between the bounds of the
     /// histogram's buckets. Null if none was accepted.
