@@ -24,7 +24,7 @@ pub struct Alarm {
     /// Null while the alarm is open.
     pub cleared_at_ms: Option<i64>,
     /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
-    pub runbook: Option<&'static str>,
+    pub runbook: Option<String>,
 }
 
 impl From<alarms::Alarm> for Alarm {

@@ -49,7 +49,7 @@ pub struct OpenAlarm {
     pub details: Value,
     pub raised_at_ms: i64,
     /// The file that says what to do, from the top of the repository.
-    pub runbook: Option<&'static str>,
+    pub runbook: Option<String>,
 }
 
 /// The queues and the processes.

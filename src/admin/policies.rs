@@ -131,14 +131,35 @@ impl Console {
         let first = recorded.partition_point(|minute| minute.minute < shown.start);
         let changed = policy_preview::replay(&policy.algorithm, &recorded).split_off(first);
         let present =
-            |existing: &Policy| Refusals::sum(&policy_preview::replay(&existing.algorithm, &recorded)[first..]);
+            |existing: &Policy| sum(policy_preview::replay(&existing.algorithm, &recorded).into_iter().skip(first));
+        let present = existing.map(present);
+        let minutes = recorded.into_iter().skip(first).zip(changed).map(|(minute, changed)| PreviewedMinute {
+            at_ms: minute.minute * MINUTE_MS,
+            calls: minute.calls(),
+            recorded_refused: minute.refused,
+            changed,
+        });
+        let minutes: Vec<_> = minutes.collect();
+        let calls = minutes.iter().map(|minute| minute.calls).sum();
+        let recorded_refused = minutes.iter().map(|minute| minute.recorded_refused).sum();
+        let changed = sum(minutes.iter().map(|minute| minute.changed));
+        let notes: Vec<String> = policy_preview::notes(&policy).into_iter().map(str::to_owned).collect();
+        let warnings = warnings_after(account, &all, existing, policy);
+        let warned = warnings.iter().map(|warning| format!("Warning: {warning}"));
+        let summary = policy_preview::summary(calls, recorded_refused, changed);
+        let lines: Vec<String> = std::iter::once(summary).chain(warned).chain(notes.iter().cloned()).collect();
         Ok(Preview {
-            present: existing.map(present),
-            changed: Refusals::sum(&changed),
-            notes: policy_preview::notes(&policy),
-            warnings: warnings_after(account, &all, existing, policy),
-            minutes: recorded.into_iter().skip(first).zip(changed).collect(),
-            shown,
+            from_ms: shown.start * MINUTE_MS,
+            to_ms: shown.end * MINUTE_MS,
+            resolution_ms: MINUTE_MS,
+            calls,
+            recorded_refused,
+            present,
+            changed,
+            minutes,
+            warnings,
+            notes,
+            text: lines.join("\n"),
         })
     }
 

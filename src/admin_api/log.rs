@@ -16,20 +16,6 @@ struct AuditLog {
     lines: Vec<LogLine>,
 }
 
-/// An alarm, open or cleared.
-#[derive(Serialize, ToSchema)]
-struct Alarm {
-    id: i64,
-    kind: String,
-    subject: String,
-    details: Value,
-    raised_at_ms: i64,
-    /// Null while the alarm is open.
-    cleared_at_ms: Option<i64>,
-    /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
-    runbook: Option<String>,
-}
-
 /// The newest alarms.
 #[derive(Serialize, ToSchema)]
 struct Alarms {

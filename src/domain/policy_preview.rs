@@ -1,18 +1,22 @@
-//! The refusals that a change of a policy would have caused: a replay of the record, by the limiters' own models.
+//! What a change of a policy would have refused: a replay of what was recorded, by the limiters' own models. Pure.
 //!
-//! A recorded minute has the number of calls, without their moments, keys and permits. So each minute is replayed in two ways, with its calls
-//! spread evenly and all at once; the truth is between them. Every call counts as one permit of one key.
+//! A recorded minute says how many calls came. It does not say when within the minute, for which keys, or for how many
+//! permits. So each minute is replayed in the two ways in which its calls may have come, evenly and all at once, and
+//! the truth is somewhere between. Every call counts as one permit, and all calls as those of one key.
+
+use std::ops::AddAssign;
 
 use uuid::Uuid;
 
 use super::limiter::{Algorithm, ParameterSet, Parameters, State};
 use super::policy::{Excess, NewPolicy};
 
-/// The minutes that a preview shows. Up to a day before them is replayed as well, so that a long window does not begin empty.
+/// How much of the past a preview shows, and the longest time before it that is replayed as well, so that a long window
+/// does not begin empty. In minutes: they bound what is read.
 pub const SHOWN_MINUTES: i64 = 60;
 const LEAD_MINUTES_MAX: i64 = 24 * 60;
 
-/// A policy's counts of one minute since the epoch.
+/// What was recorded of a policy in one minute since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedMinute {
     pub minute: i64,
@@ -26,8 +30,9 @@ impl RecordedMinute {
     }
 }
 
-/// The refusals of both replays.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How many calls a replay refuses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = Replayed)]
 pub struct Refusals {
     /// If the calls of each minute came evenly.
     pub evenly: u64,
@@ -35,20 +40,24 @@ pub struct Refusals {
     pub at_once: u64,
 }
 
-impl Refusals {
-    pub fn sum(of: &[Self]) -> Self {
-        let sum = |count: fn(&Self) -> u64| of.iter().map(count).fold(0, u64::saturating_add);
-        Self { evenly: sum(|each| each.evenly), at_once: sum(|each| each.at_once) }
+impl AddAssign for Refusals {
+    fn add_assign(&mut self, other: Self) {
+        self.evenly = self.evenly.saturating_add(other.evenly);
+        self.at_once = self.at_once.saturating_add(other.at_once);
     }
 }
 
-/// How many minutes before the shown ones matter to an algorithm.
+/// How many minutes before those that are shown matter to an algorithm.
 pub fn lead_minutes(algorithm: &Algorithm) -> i64 {
     let Parameters { window_ms, lease_ms, .. } = algorithm.parameters();
-    (window_ms.or(lease_ms).unwrap_or(0) / MINUTE_MS + 1).min(LEAD_MINUTES_MAX)
+    let span_ms = match algorithm.kind().parameter_set() {
+        ParameterSet::Window | ParameterSet::Bucket => window_ms,
+        ParameterSet::Leases => lease_ms,
+    };
+    (span_ms.unwrap_or(0) / MINUTE_MS + 1).min(LEAD_MINUTES_MAX)
 }
 
-/// Replays recorded minutes in the order of time. Returns the refusals of each.
+/// Replays recorded minutes, which come in the order of time. Returns the refusals of each minute.
 pub fn replay(algorithm: &Algorithm, minutes: &[RecordedMinute]) -> Vec<Refusals> {
     let mut even = EvenCalls { algorithm, level: None, at_once: CallsAtOnce::new(algorithm) };
     let mut at_once = CallsAtOnce::new(algorithm);
@@ -76,7 +85,8 @@ impl<'a> CallsAtOnce<'a> {
         Self { algorithm, state: State::default() }
     }
 
-    /// The calls that are granted at the beginning of a minute. A grant says how many permits are left, so two steps of the model suffice.
+    /// How many calls are granted at the beginning of a minute. A grant says how many permits are left, so that two
+    /// steps of the model do for any number of calls.
     fn granted(&mut self, minute: i64, calls: u64) -> u64 {
         let Some(others) = calls.checked_sub(1) else { return 0 };
         if self.algorithm.is_unlimited() {
@@ -109,7 +119,7 @@ impl EvenCalls<'_> {
             return calls;
         }
         match (self.algorithm.kind().parameter_set(), limit, window_ms, rate.zip(capacity)) {
-            // Each window of the minute has its share of the calls.
+            // As many windows as a minute has, each with its share of the calls.
             (ParameterSet::Window, Some(limit), Some(ms @ 1..=MINUTE_MS), _) => {
                 calls.min((limit.saturating_mul(MINUTE_MS) / ms).unsigned_abs())
             }
@@ -122,7 +132,8 @@ impl EvenCalls<'_> {
         }
     }
 
-    /// A minute's refill is granted in the minute itself: evenly spread calls never find the bucket full for long.
+    /// What a minute regains is granted in the minute itself: calls that come evenly never find the bucket full for
+    /// long.
     fn granted_by_bucket(&mut self, minute: i64, calls: u64, [capacity, rate, period_us]: [i64; 3]) -> u64 {
         let full = capacity.saturating_mul(period_us);
         let regained = rate.saturating_mul(MINUTE_US);
@@ -138,6 +149,8 @@ impl EvenCalls<'_> {
     }
 }
 
+/// A preview in one sentence: the calls of the time that was replayed, how many of them were refused when they came,
+/// and what the change would have refused.
 pub fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
     if calls == 0 {
         return "No call was recorded in the last hour, so there is nothing to replay.".to_owned();
@@ -149,29 +162,45 @@ pub fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
     )
 }
 
+/// What a reader has to know to understand the figures of a preview.
 pub fn notes(policy: &NewPolicy) -> Vec<&'static str> {
-    let mut notes = vec![
-        "Calls are recorded by the minute. Fewest are refused if they came evenly over each minute, most if they came all at once.",
-        "A call counts as one permit. A caller that is refused often asks again: such calls are in the record, too.",
-        "A call that another policy refused is not in this policy's record.",
-        "All calls count as those of one key. Where callers give different keys, fewer are refused, down to none.",
+    let leases = policy.algorithm.kind().grants_leases();
+    let span_minutes = lead_minutes(&policy.algorithm);
+    let queues = matches!(policy.excess, Excess::Queue { .. });
+    let all = [
+        (
+            true,
+            "Calls are recorded by the minute. Fewest are refused if they came evenly over each minute, most if they came all at once.",
+        ),
+        (
+            true,
+            "A call counts as one permit. A caller that is refused often asks again: such calls are in the record, too.",
+        ),
+        (true, "A call that another policy refused is not in this policy's record."),
+        (
+            true,
+            "All calls count as those of one key. Where callers give different keys, fewer are refused, down to none.",
+        ),
+        (
+            leases,
+            "How long callers held their permits is not recorded: evenly assumes that each was given back before the next call.",
+        ),
+        (
+            span_minutes == LEAD_MINUTES_MAX,
+            "The window reaches back longer than a day; calls before that are left out.",
+        ),
+        (
+            policy.range.is_some(),
+            "The threshold moves by itself; the replay takes the one that the change begins with.",
+        ),
+        (
+            queues,
+            "A call beyond the limit first waits in line: some of those that are counted as refused would be granted later.",
+        ),
+        (matches!(policy.excess, Excess::Shadow), "In shadow, these calls are granted, and only counted as refused."),
+        (matches!(policy.excess, Excess::Degrade { .. }), "These calls would get the prepared answer."),
     ];
-    if policy.algorithm.kind().grants_leases() {
-        notes.push("How long callers held their permits is not recorded: evenly assumes that each was given back before the next call.");
-    }
-    if lead_minutes(&policy.algorithm) == LEAD_MINUTES_MAX {
-        notes.push("The window reaches back longer than a day; calls before that are left out.");
-    }
-    if policy.range.is_some() {
-        notes.push("The threshold moves by itself; the replay takes the one that the change begins with.");
-    }
-    notes.extend(match policy.excess {
-        Excess::Reject => None,
-        Excess::Queue { .. } => Some("A call beyond the limit first waits in line: some of those that are counted as refused would be granted later."),
-        Excess::Shadow => Some("In shadow, these calls are granted, and only counted as refused."),
-        Excess::Degrade { .. } => Some("These calls would get the prepared answer."),
-    });
-    notes
+    all.into_iter().filter(|(applies, _)| *applies).map(|(_, note)| note).collect()
 }
 
 #[cfg(test)]
@@ -180,6 +209,19 @@ mod tests {
 
     use super::super::limiter::AlgorithmKind;
     use super::*;
+
+    fn algorithm(kind: AlgorithmKind, threshold: i64, ms: i64) -> Algorithm {
+        let none = Parameters::default();
+        let parameters = match kind.parameter_set() {
+            ParameterSet::Window => Parameters { limit: Some(threshold), window_ms: Some(ms), ..none },
+            ParameterSet::Bucket => {
+                let ms = ms.min(3_600_000);
+                Parameters { rate: Some(threshold), capacity: Some(threshold), window_ms: Some(ms), ..none }
+            }
+            ParameterSet::Leases => Parameters { limit: Some(threshold), lease_ms: Some(ms), ..none },
+        };
+        Algorithm::new(kind, &parameters).unwrap()
+    }
 
     fn minutes(calls: &[u64]) -> Vec<RecordedMinute> {
         let numbered = (29_000_000..).zip(calls);
@@ -191,32 +233,34 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_agree_in_a_window_of_a_minute_and_a_shorter_one_leaves_a_range() {
+    fn in_a_window_of_a_minute_both_ways_agree() {
         for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog] {
-            let five = Algorithm::of(kind, 5, 60_000);
+            let five = algorithm(kind, 5, 60_000);
             assert_eq!(refused(&five, &[5, 6, 0, 100]), [(0, 0), (1, 1), (0, 0), (95, 95)], "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_shorter_window_leaves_a_range() {
         // 10 a second: 600 evenly, 10 at once.
-        assert_eq!(refused(&Algorithm::of(AlgorithmKind::FixedWindow, 10, 1000), &[600, 700]), [(0, 590), (100, 690)]);
-        let unlimited = Algorithm::of(AlgorithmKind::FixedWindow, -1, 1000);
-        assert_eq!(refused(&unlimited, &[u64::MAX, 1]), [(0, 0), (0, 0)]);
+        assert_eq!(refused(&algorithm(AlgorithmKind::FixedWindow, 10, 1000), &[600, 700]), [(0, 590), (100, 690)]);
     }
 
     #[test]
     fn a_longer_window_counts_the_minutes_before() {
         // Aligned windows of ten minutes: one begins with the first minute, the next with the last.
-        let ten = Algorithm::of(AlgorithmKind::FixedWindow, 10, 600_000);
+        let ten = algorithm(AlgorithmKind::FixedWindow, 10, 600_000);
         let calls = [8, 3, 0, 0, 0, 0, 0, 0, 0, 0, 8];
         let replayed = refused(&ten, &calls);
         assert_eq!((replayed[0], replayed[1], replayed[10]), ((0, 0), (1, 1), (0, 0)));
-        let sliding = Algorithm::of(AlgorithmKind::SlidingLog, 10, 660_000);
+        let sliding = algorithm(AlgorithmKind::SlidingLog, 10, 660_000);
         assert_eq!(refused(&sliding, &calls)[10], (8, 8));
     }
 
     #[test]
     fn a_bucket_has_its_capacity_and_what_it_regains() {
         // 1 a second, and 1 at once.
-        let bucket = Algorithm::of(AlgorithmKind::TokenBucket, 1, 1000);
+        let bucket = algorithm(AlgorithmKind::TokenBucket, 1, 1000);
         assert_eq!(refused(&bucket, &[61, 60, 61]), [(0, 60), (0, 59), (1, 60)]);
         // An idle minute fills it again.
         assert_eq!(refused(&bucket, &[100, 0, 61])[2], (0, 60));
@@ -224,7 +268,7 @@ mod tests {
 
     #[test]
     fn permits_in_flight_may_have_been_given_back_at_once() {
-        let two = Algorithm::of(AlgorithmKind::Concurrency, 2, 90_000);
+        let two = algorithm(AlgorithmKind::Concurrency, 2, 90_000);
         assert_eq!(refused(&two, &[5, 5, 5]), [(0, 3), (0, 5), (0, 3)]);
     }
 
@@ -235,18 +279,25 @@ mod tests {
         assert!(summary(0, 0, Refusals::default()).contains("nothing to replay"));
     }
 
+    #[test]
+    fn without_a_limit_nothing_is_refused() {
+        let parameters = Parameters { limit: Some(-1), window_ms: Some(1000), ..Parameters::default() };
+        let unlimited = Algorithm::new(AlgorithmKind::FixedWindow, &parameters).unwrap();
+        assert_eq!(refused(&unlimited, &[u64::MAX, 1]), [(0, 0), (0, 0)]);
+    }
+
     fn any_kind() -> impl Strategy<Value = AlgorithmKind> {
         prop::sample::select(AlgorithmKind::ALL)
     }
 
     proptest! {
-        /// No more calls are refused than came, and even calls are never refused more than crowded ones.
+        /// Whatever came, no more is refused than came, and even calls are never refused more than crowded ones.
         #[test]
         fn refusals_are_a_range_within_the_calls(
             kind in any_kind(), threshold in 1_i64..=10_000, ms in 100_i64..=86_400_000,
             calls in prop::collection::vec(prop_oneof![Just(0), 0_u64..100_000, Just(u64::from(u32::MAX))], 0..90),
         ) {
-            let replayed = refused(&Algorithm::of(kind, threshold, ms), &calls);
+            let replayed = refused(&algorithm(kind, threshold, ms), &calls);
             prop_assert_eq!(replayed.len(), calls.len());
             let (mut evenly, mut at_once) = (0, 0);
             for ((least, most), calls) in replayed.into_iter().zip(calls) {
@@ -262,18 +313,22 @@ mod tests {
             kind in any_kind(), threshold in 1_i64..5_000, more in 0_i64..5_000, ms in 100_i64..=3_600_000,
             calls in prop::collection::vec(0_u64..100_000, 1..70),
         ) {
-            let sum = |threshold| Refusals::sum(&replay(&Algorithm::of(kind, threshold, ms), &minutes(&calls)));
+            let sum = |threshold| {
+                let mut sum = Refusals::default();
+                replay(&algorithm(kind, threshold, ms), &minutes(&calls)).into_iter().for_each(|each| sum += each);
+                sum
+            };
             let (low, high) = (sum(threshold), sum(threshold + more));
             prop_assert!(high.evenly <= low.evenly && high.at_once <= low.at_once, "{threshold}: {low:?}, {high:?}");
         }
 
-        /// A replay of one call after another refuses the same calls as the replay in two steps.
+        /// A replay by hand, one call after another, refuses what the replay in two steps refuses.
         #[test]
         fn two_steps_do_for_any_number_of_calls(
             kind in any_kind(), threshold in 1_i64..200, ms in 100_i64..=3_600_000,
             calls in prop::collection::vec(0_u64..300, 1..20),
         ) {
-            let algorithm = Algorithm::of(kind, threshold, ms);
+            let algorithm = algorithm(kind, threshold, ms);
             let (mut at_once, mut state, mut lease) = (CallsAtOnce::new(&algorithm), State::default(), 0);
             for recorded in minutes(&calls) {
                 let one_by_one = (0..recorded.calls()).filter(|_| {

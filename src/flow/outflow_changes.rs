@@ -1,4 +1,4 @@
-//! Shows and changes outflows, for the console and the command line.
+//! Showing outflows, and changing their rate or pausing them: what the console and the command line share.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -9,8 +9,10 @@ use crate::domain::whole_number;
 use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
 use crate::ledger::{Ledger, LedgerError};
 
-/// A change of an outflow. `None` leaves a term as it is.
-#[derive(Debug, Clone, Copy, Default)]
+/// What is to change of an outflow. What is left out or null stays as it is.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = OutflowTerms)]
 pub struct OutflowChange {
     pub paused: Option<bool>,
     /// Requests per second. When it changes, nothing is sent for a second.
@@ -23,13 +25,17 @@ pub struct OutflowChange {
     pub jitter_ms: Option<i64>,
 }
 
-/// All outflows with their figures, which are at most a second old.
+/// All outflows with their figures. Items are counted anew if no worker has counted them in the last second.
 pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerError> {
     ledger.count_outflow().await?;
     ledger.outflow_figures().await
 }
 
-/// Changes an outflow, all parts at once; `false` if there is none of this name. A repeated change has no effect.
+/// Changes an outflow, all parts at once; `false` if there is none of this name. What is already so stays untouched, so that a caller
+/// who had no answer repeats the change.
+///
+/// # Errors
+/// A pace that cannot be kept, and nothing is changed; or the ledger's.
 pub async fn change(ledger: &Ledger, name: &str, change: OutflowChange, actor: &str) -> Result<bool, FlowError> {
     let decide = |now: OutflowTerms| -> Result<OutflowUpdate, FlowError> {
         let present = (i64::from(now.rate), i64::from(now.jitter_ms));
