@@ -1,5 +1,5 @@
 //! The shards of a sale: a buyer's home, the order of lenders, the division of units, and the places of keys in a cluster (protocol, rule 15;
-//! docs/shards.md). All versions and instances must decide alike, for ever.
+//! docs/scale.md). All versions and instances must decide alike, for ever.
 
 use serde::{Deserialize, Serialize};
 

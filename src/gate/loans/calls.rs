@@ -29,7 +29,7 @@ pub(super) const ONLY_ASK: i64 = -1;
 
 impl Gate {
     /// Asks a lender; `None` when nothing was held. The request that has written a loan asks for it once, and never repeats the call
-    /// (docs/shards.md). After an error, it is unknown whether units are held.
+    /// (docs/scale.md). After an error, it is unknown whether units are held.
     pub(super) async fn lend(
         &self,
         connections: &Connections,

@@ -1,7 +1,7 @@
 //! A Redis Cluster: which master has a key, and connections to all masters.
 //!
 //! A task asks one node after the other for the map of the slots. A node that redirects a call has not carried it out, so the call is
-//! sent once more. A call without an answer is never sent again (docs/shards.md). While a master does not answer, calls to it fail at
+//! sent once more. A call without an answer is never sent again (docs/scale.md). While a master does not answer, calls to it fail at
 //! once. The library's own cluster client is not used: it delays calls to all nodes while it reads the map.
 
 use std::collections::HashMap;
