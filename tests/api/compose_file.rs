@@ -1,7 +1,7 @@
 //! compose.yaml and the Dockerfile: the checks that need no Docker. tests/docker_by_hand.sh executes the Dockerfile's steps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use regex::{Captures, Regex};
 use seckill::config::{self, Config};
@@ -343,4 +343,28 @@ fn the_dockerfile_makes_each_test_that_a_manifest_names() {
         }
     }
     assert!(targets >= 2, "{targets} targets are named");
+}
+
+/// The program contains pages of docs. The image's build gets only the pages that `.dockerignore` lets through.
+#[test]
+fn the_image_has_every_page_that_the_program_contains() {
+    let ignored = read(".dockerignore");
+    let let_through: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let included = Regex::new(r#"include_str!\("(?:\.\./)+(docs/[^"]+)"\)"#).unwrap();
+    let mut pages = BTreeSet::new();
+    for file in walk(&Path::new(TOP).join("src")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        pages.extend(included.captures_iter(&text).map(|found| found[1].to_owned()));
+    }
+    assert!(pages.len() > 20, "{pages:?}");
+    let missing: Vec<_> = pages.iter().filter(|page| !let_through.iter().any(|kept| page.starts_with(kept))).collect();
+    assert!(missing.is_empty(), "not in the image: {missing:?}");
+}
+
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|kind| kind == "rs"))
+        .collect()
 }
