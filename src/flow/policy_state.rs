@@ -1,6 +1,7 @@
 //! A policy's state in this instance. It outlives changes of the policy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -12,10 +13,59 @@ use crate::domain::breaker::{Breaker, CallOutcome, ProbeId};
 use crate::domain::policy::Policy;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 
+/// `PolicyCounts` since they were last taken, counted by all threads.
+#[derive(Debug, Default)]
+pub(super) struct PolicyCounters {
+    pub granted: AtomicU64,
+    pub refused: AtomicU64,
+    pub waited_ms: AtomicU64,
+    pub failed: AtomicU64,
+    pub broken: AtomicU64,
+    pub no_room: AtomicU64,
+    reports: AtomicU64,
+    errors: AtomicU64,
+    slow: AtomicU64,
+}
+
+impl PolicyCounters {
+    /// Returns the counts and starts again from 0.
+    pub fn take(&self) -> PolicyCounts {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        PolicyCounts {
+            granted: take(&self.granted),
+            refused: take(&self.refused),
+            waited_ms: take(&self.waited_ms),
+            failed: take(&self.failed),
+            broken: take(&self.broken),
+            no_room: take(&self.no_room),
+            reports: take(&self.reports),
+            errors: take(&self.errors),
+            slow: take(&self.slow),
+        }
+    }
+
+    /// Adds counts that could not be written.
+    pub fn put_back(&self, counts: &PolicyCounts) {
+        let PolicyCounts { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = *counts;
+        for (counter, count) in [
+            (&self.granted, granted),
+            (&self.refused, refused),
+            (&self.waited_ms, waited_ms),
+            (&self.failed, failed),
+            (&self.broken, broken),
+            (&self.no_room, no_room),
+            (&self.reports, reports),
+            (&self.errors, errors),
+            (&self.slow, slow),
+        ] {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
+
 pub(super) struct PolicyState {
     began: Instant,
-    /// Counted by all threads since the last flush.
-    pub counts: Arc<Mutex<PolicyCounts>>,
+    pub counters: Arc<PolicyCounters>,
     /// Refused callers that do not wait.
     pub refusals: Arc<RefusalCache>,
     pub local_limiter: Arc<LocalLimiter>,
@@ -26,7 +76,7 @@ impl PolicyState {
     pub fn new(policy: &Policy) -> Self {
         Self {
             began: Instant::now(),
-            counts: Arc::default(),
+            counters: Arc::default(),
             refusals: Arc::default(),
             local_limiter: Arc::default(),
             breaker: policy.terms.breaker.map(|terms| Arc::new(Mutex::new(Breaker::new(terms)))),
@@ -40,7 +90,7 @@ impl PolicyState {
         let same_breaker = before.terms.breaker == after.terms.breaker;
         Self {
             began: self.began,
-            counts: Arc::clone(&self.counts),
+            counters: Arc::clone(&self.counters),
             local_limiter: Arc::clone(&self.local_limiter),
             refusals: if before.version == after.version { Arc::clone(&self.refusals) } else { fresh.refusals },
             breaker: if same_breaker { self.breaker.clone() } else { fresh.breaker },
@@ -60,8 +110,9 @@ impl PolicyState {
     pub fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
         // A failed call is not counted as slow as well.
         let slow = !outcome.failed && target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
-        let (reports, errors, slow) = (1, outcome.failed.into(), slow.into());
-        *self.counts.lock() += PolicyCounts { reports, errors, slow, ..PolicyCounts::default() };
+        self.counters.reports.fetch_add(1, Ordering::Relaxed);
+        self.counters.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
+        self.counters.slow.fetch_add(u64::from(slow), Ordering::Relaxed);
         self.breaker.as_ref().is_some_and(|breaker| breaker.lock().report(self.now_ms(), outcome, probe))
     }
 }

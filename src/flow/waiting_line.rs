@@ -1,5 +1,6 @@
 //! A caller's wait in line: it follows changes of the policy, and gives its place up when the caller leaves.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use uuid::Uuid;
@@ -67,7 +68,7 @@ impl WaitingLine<'_> {
                 Turn::Granted(verdict) | Turn::TooLate(verdict) => {
                     place.is_held = false;
                     let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    request.entry.state.counts.lock().waited_ms += waited_ms;
+                    request.entry.state.counters.waited_ms.fetch_add(waited_ms, Ordering::Relaxed);
                     return Ok(Waited::Decided(verdict, Reason::Limit));
                 }
             };
