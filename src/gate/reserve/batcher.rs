@@ -81,10 +81,10 @@ struct Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        let Ok(mut lines) = self.shared.lines.try_borrow_mut() else { return };
         let place = (self.of.sale, self.shard);
+        _ = self.shared.learning.try_borrow_mut().map(|mut learning| learning.remove(&place));
+        let Ok(mut lines) = self.shared.lines.try_borrow_mut() else { return };
         if let Some(line) = lines.get_mut(&place).filter(|line| line.is_served) {
-            _ = self.shared.learning.try_borrow_mut().map(|mut learning| learning.remove(&place));
             line.is_served = false;
             self.shared.queued.update(|queued| queued - line.waiting.len());
             line.waiting.clear();

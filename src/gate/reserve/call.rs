@@ -81,7 +81,8 @@ fn write_part(part: char, call: &mut Cmd, terms: &CallTerms, requests: &[Reserve
             requests.iter().for_each(|request| _ = call.arg(pass(request).expires_at_ms));
             requests.iter().for_each(|request| _ = call.arg(pass(request).spent_before));
         }
-        _ => terms.lenders.iter().for_each(|lender| _ = call.arg(*lender)),
+        'l' => terms.lenders.iter().for_each(|lender| _ = call.arg(*lender)),
+        other => unreachable!("no part has the letter {other}"),
     }
 }
 
@@ -93,5 +94,92 @@ fn pass(request: &ReserveRequest) -> Pass {
     match &request.pass {
         PassCheck::Asked(Some(pass)) => **pass,
         PassCheck::Asked(None) | PassCheck::NotAsked => LONG_EXPIRED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use redis::Arg;
+
+    use super::*;
+    use crate::domain::client_address::ClientAddress;
+    use crate::domain::ids::{OrderId, SaleId, Shard, UserId};
+    use crate::domain::shards::{SaleShards, ShardCount};
+    use crate::gate::keys::Keys;
+
+    const ID: &str = "00000000-0000-0000-0000-000000000000";
+
+    fn request(user: &str) -> ReserveRequest {
+        let letter = user.as_bytes()[0];
+        ReserveRequest {
+            order: OrderId(Uuid::nil()),
+            user: UserId::parse(user).unwrap(),
+            address: ClientAddress::from(IpAddr::from([10, 0, 0, letter])),
+            units: Units::ONE,
+            wrong_key: false,
+            level_too_low: false,
+            pass: PassCheck::NotAsked,
+            trace: None,
+        }
+    }
+
+    /// The limits of so many requests of a buyer, an address, and all; -1 means no limit.
+    fn limits([buyer, address, sale]: [i64; 3]) -> Limits {
+        let window = |max| Window { max, window_ms: 60_000 };
+        Limits { buyer: window(buyer), address: window(address), sale: window(sale) }
+    }
+
+    /// What the script gets as ARGV.
+    fn arguments(limits: Limits, requests: &[ReserveRequest]) -> String {
+        arguments_with(limits, requests, Vec::new())
+    }
+
+    fn arguments_with(limits: Limits, requests: &[ReserveRequest], lenders: Vec<i16>) -> String {
+        const KEYS_SENT: usize = 14;
+        let lapses = Window { max: 2, window_ms: 600_000 };
+        let known = (Epoch(7), 3);
+        let terms = CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders };
+        let of = SaleShards { sale: SaleId::from_db(42), count: ShardCount::ONE, asks_pass: false };
+        let keys = Keys::new("sk:").sale(of, Shard::FIRST);
+        let call = reserve_call("hash", &keys, &terms, requests);
+        let text = |arg: Arg<&[u8]>| match arg {
+            Arg::Simple(text) => String::from_utf8(text.to_vec()).unwrap(),
+            _ => panic!("a cursor"),
+        };
+        call.args_iter().map(text).skip(KEYS_SENT).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn what_is_as_usual_is_not_sent() {
+        let requests = [request("ann"), request("ben")];
+        let sent = |parts: &str| format!("2 7 3 500 1000 0 2 600000 {parts}");
+        assert_eq!(arguments(limits([-1, -1, -1]), &requests), sent(&format!(" {ID} {ID} ann ben")));
+        assert_eq!(arguments(limits([5, -1, 9]), &requests), sent(&format!("bs {ID} {ID} ann ben 5 60000 9 60000")));
+        assert_eq!(
+            arguments(limits([-1, 0, -1]), &requests),
+            sent(&format!("a {ID} {ID} ann ben 0 60000 10.0.0.97 10.0.0.98"))
+        );
+    }
+
+    #[test]
+    fn whom_to_ask_is_said_only_in_a_sale_with_shards() {
+        let requests = [request("ann"), request("ben")];
+        let sent = arguments_with(limits([-1, -1, -1]), &requests, vec![3, -1]);
+        assert_eq!(sent, format!("2 7 3 500 1000 0 2 600000 l {ID} {ID} ann ben 3 -1"));
+    }
+
+    #[test]
+    fn what_one_buyer_has_beside_the_others_is_a_column() {
+        let mut requests = [request("ann"), request("ben"), request("eve")];
+        requests[1].units = Units::parse(3).unwrap();
+        requests[2].wrong_key = true;
+        (requests[0].wrong_key, requests[0].level_too_low) = (true, true);
+        requests[0].pass = PassCheck::Asked(None);
+        requests[1].pass = PassCheck::Asked(Some(Box::new(Pass { expires_at_ms: 2000, spent_before: 1 })));
+        let columns = "1 3 1 3 0 1 0 2000 0 0 1 0";
+        let sent = format!("3 7 3 500 1000 0 2 600000 ufp {ID} {ID} {ID} ann ben eve {columns}");
+        assert_eq!(arguments(limits([-1, -1, -1]), &requests), sent);
     }
 }

@@ -116,21 +116,64 @@ fn admission(code: ReserveCode, detail: &str, expires_at_ms: i64) -> Option<Admi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::admission::Limit;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    /// A reply about buyers with these codes and details.
+    fn reply(codes: &[u8], details: &[(i64, &str)]) -> Vec<Value> {
+        let details = details.iter().flat_map(|(place, detail)| [Value::Int(*place), text(detail)]).collect();
+        let [epoch, now_ms, memory, known, expires_at_ms] = [3, 1000, 1, 2, 5000].map(Value::Int);
+        let holders = Value::Array(vec![text("ann"), text("ben")]);
+        vec![
+            epoch,
+            now_ms,
+            memory,
+            known,
+            holders,
+            expires_at_ms,
+            Value::BulkString(codes.to_vec()),
+            Value::Array(details),
+        ]
+    }
+
+    #[test]
+    fn each_buyer_gets_the_code_and_the_detail_of_its_place() {
+        let order = "01890000-0000-7000-8000-000000000001";
+        let details = [(1, "u"), (2, order), (4, "address|250"), (5, "c")];
+        let read = ReserveReply::read(reply(&[0, 1, 4, 9, 11, 1], &details), 6).unwrap().unwrap();
+        assert_eq!((read.epoch, read.memory, read.holders_known), (Epoch(3), Memory::AllHolders, 2));
+        assert_eq!(read.new_holders, ["ann", "ben"]);
+        let newest = Uuid::try_parse(order).ok().map(OrderId);
+        assert_eq!(
+            read.admissions,
+            [
+                Admission::Reserved { expires_at_ms: 5000 },
+                Admission::Repeat { confirmed: false },
+                Admission::AtLimit { newest },
+                Admission::SoldOut,
+                Admission::Limited { limit: Limit::Address, retry_ms: 250 },
+                Admission::Repeat { confirmed: true },
+            ]
+        );
+    }
+
+    #[test]
+    fn loans_are_told_by_their_places() {
+        let read = ReserveReply::read(reply(&[9, 18, 16, 17], &[(1, "7"), (2, "3|5")]), 4).unwrap().unwrap();
+        assert_eq!(read.loans, [(1, Loan::Written { number: 7 }), (2, Loan::Found { lender: Shard(3) })]);
+        assert_eq!(read.admissions[1..], [const { Admission::UnderWay }; 3]);
+    }
 
     #[test]
     fn a_reply_of_another_form_is_malformed() {
-        let read = |codes: &[u8], requests| {
-            let [epoch, now_ms, memory, known, expires_at_ms] = [3, 1000, 1, 0, 5000].map(Value::Int);
-            let [holders, details] = [const { Value::Array(Vec::new()) }; 2];
-            let codes = Value::BulkString(codes.to_vec());
-            let reply = vec![epoch, now_ms, memory, known, holders, expires_at_ms, codes, details];
-            ReserveReply::read(reply, requests)
-        };
-        assert_eq!(read(&[0], 1).unwrap().unwrap().admissions, [Admission::Reserved { expires_at_ms: 5000 }]);
-        assert!(read(&[0], 2).is_err(), "a code is missing");
-        assert!(read(&[99], 1).is_err(), "there is no such code");
-        assert!(read(&[11], 1).is_err(), "it does not say which limit");
-        assert!(ReserveReply::read(vec![Value::Int(-99)], 1).is_err());
+        let refused = |values, requests| ReserveReply::read(values, requests).is_err();
+        assert!(refused(reply(&[0], &[]), 2), "a code is missing");
+        assert!(refused(reply(&[99], &[]), 1), "there is no such code");
+        assert!(refused(reply(&[11], &[]), 1), "it does not say which limit");
+        assert!(refused(vec![Value::Int(-99)], 1));
         assert!(ReserveReply::read(vec![Value::Int(-2)], 1).unwrap().is_none(), "the sale is being refilled");
     }
 }
