@@ -9,7 +9,7 @@ use crate::domain::whole_number;
 use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
 use crate::ledger::{Ledger, LedgerError};
 
-/// What is to change of an outflow. What is left out or null stays as it is.
+/// A change of an outflow. A term that is absent or null stays as it is.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = OutflowTerms)]

@@ -7,10 +7,11 @@ mod task;
 
 use std::time::Duration;
 
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{SaleId, Shard};
+use crate::domain::ids::{GroupId, SaleId, Shard};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
 use claimed::count_failure;
@@ -94,17 +95,22 @@ impl Ledger {
         })
     }
 
-    /// Claims due releases of units, oldest first, up to `limit` of each kind, with about `HOLDS_A_CLAIM` holds.
+    /// Claims due releases of units, oldest first, up to `limit` of each kind, with about `HOLDS_A_CLAIM` holds. It locks about as many rows
+    /// as it returns, by the size of the first, so that another releaser takes the rows behind them.
     pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
         let mut tx = self.begin().await?;
         let mut rows = Vec::new();
         for kind in RELEASES {
             let due = sqlx::query_as!(
                 ClaimedRow,
-                r#"WITH due AS MATERIALIZED (
-                     SELECT id, next_attempt_at, coalesce(cardinality(members), 1) AS holds
+                r#"WITH first AS (
+                     SELECT greatest(cardinality(members), 1) AS holds FROM outbox
+                     WHERE status = 'pending' AND kind = $1 AND next_attempt_at <= now() ORDER BY next_attempt_at, id LIMIT 1),
+                   due AS MATERIALIZED (
+                     SELECT id, next_attempt_at, greatest(cardinality(members), 1) AS holds
                      FROM outbox WHERE status = 'pending' AND kind = $1 AND next_attempt_at <= now()
-                     ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED),
+                     ORDER BY next_attempt_at, id
+                     LIMIT least($2::bigint, (SELECT 1 + $3::bigint / holds FROM first)) FOR UPDATE SKIP LOCKED),
                    taken AS (
                      SELECT id, sum(holds) OVER (ORDER BY next_attempt_at, id) - holds AS before FROM due)
                    SELECT o.id, o.kind, o.order_id, o.sale_id, o.shard, o.quantity, o.returns_units, o.attempts, o.trace,
@@ -113,7 +119,7 @@ impl Ledger {
                                 FROM unnest(o.members) WITH ORDINALITY AS m (order_id, place)
                                 LEFT JOIN lapsed_holds l ON l.order_id = m.order_id ORDER BY m.place)
                               AS "lapsed?: Vec<Option<i64>>"
-                   FROM taken JOIN outbox o USING (id) WHERE taken.before < $3 ORDER BY o.next_attempt_at, o.id"#,
+                   FROM taken JOIN outbox o USING (id) WHERE taken.before < $3::bigint ORDER BY o.next_attempt_at, o.id"#,
                 kind.as_str(),
                 limit,
                 HOLDS_A_CLAIM
@@ -170,6 +176,23 @@ impl Ledger {
 
 fn names(kinds: &[OutboxKind]) -> Vec<String> {
     kinds.iter().map(OutboxKind::to_string).collect()
+}
+
+/// Closes a row whose work goes on in other rows, with the reason; `false` if it was already closed.
+pub(super) async fn close_split(
+    tx: &mut PgConnection,
+    kind: OutboxKind,
+    group: GroupId,
+    why: &str,
+) -> Result<bool, LedgerError> {
+    let closed = sqlx::query!(
+        "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $3
+         WHERE kind = $1 AND order_id = $2 AND status || '' <> 'processed'",
+        kind.as_str(),
+        group.0,
+        one_line(why)
+    );
+    Ok(closed.execute(tx).await?.rows_affected() > 0)
 }
 
 /// An error's text as one line of limited length.

@@ -17,7 +17,7 @@ pub const CHECKED: &str = "public, max-age=0, must-revalidate";
 /// For files that never change: caches keep a copy for a year, and never check it.
 pub const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
-/// The headers of a kind of file, except those that depend on its content. `api` is the origin of the API that the pages call; empty
+/// The headers of a kind of file, without headers that depend on its content. `api` is the origin of the API that the pages call; empty
 /// if it is their own.
 pub fn of(kind: Kind, api: &str) -> Vec<(&'static str, String)> {
     let cache = if kind == Kind::Hashed { IMMUTABLE } else { CHECKED };

@@ -55,11 +55,11 @@ impl Stores {
                 Err(_) => self.release_one_by_one(of, shard, &rows, &mut outcome).await?,
             }
         }
-        let done = claim.rows.len();
         die_at!("release.done");
-        claim.settle_released(&outcome, retry, retire_after_ms).await?;
+        let progressed = claim.settle_released(&outcome, retry, retire_after_ms).await?;
         die_at!("release.settled");
-        Ok(Step::after(done, usize::try_from(batch_max).unwrap_or(usize::MAX)))
+        // Large rows fill a claim although few: more may be due behind them.
+        Ok(if progressed { Step::More } else { Step::Idle })
     }
 
     /// Whether Redis does not serve this sale, but may serve others. Then only this sale's rows wait.

@@ -98,7 +98,7 @@ impl Ledger {
 }
 
 /// Payments, newest first: ids rise with time, within the precision of clocks. The index `payments_of_order` has the payments of an order.
-/// Partial indexes have those in flight and those that moved no money. All others are most of the table.
+/// Payments in flight, and payments that moved no money, have partial indexes. The others are most of the table.
 pub(in crate::ledger) async fn payments_on(
     connection: &mut PgConnection,
     filter: &MoneyFilter,

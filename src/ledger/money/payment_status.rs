@@ -45,7 +45,7 @@ pub struct MoneyFigures {
     pub oldest_s: i64,
     /// Payments that were sent, and whose outcome is not known yet.
     pub under_way: i64,
-    /// Refunds that are under way, and those that their channel has refused.
+    /// Refunds in flight, and refunds that the channel has refused.
     pub refunds: i64,
     pub refunds_failed: i64,
     /// Callbacks that contradict our books.

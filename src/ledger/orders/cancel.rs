@@ -99,7 +99,8 @@ pub(super) async fn cancel(
            UPDATE orders SET status = 'cancelled', reason = $2 WHERE id = ANY($1)
            RETURNING id, sale_id, quantity, shard)
          INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members)
-         SELECT 'hold_release', gen_random_uuid(), sale_id, sum(quantity)::integer, shard, true, array_agg(id)
+         SELECT 'hold_release', CASE count(*) WHEN 1 THEN (array_agg(id))[1] ELSE gen_random_uuid() END, sale_id,
+                sum(quantity)::integer, shard, true, array_agg(id)
          FROM ended GROUP BY sale_id, shard",
         &ids,
         <&str>::from(reason)

@@ -62,7 +62,7 @@ impl Ledger {
         let group = sqlx::query_scalar!(
             r#"SELECT group_id AS "group!" FROM orders WHERE id = $1
                UNION ALL
-               SELECT id FROM purchase_groups WHERE settled_at IS NULL AND order_ids @> ARRAY[$1]
+               SELECT id FROM purchase_groups WHERE settled_at IS NULL AND order_ids @> ARRAY[$1] AND id <> $1
                  AND NOT EXISTS (SELECT FROM orders WHERE id = $1) LIMIT 1"#,
             id.0
         )

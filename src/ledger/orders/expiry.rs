@@ -7,10 +7,11 @@ use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::ids::{GroupId, SaleId};
+use crate::domain::message::OutboxKind;
 use crate::domain::order::CancelReason;
 use crate::ledger::orders::cancel::{cancel, lock_overdue};
 use crate::ledger::orders::groups::{GroupSize, uuids};
-use crate::ledger::outbox::one_line;
+use crate::ledger::outbox::close_split;
 use crate::ledger::{Ledger, LedgerError};
 
 /// The result of an expiry.
@@ -99,15 +100,7 @@ impl Ledger {
     /// if the group's expiry was already closed.
     pub async fn split_expiry(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
-        let closed = sqlx::query!(
-            "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
-             WHERE kind = 'group_expire' AND order_id = $1 AND status || '' <> 'processed'",
-            group.0,
-            one_line(why)
-        )
-        .execute(&mut *tx)
-        .await?;
-        if closed.rows_affected() == 0 {
+        if !close_split(&mut tx, OutboxKind::GroupExpire, group, why).await? {
             return Ok(None);
         }
         // If an order is paid meanwhile, its expiry has no effect.

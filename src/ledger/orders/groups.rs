@@ -13,7 +13,7 @@ use crate::die_at;
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::message::OutboxKind;
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::outbox::one_line;
+use crate::ledger::outbox::close_split;
 use crate::ledger::{Ledger, LedgerError};
 
 /// The consumer's name in the dedup rows.
@@ -117,15 +117,7 @@ impl Ledger {
     /// groups; `None` if the group was settled or split before.
     pub async fn split_group(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
-        let closed = sqlx::query!(
-            "UPDATE outbox SET status = 'processed', processed_at = now(), sent_at = coalesce(sent_at, now()), last_error = $2
-             WHERE kind = 'group_placed' AND order_id = $1 AND status || '' <> 'processed'",
-            group.0,
-            one_line(why)
-        )
-        .execute(&mut *tx)
-        .await?;
-        if closed.rows_affected() == 0 {
+        if !close_split(&mut tx, OutboxKind::GroupPlaced, group, why).await? {
             return Ok(None);
         }
         // By id, as in every insert of groups, to avoid deadlocks. A buyer's repeat may have inserted one of these before.

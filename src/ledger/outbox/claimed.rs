@@ -151,17 +151,17 @@ impl ClaimedBatch<UnitRelease> {
 
     /// Marks a release as processed if Redis answered under the sale's current epoch (rule 9). Other answered releases stay pending and are
     /// repeated. A refused release is processed if its sale was removed, or ended `retire_after_ms` ago, because Redis has dropped such a
-    /// sale. Other refused releases are postponed. Failures are counted.
+    /// sale. Other refused releases are postponed. Failures are counted. Returns whether any row is done or waits: not, if all are due as before.
     pub async fn settle_released(
         mut self,
         outcome: &ReleaseOutcome,
         terms: RetryTerms,
         retire_after_ms: u64,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<bool, LedgerError> {
         let ReleaseOutcome { released, refused, failed } = outcome;
         let (mut tx, _) = self.claimed().await?;
         let (ids, epochs): (Vec<i64>, Vec<i64>) = released.iter().map(|(id, epoch)| (*id, epoch.0)).unzip();
-        sqlx::query!(
+        let done = sqlx::query!(
             "UPDATE outbox o SET status = 'processed', processed_at = now()
              FROM unnest($1::bigint[], $2::bigint[]) AS done (id, epoch) JOIN sale_epochs e USING (epoch)
              WHERE o.id = done.id AND o.sale_id = e.sale_id",
@@ -186,7 +186,8 @@ impl ClaimedBatch<UnitRelease> {
             .await?;
         }
         postpone(&mut tx, refused, NO_ROOM_MS).await?;
-        Ok(tx.commit().await?)
+        tx.commit().await?;
+        Ok(done.rows_affected() > 0 || !failed.is_empty() || !refused.is_empty())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::ledger::{Ledger, LedgerError};
 /// Limit of outbox rows per count, and so of index entries read.
 const DEPTH_MAX: i64 = 10_000;
 
-/// After a count of a sale's orders or lapsed holds, the caller rests this many times as long. So counting takes at most 5 % of
+/// A count of a sale's orders or lapsed holds that took a time T is followed by a pause of 19 T. So counting takes at most 5 % of
 /// PostgreSQL's time.
 pub const REST_FACTOR: u32 = 19;
 
