@@ -1,173 +1,126 @@
-//! How many purchases of a worker thread may be under way at once, so that none waits for much longer than a target. A purchase
-//! waits for as long as those under way take: their number, divided by how many are answered a second (John Little, "A Proof
-//! for the Queuing Formula L = λW", Operations Research 9, 1961). That number is known at once, so that shedding neither lags
-//! behind the wait nor swings.
+//! Bounds the purchases in flight on a worker thread, so that none waits for much longer than a target.
+//!
+//! When to shed follows CoDel: a wait that stays above the target for a whole interval is a standing queue, and a shorter one is a
+//! burst, which is served (Nichols and Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012; for requests of servers Maurer, "Fail at
+//! Scale", ACM Queue 13(8), 2015). How many stay in flight follows BBR: the rate of delivery times the target (Cardwell and others, "BBR:
+//! Congestion-Based Congestion Control", ACM Queue 14(5), 2016). Such a limit neither lags behind the wait nor swings.
 
 use std::time::Duration;
 
 /// How often the limit is adjusted.
 pub const TICK: Duration = Duration::from_millis(20);
-/// How long answers count: after this time 1/e as much.
-const ANSWERS_COUNT: Duration = Duration::from_millis(300);
-/// How long answers given while purchases were shed count: after so much time of shedding 1/e.
-const FULL_COUNTS: Duration = Duration::from_secs(2);
-/// From so long a measurement on, it is known how many are answered a second. Answers come in groups, and the first ones of a crowd come
-/// late, so that a shorter one would say too little.
-const MEASURED: Duration = Duration::from_millis(150);
-/// A thread that answered fewer than this a second, and had more to do, was held up by something that passes.
-const SLOWEST: f64 = 2000.0;
-/// So many are always let through: they show how many are answered. With fewer than that, nothing is measured.
-const ALWAYS: u32 = 8;
-/// The first purchase is shed when the wait has been twice the target for so long, or half as much above it for twice as long.
-/// A crowd that has just arrived, and that can be served, is served.
-const PATIENCE: Duration = Duration::from_millis(150);
-/// A wait of more targets than this counts as this many.
-const TARGETS_MAX: f64 = 4.0;
-/// A look counts for no longer than this, however late it is.
-const LOOK_MAX: Duration = Duration::from_millis(40);
-/// Shedding ends when the wait has been less than half the target for so long.
-const CALM: Duration = Duration::from_millis(300);
-/// From this part of the limit on, purchases may soon be shed: what has to be known for that takes a call to Redis, during which a crowd
-/// brings as many as can be served.
-const NEAR_PART: u32 = 64;
+/// CoDel's interval, as in both papers.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// One tick counts for no longer than this, however late it is: a thread that was held up once is not overloaded.
+const TICK_MAX: Duration = Duration::from_millis(40);
+/// The time constant of the delivery rate. Answers come in groups, a tenth of a second apart at most.
+const RATE_OVER: Duration = Duration::from_millis(200);
+/// So many may always be in flight: their answers show the rate.
+const LIMIT_MIN: u32 = 8;
 
-/// How many purchases are answered a second. What was counted long ago fades.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// All purchases are served. The wait has been above the target for this time.
+    Serving { above_for: Duration },
+    /// Purchases above the limit are shed. For this time half of the limit would have been enough.
+    Shedding { limit: u32, calm_for: Duration },
+}
+
+const SERVING: State = State::Serving { above_for: Duration::ZERO };
+
+/// Answers per second: an exponentially weighted average.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rate {
+struct DeliveryRate {
     answered: f64,
     seconds: f64,
 }
 
-impl Rate {
-    /// After the time `over` it counts 1/e as much.
-    fn count(&mut self, answered: u32, since: Duration, over: Duration) {
-        let faded = (-since.as_secs_f64() / over.as_secs_f64()).exp();
+impl DeliveryRate {
+    fn count(&mut self, answered: u32, since: Duration) {
+        let faded = (-since.as_secs_f64() / RATE_OVER.as_secs_f64()).exp();
         self.answered = self.answered * faded + f64::from(answered);
         self.seconds = self.seconds * faded + since.as_secs_f64();
     }
 
-    /// At least one in the time that counts; 0 if nothing was counted.
-    fn per_second(&self) -> f64 {
-        if self.seconds > 0.0 { self.answered.max(1.0) / self.seconds } else { 0.0 }
+    fn delivered_within(self, time: Duration) -> u32 {
+        (self.answered / self.seconds.max(f64::MIN_POSITIVE) * time.as_secs_f64()).round() as u32
     }
 }
 
-/// The bound on a thread's purchases under way, which applies while there are too many.
+/// What a thread has seen since the last tick.
+#[derive(Debug, Clone, Copy)]
+pub struct Tick {
+    pub since: Duration,
+    /// Purchases in flight now, and answered since.
+    pub in_flight: u32,
+    pub answered: u32,
+    /// The longest wait for a turn.
+    pub wait: Duration,
+    /// The part of it before the thread read the request.
+    pub unread: Duration,
+}
+
+/// The bound on one thread's purchases in flight.
 #[derive(Debug)]
 pub struct ShedLimit {
     target: Duration,
-    /// Since the first answer.
-    now: Rate,
-    /// For how many seconds purchases have been under way before the first answer.
-    silent_s: f64,
-    /// The rate of answers while purchases were shed: by it, a crowd is known to be too large before its first answers. A higher rate
-    /// without a long line replaces it.
-    full: Rate,
-    /// By how many targets the wait was too long, times the seconds for which it was.
-    excess_s: f64,
-    calm_for: Duration,
-    /// How many may be under way before others are shed; `u32::MAX`: any number.
-    limit: u32,
-    /// While purchases are shed: how many can be served within the time in which a whole crowd would be.
-    served: u32,
-    is_shedding: bool,
+    rate: DeliveryRate,
+    state: State,
 }
 
 impl ShedLimit {
-    /// `target` is the wait that is aimed at.
     pub fn new(target: Duration) -> Self {
-        Self {
-            target,
-            now: Rate::default(),
-            silent_s: 0.0,
-            full: Rate::default(),
-            excess_s: 0.0,
-            calm_for: Duration::ZERO,
-            limit: u32::MAX,
-            served: u32::MAX,
-            is_shedding: false,
-        }
+        Self { target, rate: DeliveryRate::default(), state: SERVING }
     }
 
-    /// Adjusts the limit. `under_way` purchases are under way now; `answered` were answered `since` the last call; those that
-    /// have not been looked at wait for as long as the thread is `late`. To be called every `TICK`.
-    pub fn adjust(&mut self, under_way: u32, answered: u32, late: Duration, since: Duration) {
-        if under_way < ALWAYS && !self.is_shedding {
-            (self.now, self.silent_s) = (Rate::default(), 0.0);
-        }
-        if answered == 0 && self.now.seconds == 0.0 {
-            self.silent_s += since.as_secs_f64();
-        } else {
-            self.now.count(answered, since, ANSWERS_COUNT);
-        }
-        let is_measured = self.now.seconds >= MEASURED.as_secs_f64();
-        let is_known = self.full.seconds > 0.0;
-        let is_remembered = !is_measured && is_known && self.silent_s < MEASURED.as_secs_f64();
-        let per_second = if is_remembered { self.full.per_second().max(SLOWEST) } else { self.now.per_second() };
-        let line_s = if is_measured || is_remembered { f64::from(under_way) / per_second } else { 0.0 };
-        let is_line_long = line_s > self.target.as_secs_f64() / 2.0;
-        if is_measured && self.is_shedding && under_way * 2 >= self.limit {
-            self.full.count(answered, since, FULL_COUNTS);
-        } else if is_measured && is_known && !is_line_long && per_second > self.full.per_second() {
-            self.full = self.now;
-        }
-        let silent_s = if line_s == 0.0 && self.now.seconds == 0.0 { self.silent_s } else { 0.0 };
-        let wait_s = late.as_secs_f64() + line_s + silent_s;
-        let targets = wait_s / self.target.as_secs_f64();
-        if self.is_shedding {
-            self.calm_for = if targets < 0.5 { self.calm_for + since } else { Duration::ZERO };
-            self.is_shedding = self.calm_for < CALM;
-        } else {
-            // A thread that was held up once is no overload: that takes a second look.
-            let excess = (targets.min(TARGETS_MAX) - 1.0) * since.min(LOOK_MAX).as_secs_f64();
-            self.excess_s = if targets > 1.0 { self.excess_s + excess } else { 0.0 };
-            let line_and_late_s = line_s + late.min(self.target / 2).as_secs_f64();
-            let is_too_large = line_and_late_s > self.served_within().as_secs_f64();
-            if is_remembered && is_line_long && is_too_large || self.excess_s > PATIENCE.as_secs_f64() {
-                (self.is_shedding, self.excess_s, self.calm_for) = (true, 0.0, Duration::ZERO);
+    /// Adjusts the limit, every `TICK`.
+    pub fn adjust(&mut self, tick: Tick) {
+        self.measure(tick);
+        let for_longer = |time| time + tick.since.min(TICK_MAX);
+        let is_above = tick.wait > self.target;
+        self.state = match self.state {
+            State::Serving { .. } if !is_above => SERVING,
+            State::Serving { above_for } if above_for < INTERVAL => State::Serving { above_for: for_longer(above_for) },
+            State::Serving { .. } => self.shedding(tick.unread, Duration::ZERO),
+            State::Shedding { limit, .. } if is_above || tick.in_flight >= limit / 2 => {
+                self.shedding(tick.unread, Duration::ZERO)
             }
-        }
-        let served = answered_within(per_second, self.served_within());
-        self.limit = match self.is_shedding {
-            true => answered_within(per_second, self.target.saturating_sub(late)),
-            // A busy thread looks late and seldom, and half of a large crowd comes meanwhile.
-            false if is_remembered => served,
-            false => u32::MAX,
+            State::Shedding { calm_for, .. } if calm_for < INTERVAL => self.shedding(tick.unread, for_longer(calm_for)),
+            State::Shedding { .. } => SERVING,
         };
-        // Who stands in line is not refused by a rate that is not known yet.
-        self.served = if self.is_shedding && (is_measured || is_remembered) { served } else { u32::MAX };
     }
 
-    /// How many of those under way are too many, although they were let through: before it was known that too many had come, or who
-    /// holds a ticket.
-    pub fn excess(&self, under_way: u32) -> u32 {
-        under_way.saturating_sub(self.served)
+    /// With few in flight, the rate of answers is the rate of arrivals, and shows nothing.
+    fn measure(&mut self, tick: Tick) {
+        match self.state {
+            State::Serving { .. } if tick.in_flight < LIMIT_MIN => self.rate = DeliveryRate::default(),
+            State::Shedding { limit, .. } if tick.in_flight < limit / 2 => {}
+            State::Serving { .. } | State::Shedding { .. } => self.rate.count(tick.answered, tick.since),
+        }
     }
 
-    /// Whether purchases are shed, or soon may be, with so many under way.
-    pub fn is_near(&self, under_way: u32) -> bool {
-        self.is_shedding || self.excess_s > 0.0 || under_way > self.limit / NEAR_PART
+    fn shedding(&self, unread: Duration, calm_for: Duration) -> State {
+        let limit = self.rate.delivered_within(self.target.saturating_sub(unread)).max(LIMIT_MIN);
+        State::Shedding { limit, calm_for }
     }
 
-    /// A purchase that has not been looked at, and has waited for longer, is shed as well: before it was known that too many had come,
-    /// too many were let through.
+    /// Whether purchases are shed, or soon may be.
+    pub fn is_near(&self) -> bool {
+        self.state != SERVING
+    }
+
+    /// Whether another purchase is too many, with so many in flight.
+    pub fn is_full(&self, in_flight: u32) -> bool {
+        matches!(self.state, State::Shedding { limit, .. } if in_flight >= limit)
+    }
+
+    /// Purchases that have waited for longer are shed too: too many were let through before the overload was known.
     pub fn patience(&self) -> Duration {
-        if self.is_shedding { self.served_within() } else { Duration::MAX }
+        match self.state {
+            State::Serving { .. } => Duration::MAX,
+            State::Shedding { .. } => self.target * 3 / 2,
+        }
     }
-
-    /// A crowd that can be served within this time is served whole.
-    fn served_within(&self) -> Duration {
-        self.target * 3 / 2
-    }
-
-    /// Whether another purchase is too many, with so many under way.
-    pub fn is_full(&self, under_way: u32) -> bool {
-        under_way >= self.limit
-    }
-}
-
-fn answered_within(per_second: f64, time: Duration) -> u32 {
-    ((per_second * time.as_secs_f64()) as u32).max(ALWAYS)
 }
 
 #[cfg(test)]
@@ -178,8 +131,10 @@ mod tests {
 
     const TARGET: Duration = Duration::from_millis(200);
     const PER_SECOND: f64 = 5000.0;
+    const GROUP_MAX: usize = 256;
     /// A purchase without a line takes so long.
     const SHORTEST: Duration = Duration::from_millis(30);
+    const QUIET: Tick = Tick { since: TICK, in_flight: 0, answered: 0, wait: Duration::ZERO, unread: Duration::ZERO };
 
     /// What came of a load.
     struct Played {
@@ -190,43 +145,49 @@ mod tests {
         limit: ShedLimit,
     }
 
-    /// Plays arrivals at `load` times what can be served, for `seconds`, and looks at those of the second half.
+    /// Plays arrivals at `load` times what can be served for some seconds, and looks at the second half.
     fn play(load: f64, seconds: u32) -> Played {
-        let end = Duration::from_secs(seconds.into());
-        play_on(ShedLimit::new(TARGET), load, end / 2, end)
+        play_on(ShedLimit::new(TARGET), load, Duration::from_secs(seconds.into()))
     }
 
-    /// Plays arrivals at `load` times what can be served until `end`, and looks at those who come later than `from`. They are served in groups,
-    /// one after the other, each of which is what has come meanwhile.
-    fn play_on(mut limit: ShedLimit, load: f64, from: Duration, end: Duration) -> Played {
+    /// They are served in groups, one after the other. A group is what has come meanwhile, up to a bound.
+    fn play_on(mut limit: ShedLimit, load: f64, end: Duration) -> Played {
         let step = Duration::from_millis(1);
         let (mut due, mut shed, mut asked) = (0.0, 0_u32, 0_u32);
-        let (mut line, mut group, mut answered) = (VecDeque::new(), Vec::new(), 0);
+        let (mut line, mut group, mut answered) = (VecDeque::<Duration>::new(), Vec::new(), 0);
         let (mut group_ends, mut last_tick, mut waits) = (Duration::ZERO, Duration::ZERO, Vec::new());
         let mut now = Duration::ZERO;
         while now < end {
             now += step;
+            let counts = |came: Duration| came > end / 2;
             due += load * PER_SECOND * step.as_secs_f64();
             while due >= 1.0 {
                 due -= 1.0;
-                let is_full = limit.is_full((line.len() + group.len()) as u32);
-                if now > from {
-                    asked += 1;
-                    shed += u32::from(is_full);
-                }
-                if !is_full {
+                asked += u32::from(counts(now));
+                if limit.is_full((line.len() + group.len()) as u32) {
+                    shed += u32::from(counts(now));
+                } else {
                     line.push_back(now);
                 }
             }
             if now >= group_ends {
                 answered += group.len() as u32;
-                waits.extend(group.drain(..).filter(|came| *came > from).map(|came: Duration| now - came));
-                group.extend(line.drain(..));
+                waits.extend(group.drain(..).filter(|came| counts(*came)).map(|came| now - came));
+                while group.len() < GROUP_MAX
+                    && let Some(came) = line.pop_front()
+                {
+                    if now - came <= limit.patience() {
+                        group.push(came);
+                    } else {
+                        shed += u32::from(counts(came));
+                    }
+                }
                 group_ends = now + SHORTEST.max(Duration::from_secs_f64(group.len() as f64 / PER_SECOND));
             }
             if now - last_tick >= TICK {
-                let under_way = (line.len() + group.len()) as u32;
-                limit.adjust(under_way, std::mem::take(&mut answered), Duration::ZERO, now - last_tick);
+                let wait = line.front().map_or(Duration::ZERO, |came| now - *came);
+                let in_flight = (line.len() + group.len()) as u32;
+                limit.adjust(Tick { in_flight, answered: std::mem::take(&mut answered), wait, ..QUIET });
                 last_tick = now;
             }
         }
@@ -239,182 +200,71 @@ mod tests {
         for load in [0.001, 0.1, 0.5, 0.9] {
             let played = play(load, 20);
             assert_eq!(played.shed, 0.0, "load {load}");
-            assert!(!played.limit.is_near(0));
+            assert!(!played.limit.is_near());
         }
     }
 
     #[test]
-    fn what_is_too_much_is_shed_and_nobody_waits_for_much_longer_than_the_target() {
+    fn the_excess_is_shed_and_nobody_waits_for_much_longer_than_the_target() {
         for load in [1.1, 1.25, 2.0, 3.0, 5.0, 20.0] {
             let Played { shed, waits, .. } = play(load, 20);
-            let wanted = 1.0 - 1.0 / load;
-            assert!((shed - wanted).abs() < 0.05, "load {load}: {shed} is shed, and {wanted} is too much");
-            let most = waits[waits.len() - 1];
-            assert!(most < TARGET * 3, "load {load}: {most:?}");
-            let slowest = waits[waits.len() * 99 / 100];
-            assert!(slowest < TARGET * 2, "load {load}: one in a hundred waits {slowest:?}");
-            let median = waits[waits.len() / 2];
-            assert!(median > TARGET / 3, "load {load}: {median:?}: more is shed than need be");
+            let excess = 1.0 - 1.0 / load;
+            assert!((shed - excess).abs() < 0.05, "load {load}: {shed} is shed, and {excess} is too much");
+            let at = |part: f64| waits[((waits.len() - 1) as f64 * part) as usize];
+            assert!(at(1.0) < TARGET * 3 && at(0.99) < TARGET * 2, "load {load}: {:?}, {:?}", at(0.99), at(1.0));
+            assert!(at(0.5) > TARGET / 3, "load {load}: {:?}: more is shed than need be", at(0.5));
         }
     }
 
-    /// A limit that has seen a crowd which was too large, and the quiet after it.
-    fn after_a_crowd() -> ShedLimit {
-        after_quiet(play(3.0, 3).limit)
-    }
-
-    fn after_quiet(mut limit: ShedLimit) -> ShedLimit {
-        for _ in 0..100 {
-            limit.adjust(0, 0, Duration::ZERO, TICK);
-        }
-        assert!(!limit.is_near(0));
-        limit
+    /// Whether a thread sheds after so many of these ticks.
+    fn sheds_after(ticks: u32, tick: Tick) -> bool {
+        let mut limit = ShedLimit::new(TARGET);
+        (0..ticks).for_each(|_| limit.adjust(tick));
+        limit.is_full(u32::MAX)
     }
 
     #[test]
-    fn a_crowd_that_is_too_large_is_shed_sooner_after_another_one() {
-        let slowest = |limit| {
-            let waits = play_on(limit, 3.0, Duration::ZERO, Duration::from_secs(1)).waits;
-            waits[waits.len() * 99 / 100]
+    fn a_burst_is_served_and_a_standing_queue_is_not() {
+        let tick = Tick { in_flight: 400, answered: 20, wait: TARGET + TICK, ..QUIET };
+        let ticks = (INTERVAL.as_millis() / TICK.as_millis()) as u32;
+        assert!(!sheds_after(ticks, tick) && sheds_after(ticks + 1, tick));
+        assert!(!sheds_after(100, Tick { wait: TARGET, ..tick }));
+        assert!(
+            !sheds_after(1, Tick { since: TARGET * 5, unread: TARGET * 5, wait: TARGET * 5, ..tick }),
+            "held up once"
+        );
+    }
+
+    #[test]
+    fn unread_requests_take_their_part_of_the_target() {
+        let full_at = |unread| {
+            let mut limit = ShedLimit::new(TARGET);
+            let tick = Tick { in_flight: 1000, answered: 100, wait: TARGET * 2, unread, ..QUIET };
+            (0..10).for_each(|_| limit.adjust(tick));
+            (0..).find(|in_flight| limit.is_full(*in_flight)).unwrap()
         };
-        let (first, second) = (slowest(ShedLimit::new(TARGET)), slowest(after_a_crowd()));
-        assert!(first > TARGET * 3 && second < TARGET * 2, "{first:?}, then {second:?}");
-    }
-
-    #[test]
-    fn a_crowd_that_comes_at_once_is_shed_at_once_after_another_one() {
-        assert!(!ShedLimit::new(TARGET).is_full(1_000_000));
-        let limit = after_a_crowd();
-        let served = (PER_SECOND * limit.served_within().as_secs_f64()) as u32;
-        let within = |n: u32, part: f64| (f64::from(n) * part) as u32;
-        assert!(limit.is_full(within(served, 1.1)) && !limit.is_full(within(served, 0.9)), "{served}: {limit:?}");
-        assert!(limit.is_near(within(served, 0.02)) && !limit.is_near(within(served, 0.01)), "{served}: {limit:?}");
-        assert_eq!(limit.excess(served * 2), 0, "nothing is shed yet");
-    }
-
-    #[test]
-    fn more_than_can_be_served_were_let_through() {
-        let mut limit = after_a_crowd();
-        limit.adjust(100, 0, Duration::ZERO, TICK);
-        limit.adjust(4_000, 0, Duration::ZERO, TICK);
-        let served = (PER_SECOND * limit.served_within().as_secs_f64()) as u32;
-        let excess = limit.excess(4_000);
-        assert!(excess.abs_diff(4_000 - served) < served / 10, "{excess} of 4000, {served} can be served: {limit:?}");
-        assert_eq!(limit.excess(served / 2), 0);
-    }
-
-    #[test]
-    fn what_can_be_served_is_served_after_a_crowd_too() {
-        for load in [0.1, 0.5, 0.9] {
-            let played = play_on(after_a_crowd(), load, Duration::ZERO, Duration::from_secs(5));
-            assert_eq!(played.shed, 0.0, "load {load}");
-        }
-    }
-
-    #[test]
-    fn a_thread_that_was_held_up_for_long_serves_the_next_crowd() {
-        let mut limit = ShedLimit::new(TARGET);
-        for _ in 0..100 {
-            limit.adjust(5000, 1, Duration::ZERO, TICK);
-        }
-        assert!(limit.is_shedding && limit.full.per_second() < 60.0);
-        let played = play_on(after_quiet(limit), 0.9, Duration::ZERO, Duration::from_secs(5));
-        assert_eq!(played.shed, 0.0);
-        assert!(played.limit.full.per_second() > 4000.0, "it has answered more");
-    }
-
-    #[test]
-    fn a_thread_that_was_held_up_once_sheds_nothing_after_a_crowd_either() {
-        let mut limit = after_a_crowd();
-        limit.adjust(100, 0, Duration::ZERO, TICK);
-        let late = MEASURED - Duration::from_millis(11);
-        limit.adjust(930, 10, late, late);
-        assert!(limit.is_near(930) && !limit.is_full(930), "{limit:?}");
-    }
-
-    #[test]
-    fn slow_answers_to_a_few_are_not_remembered() {
-        let mut limit = after_a_crowd();
-        let full = limit.full.per_second();
-        // 50 under way take 0.15 s.
-        for _ in 0..1_000 {
-            limit.adjust(50, 7, Duration::ZERO, TICK);
-        }
-        assert_eq!(limit.full.per_second(), full);
-    }
-
-    #[test]
-    fn a_thread_that_answers_no_more_is_not_taken_for_what_it_was() {
-        let mut limit = after_a_crowd();
-        for _ in 0..20 {
-            limit.adjust(5000, 0, Duration::ZERO, TICK);
-        }
-        assert!(limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
-    }
-
-    #[test]
-    fn a_short_crowd_is_served_whole() {
-        let mut limit = ShedLimit::new(TARGET);
-        // 400 have come at once, and 1,000 a second are answered: the last of them waits twice as long as is aimed at.
-        for tick in 1..=20 {
-            limit.adjust(400 - 20 * tick, 20, Duration::ZERO, TICK);
-            assert!(!limit.is_shedding, "tick {tick}");
-        }
-    }
-
-    #[test]
-    fn a_crowd_whose_first_answers_come_late_and_in_groups_is_served() {
-        let mut limit = ShedLimit::new(TARGET);
-        // It comes at once, as many as are answered in 0.16 s; the first group is answered after 0.12 s.
-        let answered = [0, 0, 0, 0, 0, 100, 0, 0, 200, 0, 150, 50, 100, 200];
-        let mut under_way = 800;
-        for (tick, answered) in answered.into_iter().enumerate() {
-            under_way -= answered;
-            limit.adjust(under_way, answered, Duration::from_millis(30), TICK);
-            assert!(!limit.is_shedding, "tick {tick}");
-        }
-        assert_eq!(under_way, 0);
-    }
-
-    #[test]
-    fn a_thread_that_was_held_up_once_sheds_nothing() {
-        let mut limit = ShedLimit::new(TARGET);
-        let held_up = TARGET * 5;
-        limit.adjust(200, 4, held_up, held_up);
-        assert!(!limit.is_shedding);
-        limit.adjust(20, 180, Duration::ZERO, TICK);
-        assert!(!limit.is_near(0));
-    }
-
-    #[test]
-    fn a_thread_that_is_late_sheds_although_little_is_under_way() {
-        let mut limit = ShedLimit::new(TARGET);
-        for _ in 0..10 {
-            limit.adjust(20, 2, TARGET * 2, TICK);
-        }
-        assert!(limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
+        assert_eq!([full_at(Duration::ZERO), full_at(TARGET / 2), full_at(TARGET * 2)], [1000, 500, LIMIT_MIN]);
     }
 
     #[test]
     fn without_any_answer_a_few_are_let_through() {
         let mut limit = ShedLimit::new(TARGET);
-        for _ in 0..100 {
-            limit.adjust(5000, 0, Duration::ZERO, TICK);
-        }
-        assert!(limit.is_full(5000) && limit.is_full(ALWAYS) && !limit.is_full(ALWAYS - 1));
-        assert_eq!(limit.excess(5000), 0, "how many could be served is not known");
+        (0..100).for_each(|_| limit.adjust(Tick { in_flight: 5000, wait: TARGET * 9, ..QUIET }));
+        assert!(limit.is_full(LIMIT_MIN) && !limit.is_full(LIMIT_MIN - 1));
+        // When answers come again, the next crowd is served.
+        (0..10).for_each(|_| limit.adjust(QUIET));
+        assert_eq!(play_on(limit, 0.9, Duration::from_secs(5)).shed, 0.0);
     }
 
     #[test]
     fn shedding_ends_soon_after_the_crowd() {
         let mut limit = play(5.0, 2).limit;
-        assert!(limit.is_shedding);
         assert!(limit.patience() > TARGET && limit.patience() < TARGET * 2);
         let ticks = (0..).take_while(|_| {
-            limit.adjust(0, 0, Duration::ZERO, TICK);
-            limit.is_shedding
+            limit.adjust(QUIET);
+            limit.is_near()
         });
-        assert!(ticks.count() < 50, "a second");
+        assert!(ticks.count() < 10, "a fifth of a second");
         assert_eq!(limit.patience(), Duration::MAX, "all are served who came");
     }
 }

@@ -1,4 +1,4 @@
-//! Sheds purchases of a worker thread that has more of them under way than it can answer soon, so that the others do not wait
+//! Sheds purchases of a worker thread that has more of them in flight than it can answer soon, so that the others do not wait
 //! long; and measures how long purchases wait for the thread, for Redis and for their commit, for what gives way to them.
 
 use std::cell::{Cell, RefCell};
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::domain::pressure::{Arrivals, Pressure};
 use crate::domain::shards::SaleShards;
 use crate::domain::shed_pace::ShedPace;
-use crate::domain::shedding::{ShedLimit, TICK};
+use crate::domain::shedding::{ShedLimit, TICK, Tick};
 use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::orders::committer::Committer;
 use crate::sale::wait_probe::WaitProbe;
@@ -22,22 +22,22 @@ const TIMER_STEP: Duration = Duration::from_millis(2);
 /// Without a purchase for so many ticks, nobody waits, and nothing is measured until the next one.
 const QUIET_TICKS: u32 = 10;
 
-/// A purchase under way.
-pub struct UnderWay<'a> {
+/// A purchase in flight.
+pub struct InFlight<'a> {
     shedder: &'a LoadShedder,
     is_answered: bool,
 }
 
-impl UnderWay<'_> {
+impl InFlight<'_> {
     /// Ends a purchase that was refused because too many wait: it does not count as answered.
     pub fn refuse(mut self) {
         self.is_answered = false;
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.shedder.under_way.update(|count| count - 1);
+        self.shedder.in_flight.update(|count| count - 1);
         self.shedder.answered.update(|count| count + u32::from(self.is_answered));
     }
 }
@@ -57,7 +57,7 @@ pub struct LoadShedder {
     committer: Committer,
     pressure: Arc<Pressure>,
     limit: RefCell<ShedLimit>,
-    under_way: Cell<u32>,
+    in_flight: Cell<u32>,
     /// Purchases answered since the last tick.
     answered: Cell<u32>,
     /// Purchases that have come since the last tick.
@@ -88,7 +88,7 @@ impl LoadShedder {
             committer,
             pressure,
             limit: RefCell::new(ShedLimit::new(wait_target)),
-            under_way: Cell::default(),
+            in_flight: Cell::default(),
             answered: Cell::default(),
             asked: Cell::default(),
             first_asked: Rc::clone(&first_asked),
@@ -110,7 +110,7 @@ impl LoadShedder {
         if asked == 0 {
             self.first_asked.notify_one();
         }
-        self.limit.borrow().is_full(self.under_way.get())
+        self.limit.borrow().is_full(self.in_flight.get())
             && buyer().is_some_and(|(of, user)| self.batcher.is_stranger(of, &user))
     }
 
@@ -125,13 +125,10 @@ impl LoadShedder {
         tokio::time::sleep(delay).await;
     }
 
-    /// A purchase asks for units. It is under way until what this returns is dropped.
-    pub fn begin(&self) -> UnderWay<'_> {
-        self.under_way.update(|count| count + 1);
-        if self.limit.borrow().is_near(self.under_way.get()) {
-            self.batcher.learn_holders(true);
-        }
-        UnderWay { shedder: self, is_answered: true }
+    /// A purchase asks for units. It is in flight until what this returns is dropped.
+    pub fn begin(&self) -> InFlight<'_> {
+        self.in_flight.update(|count| count + 1);
+        InFlight { shedder: self, is_answered: true }
     }
 
     async fn measure(shedder: Weak<Self>, pressure: Arc<Pressure>, first_asked: Rc<Notify>) {
@@ -155,18 +152,17 @@ impl LoadShedder {
             }
             counted = now;
             let late = now.saturating_duration_since(due).saturating_sub(TIMER_STEP);
-            let late = late.max(shedder.probe.take_wait(now));
-            let wait = late + shedder.batcher.take_wait() + shedder.committer.wait();
+            let unread = late.max(shedder.probe.take_wait(now));
+            let wait = unread + shedder.batcher.take_wait() + shedder.committer.wait();
             let mut limit = shedder.limit.borrow_mut();
-            limit.adjust(shedder.under_way.get(), shedder.answered.take(), late, now - begun);
-            let is_near = limit.is_near(shedder.under_way.get());
-            if is_near || shedder.under_way.get() > 0 {
+            let (in_flight, answered) = (shedder.in_flight.get(), shedder.answered.take());
+            limit.adjust(Tick { since: now - begun, in_flight, answered, wait, unread });
+            if limit.is_near() || in_flight > 0 {
                 // It goes on until all are answered and nothing is shed any more.
                 quiet_ticks = quiet_ticks.min(QUIET_TICKS - 1);
             }
-            shedder.batcher.learn_holders(is_near);
-            shedder.batcher.pace(limit.patience(), late);
-            shedder.batcher.refuse_newest(limit.excess(shedder.under_way.get()) as usize);
+            shedder.batcher.learn_holders(limit.is_near());
+            shedder.batcher.pace(limit.patience(), unread);
             pressure.record(wait, now);
         }
     }

@@ -135,13 +135,13 @@ impl ThreadState {
             pass,
             trace: request.trace,
         };
-        let under_way = self.load_shedder.begin();
+        let in_flight = self.load_shedder.begin();
         let admission = self.reserve_batcher.reserve(terms.shards, reserve, terms.now_ms).await;
         if let Err(GateError::Overloaded) = admission {
-            under_way.refuse();
+            in_flight.refuse();
             return Err(Refusal::Unavailable);
         }
-        let _under_way = under_way;
+        let _in_flight = in_flight;
         match admission.map_err(|_| Refusal::Unavailable)? {
             Admission::Reserved { expires_at_ms } => {
                 Ok(Ticket { order_id: order, status: OrderStatus::Accepted, expires_at_ms })

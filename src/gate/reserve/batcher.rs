@@ -5,7 +5,6 @@
 //! wait for the commit of a call's winners.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -138,23 +137,6 @@ impl ReserveBatcher {
         self.0.late.set(late);
     }
 
-    /// Refuses up to `count` queued strangers, the newest in the longest lines: a short line of another sale stays.
-    pub fn refuse_newest(&self, count: usize) {
-        if count == 0 {
-            return;
-        }
-        let mut lines = self.0.lines.borrow_mut();
-        let kept = kept_of_each(lines.values().map(|line| line.waiting.len()), count);
-        for (place, line) in lines.iter_mut().filter(|(_, line)| line.waiting.len() > kept) {
-            for newest in line.waiting.split_off(kept) {
-                match self.0.refuse_stranger(*place, newest) {
-                    Some(other) => line.waiting.push_back(other),
-                    None => self.0.queued.update(|queued| queued - 1),
-                }
-            }
-        }
-    }
-
     /// The longest that a request has waited for its call since the last `take_wait`.
     pub fn take_wait(&self) -> Duration {
         let lines = self.0.lines.borrow();
@@ -275,46 +257,6 @@ impl Shared {
         line.waiting.shrink_to(room);
         if lines.len() > LINES_KEPT {
             lines.remove(&place);
-        }
-    }
-}
-
-/// How many may stay in each line, when up to `count` leave the longest lines.
-fn kept_of_each(lengths: impl Iterator<Item = usize>, count: usize) -> usize {
-    let mut lengths: Vec<usize> = lengths.filter(|length| *length > 0).collect();
-    lengths.sort_unstable_by_key(|length| Reverse(*length));
-    let mut of_longest = 0;
-    for (n, length) in lengths.iter().enumerate() {
-        of_longest += length;
-        let kept = of_longest.saturating_sub(count).div_ceil(n + 1);
-        if kept >= lengths.get(n + 1).copied().unwrap_or_default() {
-            return kept;
-        }
-    }
-    0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_longest_lines_are_cut_to_the_same_length() {
-        for (lengths, count, kept) in [
-            (vec![], 3, 0),
-            (vec![10], 4, 6),
-            (vec![10], 10, 0),
-            (vec![10], 11, 0),
-            (vec![5, 3, 1], 1, 4),
-            (vec![1, 5, 3], 2, 3),
-            (vec![3, 1, 5], 3, 3),
-            (vec![5, 3, 1], 4, 2),
-            (vec![5, 5, 0, 5], 3, 4),
-            (vec![5, 3, 1], 100, 0),
-        ] {
-            assert_eq!(kept_of_each(lengths.iter().copied(), count), kept, "{lengths:?}, {count} too many");
-            let left: usize = lengths.iter().map(|length| *length.min(&kept)).sum();
-            assert!(left + count >= lengths.iter().sum::<usize>(), "no more than {count} of {lengths:?} leave");
         }
     }
 }
