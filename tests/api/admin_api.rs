@@ -333,7 +333,7 @@ async fn policies_with_impossible_thresholds_are_refused_clearly() {
         assert!(answer.body["detail"].as_str().unwrap().contains(detail), "{terms}: {}", answer.body);
     }
     let made = "SELECT count(*) FROM policies WHERE name = 'impossible'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(made).fetch_one(&system.sql).await.unwrap(), 0);
+    assert_eq!(system.value::<i64>(made).await, 0);
     for limit in ["0", "-1", "1001", "x", "99999999999999999999"] {
         assert_eq!(root.call("GET", &format!("audit-log?limit={limit}"), None).await.status, 400, "{limit}");
     }
@@ -427,7 +427,7 @@ async fn guessing_is_limited_and_reveals_nothing() {
     assert_eq!(attempt("no such name", PASSWORD, "10.2.0.1").await.code(), "400 invalid-request");
     assert_eq!(attempt("root", &"x".repeat(2000), "10.2.0.1").await.code(), "400 invalid-request");
     let failures = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused'";
-    let failures: i64 = sqlx::query_scalar(failures).fetch_one(&system.sql).await.unwrap();
+    let failures: i64 = system.value(failures).await;
     assert_eq!(failures, 8);
     system.stop().await;
 }
@@ -510,7 +510,7 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
     // The database has only a hash of the session's token.
     let token = root.cookie.as_deref().unwrap().split_once('=').unwrap().1;
     let kept = "SELECT token_hash FROM sessions WHERE account = 'ending' ORDER BY created_at DESC LIMIT 1";
-    let kept: Vec<u8> = sqlx::query_scalar(kept).fetch_one(&system.sql).await.unwrap();
+    let kept: Vec<u8> = system.value(kept).await;
     assert_eq!(kept, blake3::hash(token.as_bytes()).as_bytes());
     let out = root.call("DELETE", "session", None).await;
     let removed = cookie_attributes(&out, "seckill_session");
@@ -524,7 +524,7 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
     ] {
         let root = Person::sign_in(&system, "ending").await;
         assert_eq!(root.call("GET", "session", None).await.status, 200);
-        sqlx::query(end).execute(&system.sql).await.unwrap();
+        system.execute(end).await;
         assert_eq!(root.call("GET", "session", None).await.code(), "401 signed-out", "{end}");
         assert_eq!(root.call("POST", "apps", Some(json!({ "name": "late" }))).await.code(), "401 signed-out", "{end}");
     }

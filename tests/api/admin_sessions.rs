@@ -166,7 +166,7 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     };
     assert_eq!(code, "401 wrong-credentials");
     let open = "SELECT count(*) FROM sessions WHERE account = 'changing'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(open).fetch_one(&system.sql).await.unwrap(), 0);
+    assert_eq!(system.value::<i64>(open).await, 0);
     system.finish().await;
 }
 
@@ -200,12 +200,12 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
     assert_bounded(&system, "vic").await;
     let unwritten = "SELECT count(*) FROM audit_log WHERE actor = 'root' AND action = 'refused'";
     assert_eq!(send(root.forged().request("DELETE", "session", None)).await.status, 403);
-    assert_eq!(sqlx::query_scalar::<_, i64>(unwritten).fetch_one(&system.sql).await.unwrap(), 1);
+    assert_eq!(system.value::<i64>(unwritten).await, 1);
 
     // The next line says how many lines were left out.
     let written = "SELECT count(*) FROM audit_log WHERE actor = 'vic' AND action = 'refused'";
-    let written: i64 = sqlx::query_scalar(written).fetch_one(&system.sql).await.unwrap();
-    sqlx::query("UPDATE audit_counts SET minute = minute - interval '1 minute'").execute(&system.sql).await.unwrap();
+    let written: i64 = system.value(written).await;
+    system.execute("UPDATE audit_counts SET minute = minute - interval '1 minute'").await;
     assert_eq!(vic.call("GET", "audit-log", None).await.status, 403);
     let log = root.call("GET", "audit-log", None).await.body;
     let sum: i64 =
@@ -219,6 +219,6 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
     assert_eq!(sign_in(&system, "root", OTHER_PASSWORD).await, "401 wrong-credentials");
     assert_bounded(&system, "anonymous").await;
     let guessed = "SELECT count(*) FROM audit_log WHERE action = 'sign-in refused' AND subject = 'account root'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(guessed).fetch_one(&system.sql).await.unwrap(), 1);
+    assert_eq!(system.value::<i64>(guessed).await, 1);
     system.stop().await;
 }

@@ -225,7 +225,7 @@ impl ForOperators {
         .await
         .unwrap();
         ledger.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
-        let callback = sqlx::query_scalar("SELECT id FROM callbacks_set_aside").fetch_one(&system.sql).await.unwrap();
+        let callback = system.value("SELECT id FROM callbacks_set_aside").await;
         Self { refund, item, message, callback }
     }
 }

@@ -10,9 +10,7 @@ async fn broken_by(sql: &'static str) -> Vec<&'static str> {
     // The sweeper would repair the fault before the auditor sees it.
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "600000")]).await;
     let sale = system.create_sale(terms(10)).await;
-    for user in ["a", "b", "c"] {
-        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
-    }
+    system.all_buy(&sale, &["a", "b", "c"]).await;
     system.settled(&sale).await;
     let mut one = sqlx::pool::PoolConnection::detach(system.sql.acquire().await.unwrap());
     sqlx::raw_sql(sql).execute(&mut one).await.unwrap();
@@ -71,7 +69,7 @@ async fn a_statement_with_one_illegal_order_makes_none() {
     // Without workers, which would send the events.
     system.serve(false).await;
     let sale = system.create_sale(terms(10)).await;
-    sqlx::query("UPDATE shop SET listens = true").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE shop SET listens = true").await;
     let make = |statuses: [&'static str; 3]| {
         let sql = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, group_id)
                    SELECT gen_random_uuid(), $1, 'u' || n, 1, 100, status,
@@ -97,7 +95,7 @@ async fn a_statement_with_one_illegal_order_makes_none() {
     assert_eq!(system.count(right, &sale).await, 3);
     // One change of many orders also writes a step and an event for each.
     let cancelled = "UPDATE orders SET status = 'cancelled', reason = 'expired' WHERE status = 'pending_payment'";
-    sqlx::query(cancelled).execute(&system.sql).await.unwrap();
+    system.execute(cancelled).await;
     assert_eq!(written().await, (3, 5, 5));
     system.stop().await;
 }

@@ -250,23 +250,21 @@ async fn without_the_broker_the_sweeper_cancels_although_messages_are_overdue() 
     ];
     let (system, wire) = wired_with("AMQP_URL", &settings).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(2) }).await;
-    for user in ["a", "b"] {
-        assert_eq!(system.buy(&sale, user).send().await.status, 202);
-    }
+    system.all_buy(&sale, &["a", "b"]).await;
     system.settled(&sale).await;
     system.left(&sale, 0).await;
     // Their expiries are on the delay ladder.
     eventually(|| async {
         let unsent = "SELECT count(*) FROM outbox WHERE kind = 'group_expire' AND status <> 'sent'";
-        let unsent: i64 = sqlx::query_scalar(unsent).fetch_one(&system.sql).await.unwrap();
+        let unsent: i64 = system.value(unsent).await;
         (unsent == 0).then_some(()).ok_or(format!("{unsent} expiries are not sent"))
     })
     .await;
     wire.cut();
     let overdue = "UPDATE outbox SET due_at = now() - interval '1 minute' WHERE kind = 'group_expire'";
-    assert!(sqlx::query(overdue).execute(&system.sql).await.unwrap().rows_affected() > 0);
+    assert!(system.execute(overdue).await.rows_affected() > 0);
     wire.tried_in_vain(5).await;
-    sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE orders SET expires_at = now() - interval '1 second'").await;
     system.left(&sale, 2).await;
     wire.mend();
     system.settled(&sale).await;

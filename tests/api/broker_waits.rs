@@ -26,9 +26,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     let mut system = System::prepare(&settings).await;
     system.serve(false).await;
     let sale = system.create_sale(terms(5)).await;
-    for user in ["ann", "bob"] {
-        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
-    }
+    system.all_buy(&sale, &["ann", "bob"]).await;
     let publisher = Arc::new(Publisher::new(Broker::new(&system.config)));
     eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
     let queue = |act: &str| {
@@ -46,7 +44,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     // Only after the relay has claimed them.
     eventually(|| async {
         let taken = "SELECT count(*) FROM outbox WHERE next_attempt_at > now() + interval '1 second'";
-        let taken: i64 = sqlx::query_scalar(taken).fetch_one(&system.sql).await.unwrap();
+        let taken: i64 = system.value(taken).await;
         (taken == 2).then_some(()).ok_or_else(|| format!("{taken} are leased"))
     })
     .await;
@@ -57,10 +55,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     // The lease ended with the failure.
     eventually(|| async {
         relay.step().await.map_err(|error| error.to_string())?;
-        let sent: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE status = 'sent'")
-            .fetch_one(&system.sql)
-            .await
-            .unwrap();
+        let sent: i64 = system.value("SELECT count(*) FROM outbox WHERE status = 'sent'").await;
         (sent == 2).then_some(()).ok_or_else(|| format!("{sent} are sent"))
     })
     .await;

@@ -412,7 +412,7 @@ async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(60)) }).await;
     let ask = |permits: i64| json!({ "app": "shop", "policy": "bank", "permits": permits });
     assert_eq!(shop.code(ask(50)).await, 1);
-    sqlx::query("UPDATE policies SET adapted = 30, version = version + 1").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE policies SET adapted = 30, version = version + 1").await;
     eventually(|| async {
         let (status, answer, _) = shop.post("acquire", &ask(50)).await;
         assert_eq!((status, &answer["code"]), (200, &json!(-1)), "{answer}");
@@ -435,21 +435,20 @@ async fn thresholds_have_one_state_for_all_workers() {
     let range = Some(Range { floor: 20, ceiling: 220, target_ms: None });
     set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(100)) }).await;
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
-    let id: i64 = sqlx::query_scalar("SELECT id FROM policies").fetch_one(&system.sql).await.unwrap();
+    let id: i64 = system.value("SELECT id FROM policies").await;
     let seen = async |errors: u64| {
         for key in keys(&system, "").await {
             redis::<i64>(&system, &["DEL", &key]).await;
         }
         let counts = PolicyCounts { granted: 100, refused: 50, reports: 100, errors, ..PolicyCounts::default() };
         gate.add_policy_counts(gate.now_s().await.unwrap() - 2, &[(id, counts)]).await.unwrap();
-        sqlx::query("UPDATE policies SET adapted_at = NULL").execute(&system.sql).await.unwrap();
+        system.execute("UPDATE policies SET adapted_at = NULL").await;
     };
-    let threshold =
-        async || sqlx::query_scalar::<_, i64>("SELECT adapted FROM policies").fetch_one(&system.sql).await.unwrap();
+    let threshold = async || system.value::<i64>("SELECT adapted FROM policies").await;
     seen(90).await;
     move_thresholds(ledger, gate, 3600).await.unwrap();
     assert_eq!(threshold().await, 70);
-    sqlx::query("UPDATE policies SET adapted = 95").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE policies SET adapted = 95").await;
     seen(0).await;
     move_thresholds(ledger, gate, 3600).await.unwrap();
     assert_eq!(threshold().await, 97, "a small step: there was trouble at 100");
@@ -466,16 +465,16 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     // An unreachable receiver raises an alarm too. When that alarm exists, another check has run since.
     system.stores.ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
     let longer = "UPDATE receivers_away SET since = now() - interval '1 minute', tried_at = now() + interval '1 hour'";
-    sqlx::query(longer).execute(&system.sql).await.unwrap();
+    system.execute(longer).await;
     for _ in 0..2 {
-        sqlx::query("DELETE FROM alarms WHERE kind = 'receiver-away'").execute(&system.sql).await.unwrap();
+        system.execute("DELETE FROM alarms WHERE kind = 'receiver-away'").await;
         alarm(&system, "receiver-away shop").await;
     }
     assert!(open_alarms(&system).await.contains(&"limiter-down redis".to_owned()));
     // More than once: a check that began earlier may see the trouble and report it afterwards.
     let earlier = "UPDATE alarms SET seen_at = seen_at - interval '2 hours' WHERE kind = 'limiter-down'";
     eventually(|| async {
-        sqlx::query(earlier).execute(&system.sql).await.unwrap();
+        system.execute(earlier).await;
         let open = open_alarms(&system).await;
         (open == ["receiver-away shop"]).then_some(()).ok_or(format!("{open:?}"))
     })
@@ -491,7 +490,7 @@ async fn a_receiver_that_has_answered_since_is_not_away() {
     let refused = async || ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
     let later = async || {
         let sql = "UPDATE receivers_away SET since = since - interval '20 s', tried_at = tried_at - interval '20 s'";
-        sqlx::query(sql).execute(&system.sql).await.unwrap();
+        system.execute(sql).await;
     };
     let away = async || ledger.receivers_away(10).await.unwrap().len();
     refused().await;
@@ -520,7 +519,7 @@ async fn a_receiver_that_cannot_be_reached_raises_an_alarm() {
     assert_eq!(answered(system.buy(&sale, "ann").idempotent("k")).await.code(), "202");
     eventually(|| async {
         let sql = "UPDATE receivers_away SET since = now() - interval '1 minute' WHERE receiver = 'shop'";
-        let found = sqlx::query(sql).execute(&system.sql).await.unwrap().rows_affected();
+        let found = system.execute(sql).await.rows_affected();
         (found == 1).then_some(()).ok_or("the receiver is not known to be away".to_owned())
     })
     .await;

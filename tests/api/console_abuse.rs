@@ -215,6 +215,6 @@ async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
     }
     // The audit log has no such line either: it escapes the line ends of a refused text.
     let lines = "SELECT count(*) FROM audit_log WHERE concat(actor, action, subject, details::text) ~ '[[:cntrl:]]'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(lines).fetch_one(&system.sql).await.unwrap(), 0);
+    assert_eq!(system.value::<i64>(lines).await, 0);
     system.finish().await;
 }

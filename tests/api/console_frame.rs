@@ -398,7 +398,7 @@ async fn admins_look_after_accounts() {
     );
     let details =
         "SELECT details FROM audit_log WHERE action = 'role changed' AND subject = 'account new' ORDER BY id LIMIT 1";
-    let details: Value = sqlx::query_scalar(details).fetch_one(&system.sql).await.unwrap();
+    let details: Value = system.value(details).await;
     assert_eq!(details, json!({ "before": "viewer", "after": "admin" }));
     system.finish().await;
 }
@@ -428,7 +428,7 @@ async fn an_admin_is_always_left() {
             eventually(|| async {
                 let waiting = "SELECT count(*) FROM pg_stat_activity
                                WHERE datname = current_database() AND wait_event_type = 'Lock'";
-                let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&system.sql).await.unwrap();
+                let waiting: i64 = system.value(waiting).await;
                 (waiting >= 2 || has_ended.get()).then_some(()).ok_or(format!("{waiting} wait"))
             })
             .await;
@@ -439,7 +439,7 @@ async fn an_admin_is_always_left() {
         match (one, other) {
             // On a busy machine one may have waited longer for the lock than a transaction may. Then both changes are made again.
             (Err(LedgerError::Locked), _) | (_, Err(LedgerError::Locked)) if tried < 20 => {
-                sqlx::query("UPDATE accounts SET role = 'admin'").execute(&system.sql).await.unwrap();
+                system.execute("UPDATE accounts SET role = 'admin'").await;
             }
             (one, other) => break [one.unwrap(), other.unwrap()],
         }

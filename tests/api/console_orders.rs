@@ -24,7 +24,7 @@ async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
 }
 
 async fn count(system: &System, sql: &'static str) -> i64 {
-    sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap()
+    system.value(sql).await
 }
 
 fn ids(page: &Value) -> Vec<Uuid> {
@@ -216,7 +216,7 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     let [root, max, _] = people(&system).await;
     let sale = system.create_sale(terms(100)).await;
     // More than the buffers of a connection hold.
-    sqlx::raw_sql("ALTER TABLE orders DISABLE TRIGGER USER").execute(&system.sql).await.unwrap();
+    system.execute("ALTER TABLE orders DISABLE TRIGGER USER").await;
     let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at, group_id)
                   SELECT gen_random_uuid(), $1, repeat('x', 2000), 1, 100, 'paid', now(), gen_random_uuid() FROM generate_series(1, 20000)";
     sqlx::query(insert).bind(sale.id.get()).execute(&system.sql).await.unwrap();
@@ -244,7 +244,7 @@ async fn a_parked_message_is_sent_again_once() {
         payments_and_callbacks::bought(&system, &sale, buyer).await;
     }
     let park = "UPDATE outbox SET status = 'parked', attempts = 8, last_error = '500 <script>alert(1)</script>'";
-    sqlx::query(park).execute(&system.sql).await.unwrap();
+    system.execute(park).await;
     assert_eq!(vic.call("GET", "outbox", None).await.code(), "403 forbidden");
     let outbox = max.call("GET", "outbox?status=parked&kind=group_placed&limit=1", None).await;
     assert_eq!(outbox.status, 200, "{}", outbox.body);
@@ -373,7 +373,7 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     assert!(letters.await.unwrap());
     let items = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
                  SELECT gen_random_uuid(), 'letters', 'k' || n % 7, '{}', 'parked', 3, 'no' FROM generate_series(1, 2500) AS n";
-    sqlx::query(items).execute(&system.sql).await.unwrap();
+    system.execute(items).await;
     for (path, body, left, steps) in [
         (
             "outbox/retry",
@@ -401,7 +401,7 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
             }
         }
         assert_eq!((retried, count(&system, left).await), (2_500, 0), "{path}");
-        let steps: Vec<i64> = sqlx::query_scalar(steps).fetch_one(&system.sql).await.unwrap();
+        let steps: Vec<i64> = system.value(steps).await;
         assert_eq!(steps, [1_000, 1_000, 500], "{path}");
     }
     system.stop().await;
@@ -535,7 +535,7 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let insert = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
                   SELECT gen_random_uuid(), 'letters', 'k' || n, '{\"n\": 1}', 'parked', 3, '422 no'
                   FROM generate_series(1, 3) AS n";
-    sqlx::query(insert).execute(&system.sql).await.unwrap();
+    system.execute(insert).await;
     let list = max.call("GET", "outflows", None).await;
     let letters = &list.body["outflows"][0];
     assert_eq!((&letters["name"], &letters["parked"], &letters["rate"]), (&json!("letters"), &json!(3), &json!(10)));

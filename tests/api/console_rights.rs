@@ -242,7 +242,7 @@ impl Rule {
     async fn url(&self, system: &System) -> String {
         let mut address = self.address().to_owned();
         for (name, sql) in LOOKED_UP.into_iter().filter(|(name, _)| self.address().contains(name)) {
-            let id: String = sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap();
+            let id: String = system.value(sql).await;
             address = address.replace(name, &id);
         }
         system.url(&address)
@@ -289,7 +289,7 @@ pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     payments_and_callbacks::paid(&system, order, "ann").await;
     // From here on without workers, so that nothing changes by itself.
     system.stop().await;
-    sqlx::query("DELETE FROM alarms").execute(&system.sql).await.unwrap();
+    system.execute("DELETE FROM alarms").await;
     system.serve(false).await;
     let name = |text| Name::parse(text, "name").unwrap();
     policy_changes::create_app(&system.stores.ledger, &name("shop"), "test").await.unwrap();
@@ -466,12 +466,12 @@ async fn contents(system: &System) -> BTreeMap<String, String> {
     let mut contents = BTreeMap::new();
     for table in tables.into_iter().filter(|table| !others.contains(&table.as_str())) {
         let rows = format!("SELECT coalesce(md5(string_agg(t::text, '|' ORDER BY t::text)), '') FROM \"{table}\" AS t");
-        let hash = sqlx::query_scalar(sqlx::AssertSqlSafe(rows)).fetch_one(&system.sql).await.unwrap();
+        let hash = system.value(sqlx::AssertSqlSafe(rows)).await;
         contents.insert(table, hash);
     }
     // Of the audit log, only lines about changes. An export changes nothing, and is logged.
     let changes = "SELECT count(*)::text FROM audit_log WHERE action NOT IN ('refused', 'signed in', 'export orders')";
-    contents.insert("changes".to_owned(), sqlx::query_scalar(changes).fetch_one(&system.sql).await.unwrap());
+    contents.insert("changes".to_owned(), system.value(changes).await);
     contents
 }
 

@@ -60,12 +60,8 @@ async fn an_applications_token_is_replaced_without_a_gap() {
 
     // The old token ends by itself, without a change at that moment.
     let sooner = "UPDATE apps SET old_token_ends_at = now() + interval '1 second' WHERE name = 'shop'";
-    sqlx::query(sooner).execute(&system.sql).await.unwrap();
-    eventually(|| async {
-        let answers = asked(&system, &first).await;
-        (answers == [401, 401]).then_some(()).ok_or(format!("{answers:?}"))
-    })
-    .await;
+    system.execute(sooner).await;
+    becomes([401, 401], || asked(&system, &first)).await;
     assert_eq!(asked(&system, &second).await, [200, 200]);
     let shown: Vec<Value> = tokens(&root.call("GET", "apps", None).await.body);
     assert_eq!(shown.len(), 1, "{shown:?}");
@@ -93,7 +89,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
         assert_eq!(wrong.code(), "400 invalid-request");
     }
     let actions = "SELECT count(*) FROM audit_log WHERE action = 'app token rotated' AND subject = 'app shop'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(actions).fetch_one(&system.sql).await.unwrap(), 3);
+    assert_eq!(system.value::<i64>(actions).await, 3);
     system.stop().await;
 }
 

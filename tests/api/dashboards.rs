@@ -49,7 +49,7 @@ fn expressions() -> Vec<String> {
 }
 
 /// The names in an expression.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Default)]
 struct Named {
     metrics: BTreeSet<String>,
     /// Compared labels, each with its metric.
@@ -95,18 +95,6 @@ pub fn metric_of(series: &str) -> Option<Metric> {
 
 fn labels_of(metric: Metric) -> impl Iterator<Item = &'static str> {
     metric.labels.split(", ").filter(|label| !label.is_empty()).chain(OWN_LABELS)
-}
-
-#[test]
-fn an_expression_is_taken_apart() {
-    let expression =
-        r#"sum by (step) (rate(a_total{step!~"b|c", job="d"}[2m])) > 8 unless on () x:y offset 5m or up == 1"#;
-    let found = named(expression);
-    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(found.metrics, set(&["a_total", "x:y", "up"]));
-    assert_eq!(found.grouped, set(&["step"]));
-    let of_a = |label: &str| ("a_total".to_owned(), label.to_owned());
-    assert_eq!(found.matched, [of_a("step"), of_a("job")].into());
 }
 
 /// A renamed metric or label would make an alert silent for ever, without any other sign.

@@ -59,11 +59,7 @@ async fn a_refill_can_be_ordered_while_commits_follow_each_other_without_a_gap()
     let order = "SET lock_timeout = '500ms'; SET statement_timeout = '1s'; UPDATE sale_epochs SET run_id = NULL";
     let mut sql = PgConnection::connect(&system.config.database.url).await.unwrap();
     raw_sql(order).execute(&mut sql).await.unwrap();
-    seckill_harness::eventually(|| async {
-        let epoch = system.count(EPOCH, &sale).await;
-        (epoch == before + 1).then_some(()).ok_or_else(|| format!("epoch {epoch}"))
-    })
-    .await;
+    becomes(before + 1, || system.count(EPOCH, &sale)).await;
     drop(commits);
     sells(&system, &sale).await;
     system.settled(&sale).await;

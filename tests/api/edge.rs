@@ -174,11 +174,7 @@ async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     };
     // The sale starts when all viewers watch, which takes long on a busy machine.
     let start = async {
-        eventually(|| async {
-            let waiting = waiting.load(Ordering::SeqCst);
-            (waiting == WATCHERS).then_some(()).ok_or_else(|| format!("{waiting} have seen the sale closed"))
-        })
-        .await;
+        becomes(WATCHERS, || async { waiting.load(Ordering::SeqCst) }).await;
         let soon = "UPDATE sales SET starts_at = now() + interval '3 s' WHERE id = $1";
         sqlx::query(soon).bind(sale.id.get()).execute(&shop.system.sql).await.unwrap();
     };

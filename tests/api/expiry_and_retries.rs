@@ -24,26 +24,19 @@ async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
     // The sweeper would come too late, so it was the message.
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 2_500, ..terms(3) }).await;
-    for user in ["a", "b", "c"] {
-        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
-    }
-    eventually(|| async {
-        let cancelled = system
-            .count(
-                "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'",
-                &sale,
-            )
-            .await;
-        (cancelled == 3).then_some(()).ok_or(format!("{cancelled} cancelled"))
+    system.all_buy(&sale, &["a", "b", "c"]).await;
+    becomes(3, || {
+        system.count(
+            "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'",
+            &sale,
+        )
     })
     .await;
     let early = "SELECT count(*) FROM orders WHERE sale_id = $1 AND updated_at < expires_at";
     assert_eq!(system.count(early, &sale).await, 0, "nobody is cancelled before his time");
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (3, Some(3)));
-    for user in ["d", "e", "f"] {
-        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
-    }
+    system.all_buy(&sale, &["d", "e", "f"]).await;
     system.settled(&sale).await;
     system.finish().await;
 }
@@ -59,7 +52,7 @@ async fn the_sweeper_is_a_net_under_lost_delays() {
     assert_eq!(system.buy(&sale, "a").send().await.code(), "202");
     system.settled(&sale).await;
     // As if ten minutes had passed, and the message was lost.
-    sqlx::query("UPDATE orders SET expires_at = now() - interval '1 second'").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE orders SET expires_at = now() - interval '1 second'").await;
     system.left(&sale, 1).await;
     system.settled(&sale).await;
     system.finish().await;
@@ -167,11 +160,7 @@ async fn an_early_message_about_many_orders_goes_round_again() {
     let publisher = Publisher::new(Broker::new(&system.config));
     published(&publisher, &[placed_together(&orders)]).await;
     let settling = work(&system, &[Worker::Fulfil, Worker::Expire]);
-    eventually(|| async {
-        let made = system.orders(&sale).await;
-        (made == 6).then_some(()).ok_or(format!("{made} orders"))
-    })
-    .await;
+    becomes(6, || system.orders(&sale)).await;
     published(&publisher, &[expire_together(&orders)]).await;
     eventually(|| async {
         let expired = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'";
@@ -236,7 +225,7 @@ async fn a_poison_message_holds_up_nobody() {
     let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
     assert_eq!(status(&system, orders[7].parse().unwrap(), "u7").await, "accepted");
-    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.execute("DROP TRIGGER refuse ON orders").await;
     assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
@@ -257,15 +246,14 @@ async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
         assert_eq!(system.buy(&sale, &format!("u{n}")).send().await.code(), "202");
     }
     system.settled(&sale).await;
-    sqlx::raw_sql(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    system
+        .execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
            IF NEW.user_id = 'u2' AND NEW.status = 'cancelled' THEN RAISE EXCEPTION 'this one never'; END IF;
            RETURN NEW; END $$;
          CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
-    )
-    .execute(&system.sql)
-    .await
-    .unwrap();
+        )
+        .await;
     system.let_deadlines_pass(&sale).await;
     eventually(|| async {
         let (left, parked) = (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap());
@@ -274,7 +262,7 @@ async fn an_order_that_cannot_be_cancelled_holds_up_nobody() {
     .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
-    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.execute("DROP TRIGGER refuse ON orders").await;
     system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 5).await;
     system.settled(&sale).await;
@@ -292,7 +280,7 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
         orders.push(system.buy(&sale, &format!("u{n}")).send().await.order_id());
     }
     // Six units vanish from PostgreSQL without a notice.
-    sqlx::query("UPDATE sales SET stock = 4, total_stock = 4").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE sales SET stock = 4, total_stock = 4").await;
     system.serve(true).await;
     system.settled(&sale).await;
     let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
@@ -378,12 +366,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     // The cancellation waits for the order's row, and then finds the order prolonged.
     let prolonged = async {
         eventually(|| async {
-            let waiting: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-            )
-            .fetch_one(&system.sql)
-            .await
-            .unwrap();
+            let waiting: i64 = system.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").await;
             (waiting >= 1).then_some(()).ok_or("nothing waits for a lock".to_owned())
         })
         .await;

@@ -291,11 +291,7 @@ async fn without_redis_the_policy_decides() {
     let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
     set(&system, policy("shop", "web", a_day(1_000))).await;
     // On a busy machine, Redis may have answered one call too late.
-    eventually(|| async {
-        let status = nginx.get("/").await.status();
-        (status == 200).then_some(()).ok_or(status.to_string())
-    })
-    .await;
+    becomes(200, || async { nginx.get("/").await.status() }).await;
     wire.cut();
     for (when_down, statuses) in [
         (WhenDown::Closed, [429, 429, 429]),
@@ -362,11 +358,7 @@ async fn the_application_receives_the_lease() {
     // An unreturned lease expires: there is only one, and it is granted again.
     set(&system, policy("lease-shop", "brief", one_at_a_time(500))).await;
     assert_eq!(asking(&system, &shop, "", "brief").send().await.unwrap().status(), 204);
-    eventually(|| async {
-        let status = asking(&system, &shop, "", "brief").send().await.unwrap().status();
-        (status == 204).then_some(()).ok_or(status.to_string())
-    })
-    .await;
+    becomes(204, || async { asking(&system, &shop, "", "brief").send().await.unwrap().status() }).await;
     drop(nginx);
     application.stop().await;
     system.finish().await;

@@ -15,11 +15,7 @@ async fn rows(system: &System, sale: &Sale, kind: &str) -> i64 {
 }
 
 async fn cancelled(system: &System, sale: &Sale, orders: i64) {
-    eventually(|| async {
-        let cancelled = system.count(CANCELLED, sale).await;
-        (cancelled == orders).then_some(()).ok_or(format!("{cancelled} cancelled"))
-    })
-    .await;
+    becomes(orders, || system.count(CANCELLED, sale)).await;
 }
 
 /// A system with a sweeper that comes too late to act, and a sale of ten units.
@@ -87,15 +83,14 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     buy_together(&system, &sale, &buyers(5)).await;
     system.serve(true).await;
     system.settled(&sale).await;
-    sqlx::raw_sql(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    system
+        .execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
            IF NEW.user_id = 'u2' AND NEW.status = 'cancelled' THEN RAISE EXCEPTION 'this one never'; END IF;
            RETURN NEW; END $$;
          CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
-    )
-    .execute(&system.sql)
-    .await
-    .unwrap();
+        )
+        .await;
     system.let_deadlines_pass(&sale).await;
     eventually(|| async {
         let (left, parked) = (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap());
@@ -104,7 +99,7 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
-    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.execute("DROP TRIGGER refuse ON orders").await;
     system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 10).await;
     system.settled(&sale).await;

@@ -137,11 +137,7 @@ impl World {
     async fn rows(&self) -> i64 {
         let sessions = "SELECT count(*) FROM pg_stat_activity
                         WHERE datname = current_database() AND application_name = 'seckill'";
-        eventually(|| async {
-            let open = self.count(sessions).await;
-            (open == 0).then_some(()).ok_or(format!("{open} sessions have not ended"))
-        })
-        .await;
+        becomes(0, || self.count(sessions)).await;
         self.count(
             "SELECT ((SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables)
                    + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint",

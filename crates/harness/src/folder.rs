@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use rand::RngExt;
 
-/// A new folder, which is deleted when the value is dropped.
+/// A new folder, which is deleted when the value is dropped. A test that fails leaves it behind.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -25,7 +25,11 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if std::thread::panicking() {
+            eprintln!("the test's files are in {}", self.0.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
     }
 }
 

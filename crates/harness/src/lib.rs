@@ -13,6 +13,7 @@ pub mod redis_group;
 mod shared;
 
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,9 +32,10 @@ use seckill::sale::{SaleError, Stores};
 use seckill::sale_work::audit::SaleVerdict;
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, Decode, PgConnection, PgPool, Postgres};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use shared::SharedSystem;
 
@@ -53,6 +55,19 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
+}
+
+/// Waits until a reading equals this value, and panics with the last reading when it does not in time.
+pub async fn becomes<T: Debug + PartialEq, F: Future<Output = T>>(wanted: T, mut read: impl FnMut() -> F) {
+    let wanted = &wanted;
+    eventually(|| {
+        let reading = read();
+        async move {
+            let found = reading.await;
+            if found == *wanted { Ok(()) } else { Err(format!("{found:?}, not {wanted:?}")) }
+        }
+    })
+    .await;
 }
 
 /// A client that does not reuse a connection after 2 s without a request. The service closes idle connections after 5 s; a request sent
@@ -78,7 +93,7 @@ pub async fn redis_at(url: &str) -> redis::RedisResult<redis::aio::MultiplexedCo
 
 /// A new random secret.
 pub fn secret() -> String {
-    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+    format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }
 
 /// A new random secret of webhooks and payment channels. Hexadecimal digits are also digits of base64.
@@ -88,7 +103,7 @@ pub fn webhook_secret() -> String {
 
 /// An environment with a new, migrated database, and prefixes of its own.
 pub async fn environment(settings: &[(&str, &str)]) -> Environment {
-    let name = format!("t{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    let name = format!("t{}", &Uuid::new_v4().simple().to_string()[..12]);
     let mut environment: Environment = ["REDIS_URL", "DATABASE_URL", "AMQP_URL"]
         .into_iter()
         .map(|name| (name.to_owned(), std::env::var(name).expect("run the tests by ./dev test")))
@@ -139,7 +154,7 @@ pub async fn environment(settings: &[(&str, &str)]) -> Environment {
 pub async fn quiet_environment() -> Environment {
     static QUIET: OnceCell<Environment> = OnceCell::const_new();
     let mut environment = QUIET.get_or_init(|| environment(&[])).await.clone();
-    environment.insert("SECKILL_AMQP__PREFIX".into(), format!("t{}.", uuid::Uuid::new_v4().simple()));
+    environment.insert("SECKILL_AMQP__PREFIX".into(), format!("t{}.", Uuid::new_v4().simple()));
     environment
 }
 
@@ -151,7 +166,7 @@ async fn demolished(config: &Config) {
 
 /// A migrated database, which is copied for each test: a copy takes half the time of all migrations.
 async fn template(environment: &Environment) -> String {
-    let name = format!("template{}", uuid::Uuid::new_v4().simple());
+    let name = format!("template{}", Uuid::new_v4().simple());
     create_database(environment, &name).await;
     let url = format!("{}/{name}", environment["DATABASE_URL"].rsplit_once('/').unwrap().0);
     let mut template = PgConnection::connect(&url).await.unwrap();
@@ -338,6 +353,17 @@ impl System {
         }
     }
 
+    /// Each of these buyers buys a unit. Returns their orders.
+    pub async fn all_buy(&self, sale: &Sale, users: &[impl AsRef<str>]) -> Vec<Uuid> {
+        let mut orders = Vec::new();
+        for user in users {
+            let answer = self.buy(sale, user.as_ref()).send().await;
+            assert_eq!(answer.code(), "202");
+            orders.push(answer.order_id().parse().unwrap());
+        }
+        orders
+    }
+
     pub async fn get(&self, path: &str, user: Option<&str>) -> (u16, Value) {
         let mut request = self.http.get(self.url(path));
         if let Some(user) = user {
@@ -381,6 +407,20 @@ impl System {
         self.stores.audit(sale.id, self.config.reconcile.retire_after_ms).await
     }
 
+    /// Executes statements without parameters. Returns the number of changed rows.
+    pub async fn execute(&self, sql: impl Into<String>) -> u64 {
+        let sql = sqlx::AssertSqlSafe(sql.into());
+        sqlx::raw_sql(sql).execute(&self.sql).await.unwrap().rows_affected()
+    }
+
+    /// The result of a query without parameters, which returns one value.
+    pub async fn value<T>(&self, sql: &'static str) -> T
+    where
+        T: Send + Unpin + sqlx::Type<Postgres> + for<'row> Decode<'row, Postgres>,
+    {
+        sqlx::query_scalar(sql).fetch_one(&self.sql).await.unwrap()
+    }
+
     pub async fn count(&self, sql: &'static str, sale: &Sale) -> i64 {
         sqlx::query_scalar(sql).bind(sale.id.get()).fetch_one(&self.sql).await.unwrap()
     }
@@ -391,11 +431,7 @@ impl System {
 
     /// Waits until the ledger has this many units left.
     pub async fn left(&self, sale: &Sale, units: i64) {
-        eventually(|| async {
-            let left = self.stock(sale).await;
-            (left == units).then_some(()).ok_or(format!("{left} left"))
-        })
-        .await;
+        becomes(units, || self.stock(sale)).await;
     }
 
     pub async fn orders(&self, sale: &Sale) -> i64 {

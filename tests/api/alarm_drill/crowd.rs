@@ -1,16 +1,14 @@
 //! Slow servers, and more requests than can be served.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Client;
-use seckill_harness::{System, terms};
+use seckill_harness::terms;
 
-use super::World;
 use super::drill::{Drill, while_it_goes_on};
 use super::programs::Programs;
-use super::scene::{Scene, buyers};
+use super::scene::Scene;
 use crate::broken_network::wire_to;
 use seckill_harness::folder::free_address;
 
@@ -43,7 +41,7 @@ async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
     let system = &programs.system;
     let (redis, redis_url) = wire_to(&system.environment["REDIS_URL"]).await;
     let at = free_address();
-    let drill = Drill::start(World::Crowd, &programs, &[at], &[]);
+    let drill = Drill::start(&programs, &[at], &[]);
     let serve = programs.start("serve", at, &["serve", "--with-workers"], &[("REDIS_URL", redis_url.as_str())]).await;
     let sale = system.create_sale(terms(100_000)).await;
     let scene = Scene { drill: &drill, system, at };
@@ -51,22 +49,22 @@ async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
     drill.begin().await;
     let crowd = async {
         redis.delay(ONE_WAY);
-        scene.execute(SLOW_INSERTS).await;
-        let buying = (0..BUYERS).map(|_| buyers(system, at, &sale, Duration::from_millis(500)));
-        let reading = (0..READERS).map(|n| reads_orders(system, at, format!("reader{n}")));
+        system.execute(SLOW_INSERTS).await;
+        let buying = (0..BUYERS).map(|_| scene.buyers(&sale, Duration::from_millis(500)));
+        let reading = (0..READERS).map(|n| scene.reads_orders(format!("reader{n}")));
         tokio::join!(join_all(buying), join_all(reading));
     };
     drill.fires_while(&ALERTS, crowd).await;
     let mend = async {
         redis.delay(Duration::ZERO);
-        scene.execute("DROP TRIGGER slow ON outbox").await;
+        system.execute("DROP TRIGGER slow ON outbox").await;
     };
     // So few that even a busy machine has seconds without a delayed purchase.
-    let few = buyers(system, at, &sale, Duration::from_secs(2));
+    let few = scene.buyers(&sale, Duration::from_secs(2));
     while_it_goes_on(few, drill.clears_after(&ALERTS, mend)).await;
     drill.finish().await;
     drop(serve);
-    programs.finish().await;
+    programs.system.finish().await;
 }
 
 /// As if PostgreSQL's disk was slow. The service would take a commit of more than a second for a server that hangs.
@@ -74,11 +72,13 @@ const SLOW_INSERTS: &str = "
     CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END $$;
     CREATE TRIGGER slow BEFORE INSERT ON outbox FOR EACH STATEMENT EXECUTE FUNCTION slow()";
 
-/// Lists a buyer's orders, in a loop.
-async fn reads_orders(system: &System, at: SocketAddr, user: String) {
-    let (http, token) = (Client::new(), system.token(&user, 0));
-    loop {
-        _ = http.get(format!("http://{at}/api/v1/orders")).bearer_auth(&token).send().await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+impl Scene<'_> {
+    /// Lists a buyer's orders, in a loop.
+    async fn reads_orders(&self, user: String) {
+        let (http, token) = (Client::new(), self.system.token(&user, 0));
+        loop {
+            _ = http.get(format!("http://{}/api/v1/orders", self.at)).bearer_auth(&token).send().await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
     }
 }

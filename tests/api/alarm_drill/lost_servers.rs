@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use seckill_harness::{eventually, terms};
 
-use super::World;
 use super::drill::{Drill, while_it_goes_on};
 use super::programs::Programs;
-use super::scene::{bought, buyers};
+use super::scene::Scene;
 use crate::broken_network::{Wire, wire_to};
 use seckill_harness::folder::free_address;
 
@@ -32,7 +31,7 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     let (redis, redis_url) = wire_to(&system.environment["REDIS_URL"]).await;
     let (broker, broker_url) = wire_to(&system.environment["AMQP_URL"]).await;
     let (at, at_work) = (free_address(), free_address());
-    let drill = Drill::start(World::LostServers, &programs, &[at], &[at_work]);
+    let drill = Drill::start(&programs, &[at], &[at_work]);
     let serves = [("DATABASE_URL", postgres_url.as_str()), ("REDIS_URL", redis_url.as_str())];
     let works = [("REDIS_URL", redis_url.as_str()), ("AMQP_URL", broker_url.as_str())];
     let (serve, work) = tokio::join!(
@@ -41,7 +40,8 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     );
     fails(at, "catalog", &postgres).await;
     let sale = system.create_sale(terms(100_000)).await;
-    bought(system, at, &sale, "first").await;
+    let scene = Scene { drill: &drill, system, at };
+    scene.bought(&sale, "first").await;
     system.settled(&sale).await;
     drill.begin().await;
     let lose_postgres = async {
@@ -59,28 +59,25 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     };
     let lose = async {
         let (work, ()) = tokio::join!(lose_worker, lose_postgres);
-        let alerts = NO_BROKER_AND_NO_REDIS;
-        drill
-            .fires_after(&alerts, async {
-                broker.cut();
-                // Its row stays in the outbox. Without Redis there would be none.
-                bought(system, at, &sale, "waits").await;
-                redis.cut();
-            })
-            .await;
-        drill
-            .clears_after(&alerts, async {
-                redis.mend();
-                broker.mend();
-            })
-            .await;
+        let cut = async {
+            broker.cut();
+            // Its row stays in the outbox. Without Redis there would be none.
+            scene.bought(&sale, "waits").await;
+            redis.cut();
+        };
+        drill.fires_after(&NO_BROKER_AND_NO_REDIS, cut).await;
+        let mend = async {
+            redis.mend();
+            broker.mend();
+        };
+        drill.clears_after(&NO_BROKER_AND_NO_REDIS, mend).await;
         work
     };
     // Good answers continue afterwards: they clear alerts about the share of 503s.
-    let work = while_it_goes_on(buyers(system, at, &sale, Duration::from_millis(300)), lose).await;
+    let work = while_it_goes_on(scene.buyers(&sale, Duration::from_millis(300)), lose).await;
     drill.finish().await;
     drop((serve, work));
-    programs.finish().await;
+    programs.system.finish().await;
 }
 
 /// Cuts the wire until a step of the program at this address has failed. A counter appears with its first event, which `increase` does not

@@ -12,14 +12,13 @@ use seckill::domain::payment::RefundId;
 use seckill::flow::outflow_changes::{self, OutflowChange};
 use seckill::ledger::outflow::items::NewItem;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, becomes, eventually, terms};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::World;
 use super::drill::Drill;
 use super::programs::Programs;
-use super::scene::{Scene, bought};
+use super::scene::Scene;
 use crate::payments_and_callbacks::Callback;
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
@@ -40,7 +39,7 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
     ];
     let programs = Programs::prepare(&settings).await;
     let system = &programs.system;
-    let drill = Drill::start(World::Money, &programs, &[at], &[at_work]);
+    let drill = Drill::start(&programs, &[at], &[at_work]);
     let bank = Bank { programs: &programs, at: at_bank, callbacks_at: at };
     let (opened, serve, work) = tokio::join!(
         bank.open(),
@@ -49,11 +48,11 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
         programs.start("work", at_work, &["work"], &[("SECKILL_CHANNELS__SANDBOX__URL", "")]),
     );
     let sale = system.create_sale(terms(10)).await;
-    // Counters with labels appear with the first order.
-    let first = order(system, at, &sale, "first").await;
-    let others = join_all(["ann", "ben", "eve"].map(async |user| (order(system, at, &sale, user).await, user))).await;
-    drill.begin().await;
     let scene = Scene { drill: &drill, system, at };
+    // Counters with labels appear with the first order.
+    let first = scene.order(&sale, "first").await;
+    let others = join_all(["ann", "ben", "eve"].map(async |user| (scene.order(&sale, user).await, user))).await;
+    drill.begin().await;
 
     let unconfigured = ["SeckillChannelNotConfigured"];
     drill.fires_after(&unconfigured, scene.pay(first, "first")).await;
@@ -61,11 +60,11 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
         drop(work);
         let work = programs.start("work", at_work, &["work"], &[]).await;
         // Otherwise the relay would look at it again after a minute.
-        scene.execute("UPDATE outbox SET next_attempt_at = now() WHERE kind = 'payment_requested'").await;
+        scene.system.execute("UPDATE outbox SET next_attempt_at = now() WHERE kind = 'payment_requested'").await;
         work
     };
     let bank_and_its_money = async {
-        scene.is_paid(first).await;
+        scene.has_status(first, "paid").await;
         let dies = the_bank_dies(scene, &bank, opened, &others, first);
         tokio::join!(dies, the_bank_reports_another_amount(scene, first)).0
     };
@@ -78,7 +77,7 @@ async fn money_that_does_not_move_is_an_alert_until_it_does() {
     );
     drill.finish().await;
     drop((serve, work, opened));
-    programs.finish().await;
+    programs.system.finish().await;
 }
 
 /// The sandbox bank, a process that keeps its books in a file.
@@ -90,7 +89,7 @@ struct Bank<'a> {
 
 impl Bank<'_> {
     async fn open(&self) -> Process {
-        let books = self.programs.folder().join("bank.jsonl");
+        let books = self.programs.folder.path().join("bank.jsonl");
         let callbacks = format!("http://{}/api/v1/payments/callbacks/sandbox", self.callbacks_at);
         let settings = [
             ("SECKILL_SANDBOX__DATA_FILE", books.to_str().unwrap()),
@@ -125,8 +124,19 @@ impl Scene<'_> {
         .await;
     }
 
-    async fn is_paid(&self, order: Uuid) {
-        has_status(self.system, order, "paid").await;
+    /// Buys a unit, and waits until the order can be paid.
+    async fn order(&self, sale: &Sale, user: &str) -> Uuid {
+        let order = self.bought(sale, user).await;
+        self.has_status(order, "pending_payment").await;
+        order
+    }
+
+    async fn has_status(&self, order: Uuid, wanted: &str) {
+        becomes(Some(wanted.to_owned()), || async {
+            let status = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1").bind(order);
+            status.fetch_optional(&self.system.sql).await.unwrap()
+        })
+        .await;
     }
 
     async fn calls_back(&self, callback: &Callback, body: String) -> u16 {
@@ -139,36 +149,13 @@ impl Scene<'_> {
     }
 }
 
-/// Buys a unit, and waits until the order can be paid.
-async fn order(system: &System, at: SocketAddr, sale: &Sale, user: &str) -> Uuid {
-    let order = bought(system, at, sale, user).await;
-    has_status(system, order, "pending_payment").await;
-    order
-}
-
-async fn has_status(system: &System, order: Uuid, wanted: &str) {
-    eventually(|| async {
-        let status = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1").bind(order);
-        let status: Option<String> = status.fetch_optional(&system.sql).await.unwrap();
-        (status.as_deref() == Some(wanted)).then_some(()).ok_or_else(|| format!("{status:?}, not {wanted}"))
-    })
-    .await;
-}
-
 async fn the_bank_reports_another_amount(scene: Scene<'_>, paid: Uuid) {
     let alerts = ["SeckillSetAside"];
-    let payment: Uuid = sqlx::query_scalar("SELECT id FROM payments WHERE order_id = $1")
-        .bind(paid)
-        .fetch_one(&scene.system.sql)
-        .await
-        .unwrap();
+    let payment = sqlx::query_scalar("SELECT id FROM payments WHERE order_id = $1").bind(paid);
+    let payment: Uuid = payment.fetch_one(&scene.system.sql).await.unwrap();
     let report = async {
         let callback = Callback::of("payment.succeeded", payment, ("order_id", paid), 999);
-        eventually(|| async {
-            let status = scene.calls_back(&callback, callback.body()).await;
-            (status == 422).then_some(()).ok_or_else(|| status.to_string())
-        })
-        .await;
+        becomes(422, || scene.calls_back(&callback, callback.body())).await;
     };
     scene.drill.fires_after(&alerts, report).await;
     let settle = async {
@@ -194,7 +181,7 @@ async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uui
         assert!(scene.system.stores.ledger.retry_refund(refund, "test").await.unwrap());
     };
     scene.drill.clears_after(&alerts, retry).await;
-    has_status(scene.system, paid, "refunded").await;
+    scene.has_status(paid, "refunded").await;
 }
 
 /// The bank dies while buyers pay. The test backdates the payments and the bank's absence and does not wait. When the bank is back it has a
@@ -212,23 +199,18 @@ async fn the_bank_dies(
         for (order, user) in orders {
             scene.pay(*order, user).await;
         }
-        let waiting = "status IN ('created', 'sending', 'waiting')";
-        scene
-            .execute(format!("UPDATE payments SET created_at = created_at - interval '20 minutes' WHERE {waiting}"))
-            .await;
+        let longer = "UPDATE payments SET created_at = created_at - interval '20 minutes'
+                      WHERE status IN ('created', 'sending', 'waiting')";
+        scene.system.execute(longer).await;
         let away =
             "UPDATE receivers_away SET since = since - interval '10 seconds' WHERE receiver = 'payments sandbox'";
-        eventually(|| async {
-            let noted = sqlx::query(away).execute(&scene.system.sql).await.unwrap().rows_affected();
-            (noted == 1).then_some(()).ok_or("no payment has missed the bank".to_owned())
-        })
-        .await;
+        becomes(1, || scene.system.execute(away)).await;
     };
     scene.drill.fires_after(&alerts, die).await;
     let opened = bank.open().await;
     let refund = async {
         for (order, _) in orders {
-            scene.is_paid(*order).await;
+            scene.has_status(*order, "paid").await;
         }
         the_bank_declines_a_refund(scene, bank, paid).await;
     };
@@ -280,11 +262,7 @@ async fn an_outflow_is_paused(scene: Scene<'_>) {
     scene.drill.fires_after(&alerts, pause).await;
     scene.drill.clears_after(&alerts, scene.set_paused("vouchers", false)).await;
     // The alert has cleared with the first one.
-    eventually(|| async {
-        let items = receiver.seen().len();
-        (items >= 2).then_some(()).ok_or_else(|| format!("{items} items have left"))
-    })
-    .await;
+    becomes(true, || async { receiver.seen().len() >= 2 }).await;
 }
 
 impl Scene<'_> {

@@ -3,17 +3,16 @@
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
+use seckill_harness::folder::Folder;
 use seckill_harness::{System, eventually};
 
 use crate::service_killed::Process;
 
-/// A system without a service in this process, and the folder of its world.
+/// A system without a service in this process, and a folder for logs and Prometheus's files.
 pub struct Programs {
     pub system: System,
-    records: Records,
+    pub folder: Folder,
 }
 
 impl Programs {
@@ -24,11 +23,7 @@ impl Programs {
             ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
             ("SECKILL_ALARMS__INTERVAL_MS", "200"),
         ];
-        Self { system: System::prepare(&[&own, settings].concat()).await, records: Records::new() }
-    }
-
-    pub fn folder(&self) -> &Path {
-        &self.records.0
+        Self { system: System::prepare(&[&own, settings].concat()).await, folder: Folder::new("drill") }
     }
 
     /// Starts a program that listens at this address, with these settings added to the system's, and waits until it is ready. Its log is
@@ -41,7 +36,9 @@ impl Programs {
             ("SECKILL_SANDBOX__BIND", bind.as_str()),
             ("RUST_LOG", "info"),
         ];
-        let process = Process::run(&self.system, command, &[&own, more].concat(), self.records.log(name));
+        let log = self.folder.path().join(format!("{name}.log"));
+        let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let process = Process::run(&self.system, command, &[&own, more].concat(), log.into());
         let ready = format!("http://{at}/{}", if command[0] == "serve" { "readyz" } else { "healthz" });
         eventually(|| async {
             let answer = reqwest::get(&ready).await.map_err(|error| error.to_string())?;
@@ -49,36 +46,5 @@ impl Programs {
         })
         .await;
         process
-    }
-
-    /// Deletes the world's data on shared servers. Its programs have ended.
-    pub async fn finish(self) {
-        self.system.finish().await;
-    }
-}
-
-/// The folder of a world: logs, and Prometheus's files. A world that fails leaves it behind.
-struct Records(PathBuf);
-
-impl Records {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("seckill-drill-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn log(&self, name: &str) -> Stdio {
-        let file = self.0.join(format!("{name}.log"));
-        OpenOptions::new().create(true).append(true).open(file).unwrap().into()
-    }
-}
-
-impl Drop for Records {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the logs of this world are in {}", self.0.display());
-        } else {
-            _ = std::fs::remove_dir_all(&self.0);
-        }
     }
 }

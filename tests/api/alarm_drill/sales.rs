@@ -1,15 +1,14 @@
 //! Failures of stock, holds, refills and limits, each in a sale or under a policy of its own.
 
-use seckill_harness::{eventually, terms};
+use seckill_harness::{becomes, eventually, terms};
 use serde_json::json;
 
-use super::World;
 use super::drill::{Drill, while_it_goes_on};
 use super::messages::{
     a_message_cannot_be_read, an_order_cannot_be_written, no_queue_takes_a_message, the_dead_letter_queue_is_deleted,
 };
 use super::programs::Programs;
-use super::scene::{Scene, bought};
+use super::scene::Scene;
 use crate::broken_network::wire_to;
 use crate::callers_apart::{keys, redis};
 use crate::permits_and_policies::{Caller, a_day, policy, set};
@@ -34,14 +33,14 @@ async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_r
     let system = &programs.system;
     let (broker, broker_url) = wire_to(&system.environment["AMQP_URL"]).await;
     let at = free_address();
-    let drill = Drill::start(World::Sales, &programs, &[at], &[]);
+    let drill = Drill::start(&programs, &[at], &[]);
     let serve = programs.start("serve", at, &["serve", "--with-workers"], &[("AMQP_URL", broker_url.as_str())]).await;
     // Counters with labels appear with the first order.
     let sale = system.create_sale(terms(100)).await;
-    bought(system, at, &sale, "first").await;
+    let scene = Scene { drill: &drill, system, at };
+    scene.bought(&sale, "first").await;
     system.settled(&sale).await;
     drill.begin().await;
-    let scene = Scene { drill: &drill, system, at };
     let messages = async {
         tokio::join!(no_queue_takes_a_message(scene, &sale), a_message_cannot_be_read(scene));
         // Last, because a newly opened link declares the queue.
@@ -60,7 +59,7 @@ async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_r
     );
     drill.finish().await;
     drop(serve);
-    programs.finish().await;
+    programs.system.finish().await;
 }
 
 async fn a_stock_figure_is_written_by_hand(scene: Scene<'_>) {
@@ -72,7 +71,7 @@ async fn a_stock_figure_is_written_by_hand(scene: Scene<'_>) {
     scene.drill.fires_after(&alerts, redis::<i64>(system, &["HSET", &key, "stock", "25"])).await;
     // The service has refilled the sale. The alarm stays for a minute: the test backdates it and does not wait.
     let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'drift'";
-    scene.drill.clears_after(&alerts, scene.execute(past)).await;
+    scene.drill.clears_after(&alerts, system.execute(past)).await;
 }
 
 async fn a_key_of_a_sale_is_deleted(scene: Scene<'_>) {
@@ -83,7 +82,7 @@ async fn a_key_of_a_sale_is_deleted(scene: Scene<'_>) {
     scene.drill.fires_after(&alerts, redis::<i64>(system, &["DEL", &key])).await;
     // As above, the test backdates the alarm.
     let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'keys-lost'";
-    scene.drill.clears_after(&alerts, scene.execute(past)).await;
+    scene.drill.clears_after(&alerts, system.execute(past)).await;
 }
 
 async fn redis_sells_too_much(scene: Scene<'_>) {
@@ -178,19 +177,11 @@ async fn the_key_of_a_limiter_is_broken(scene: Scene<'_>) {
         redis::<i64>(system, &["DEL", &key]).await;
         redis::<i64>(system, &["RPUSH", &key, "not a count"]).await;
         for _ in 0..5 {
-            eventually(|| async {
-                let code = bank.code(ask.clone()).await;
-                (code == -1).then_some(()).ok_or(format!("code {code}"))
-            })
-            .await;
+            becomes(-1, || bank.code(ask.clone())).await;
         }
     };
     scene.drill.fires_after(&alerts, break_key).await;
     let forget = scene.forget_counts("pay");
     while_it_goes_on(forget, scene.drill.clears_after(&alerts, redis::<i64>(system, &["DEL", &key]))).await;
-    eventually(|| async {
-        let code = bank.code(ask.clone()).await;
-        (code == 1).then_some(()).ok_or(format!("code {code}"))
-    })
-    .await;
+    becomes(1, || bank.code(ask.clone())).await;
 }

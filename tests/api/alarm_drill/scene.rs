@@ -1,16 +1,16 @@
-//! Shared parts of the causes of a world: buyers at an instance, and changes behind the service's back.
+//! Shared parts of the causes: buyers at an instance, and changes behind the service's back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use seckill_harness::{Sale, System, eventually};
+use seckill_harness::{Sale, System, becomes, eventually};
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::drill::Drill;
 use crate::callers_apart::{keys, redis};
 
-/// A world under drill, as its causes see it.
+/// A system under drill, as its causes see it.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     pub drill: &'a Drill,
@@ -22,7 +22,21 @@ pub struct Scene<'a> {
 impl Scene<'_> {
     /// Buys a unit, and repeats until the purchase is accepted. Returns the order.
     pub async fn bought(&self, sale: &Sale, user: &str) -> Uuid {
-        bought(self.system, self.at, sale, user).await
+        eventually(|| async {
+            let click = self.system.buy_at(self.at, sale, user).idempotent("k");
+            let answer = click.try_send().await.map_err(|error| error.to_string())?;
+            if answer.status == 202 { Ok(answer.order_id().parse().unwrap()) } else { Err(answer.code()) }
+        })
+        .await
+    }
+
+    /// A new buyer in each iteration, without end.
+    pub async fn buyers(&self, sale: &Sale, pause: Duration) {
+        loop {
+            let user = format!("u{}", Uuid::new_v4().simple());
+            _ = self.system.buy_at(self.at, sale, &user).try_send().await;
+            sleep(pause).await;
+        }
     }
 
     /// Forgets the counts of the last minute under a policy, in a loop, so that nobody waits for it.
@@ -37,50 +51,22 @@ impl Scene<'_> {
         }
     }
 
-    pub async fn execute(&self, sql: impl Into<String>) {
-        let sql: String = sql.into();
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&self.system.sql).await.unwrap();
-    }
-
     /// From now on, PostgreSQL refuses to insert a row into this table if the condition holds for `NEW`.
     pub async fn refuse_rows(&self, table: &str, condition: &str) {
-        self.execute(format!(
+        let trigger = format!(
             "CREATE FUNCTION refuse_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                IF {condition} THEN RAISE EXCEPTION 'the drill refuses this row'; END IF; RETURN NEW; END $$;
              CREATE TRIGGER refuse BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_{table}()"
-        ))
-        .await;
+        );
+        self.system.execute(trigger).await;
     }
 
     pub async fn take_rows_again(&self, table: &str) {
-        self.execute(format!("DROP TRIGGER refuse ON {table}")).await;
+        self.system.execute(format!("DROP TRIGGER refuse ON {table}")).await;
     }
 
     /// Waits until a query about a sale counts this number of rows.
     pub async fn counts(&self, sql: &'static str, sale: &Sale, wanted: i64) {
-        eventually(|| async {
-            let rows = self.system.count(sql, sale).await;
-            (rows == wanted).then_some(()).ok_or_else(|| format!("{rows} rows, not {wanted}: {sql}"))
-        })
-        .await;
-    }
-}
-
-/// Buys a unit, and repeats until the purchase is accepted. Returns the order.
-pub async fn bought(system: &System, at: SocketAddr, sale: &Sale, user: &str) -> Uuid {
-    eventually(|| async {
-        let click = system.buy_at(at, sale, user).idempotent("k");
-        let answer = click.try_send().await.map_err(|error| error.to_string())?;
-        if answer.status == 202 { Ok(answer.order_id().parse().unwrap()) } else { Err(answer.code()) }
-    })
-    .await
-}
-
-/// A new buyer in each iteration, without end.
-pub async fn buyers(system: &System, at: SocketAddr, sale: &Sale, pause: Duration) {
-    loop {
-        let user = format!("u{}", Uuid::new_v4().simple());
-        _ = system.buy_at(at, sale, &user).try_send().await;
-        sleep(pause).await;
+        becomes(wanted, || self.system.count(sql, sale)).await;
     }
 }

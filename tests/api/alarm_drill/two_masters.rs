@@ -1,10 +1,9 @@
 //! Two Redis servers are used as the master, and a worker leaves work undone.
 
-use seckill_harness::{eventually, terms};
+use seckill_harness::{becomes, terms};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::World;
 use super::drill::{Drill, while_it_goes_on};
 use super::programs::Programs;
 use super::scene::Scene;
@@ -24,7 +23,7 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
     let programs = Programs::prepare(&settings).await;
     let system = &programs.system;
     let (at_left, at_right, at_work) = (free_address(), free_address(), free_address());
-    let drill = Drill::start(World::TwoMasters, &programs, &[at_left, at_right], &[at_work]);
+    let drill = Drill::start(&programs, &[at_left, at_right], &[at_work]);
     let (other_redis, of_limiters) = (OwnRedis::start().await, OwnRedis::start().await);
     let limiters = of_limiters.url();
     let apart = [("SECKILL_FLOW__REDIS_URL", limiters.as_str())];
@@ -45,11 +44,7 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
         // For ten seconds, an instance leaves a sale alone that another server has taken. A second sale, some seconds later, puts a refill
         // into each window.
         let create = async {
-            eventually(|| async {
-                let quiet = sqlx::query_scalar(NO_REFILL_FOR_3_S).fetch_one(&system.sql).await.unwrap();
-                if quiet { Ok(()) } else { Err("sales are refilled all the time".to_owned()) }
-            })
-            .await;
+            becomes(true, || system.value(NO_REFILL_FOR_3_S)).await;
             system.stores.create_sale(&terms(10).check().unwrap(), "test").await.unwrap()
         };
         drill.fires_after(&["SeckillRefillsRepeat"], create).await;
@@ -69,7 +64,7 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
     system.settled(&sale).await;
     drill.finish().await;
     drop((left, right, work, fulfil));
-    programs.finish().await;
+    programs.system.finish().await;
 }
 
 /// The limiters' Redis is out of memory. The sales' Redis is not.
@@ -79,33 +74,21 @@ async fn limiters_find_no_room(scene: Scene<'_>, redis: &OwnRedis) {
     set(system, policy("crowded", "each-user", a_day(1000))).await;
     let limit = async |bytes| drop(redis.query(&["CONFIG", "SET", "maxmemory", bytes]).await.unwrap());
     let ask = |user: &str| shop.ask(json!({ "app": "crowded", "policy": "each-user", "key": user }));
-    eventually(|| async {
-        let answer = ask("old").await;
-        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    becomes(json!(1), || async { ask("old").await["code"].clone() }).await;
     let fill = async {
         limit("1").await;
-        eventually(|| async {
-            let answer = ask(&Uuid::new_v4().to_string()).await;
-            (answer["reason"] == "too-many-keys").then_some(()).ok_or(answer.to_string())
-        })
-        .await;
+        becomes(json!("too-many-keys"), || async { ask(&Uuid::new_v4().to_string()).await["reason"].clone() }).await;
     };
     scene.drill.fires_after(&alerts, fill).await;
     while_it_goes_on(scene.forget_counts("each-user"), scene.drill.clears_after(&alerts, limit("0"))).await;
-    eventually(|| async {
-        let answer = ask(&Uuid::new_v4().to_string()).await;
-        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    becomes(json!(1), || async { ask(&Uuid::new_v4().to_string()).await["code"].clone() }).await;
 }
 
 /// Only the count of the outflows' backlog needs this table.
 async fn a_step_fails(scene: Scene<'_>) {
     let alerts = ["SeckillStepFails"];
-    let lose = scene.execute("ALTER TABLE outflow_depths RENAME TO outflow_depths_gone");
+    let lose = scene.system.execute("ALTER TABLE outflow_depths RENAME TO outflow_depths_gone");
     scene.drill.fires_after(&alerts, lose).await;
-    let bring_back = scene.execute("ALTER TABLE outflow_depths_gone RENAME TO outflow_depths");
+    let bring_back = scene.system.execute("ALTER TABLE outflow_depths_gone RENAME TO outflow_depths");
     scene.drill.clears_after(&alerts, bring_back).await;
 }
