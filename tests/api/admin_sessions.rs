@@ -9,7 +9,7 @@ use seckill::domain::account::{AccountName, AccountRole, NewPassword};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, UNLIMITED, account, send};
-use seckill_harness::{System, eventually};
+use seckill_harness::{System, becomes};
 
 const OTHER_PASSWORD: &str = "another password of the tests";
 
@@ -67,22 +67,26 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     account(&system, "vic", AccountRole::Viewer).await;
     account(&system, "root", AccountRole::Admin).await;
 
+    let admin = |command: &str, typed: &str| {
+        let typed = format!("{typed}\n");
+        seckill(&system, &["admin", command, "--name", "vic"], &typed).unwrap();
+    };
     let people = two_sessions(&system, "vic").await;
-    seckill(&system, &["admin", "password", "--name", "vic"], &format!("{OTHER_PASSWORD}\n")).unwrap();
+    admin("password", OTHER_PASSWORD);
     assert_eq!(sessions(&system, &people).await, ENDED, "a changed password");
     assert_eq!(sign_in(&system, "vic", PASSWORD).await, "401 wrong-credentials");
     assert_eq!(sign_in(&system, "vic", OTHER_PASSWORD).await, "200");
-    seckill(&system, &["admin", "password", "--name", "vic"], &format!("{PASSWORD}\n")).unwrap();
+    admin("password", PASSWORD);
 
     let people = two_sessions(&system, "vic").await;
-    seckill(&system, &["admin", "disable", "--name", "vic"], "").unwrap();
+    admin("disable", "");
     assert_eq!(sessions(&system, &people).await, ENDED, "a disabled account");
     assert_eq!(sign_in(&system, "vic", PASSWORD).await, "401 wrong-credentials");
-    seckill(&system, &["admin", "enable", "--name", "vic"], "").unwrap();
+    admin("enable", "");
     assert_eq!(sessions(&system, &people).await, ENDED, "sessions do not come back");
 
     let people = two_sessions(&system, "vic").await;
-    seckill(&system, &["admin", "sign-out", "--name", "vic"], "").unwrap();
+    admin("sign-out", "");
     assert_eq!(sessions(&system, &people).await, ENDED, "signed out on the command line");
 
     let people = two_sessions(&system, "vic").await;
@@ -108,7 +112,7 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
         "UPDATE accounts SET disabled_at = now() WHERE name = 'vic'".to_owned(),
     ] {
         let people = two_sessions(&system, "vic").await;
-        sqlx::query(sqlx::AssertSqlSafe(change.clone())).execute(&system.sql).await.unwrap();
+        system.execute(change.as_str()).await;
         assert_eq!(sessions(&system, &people).await, ENDED, "{change}");
     }
 
@@ -134,9 +138,8 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     let code = loop {
         let hash = hash_new(NewPassword::parse(new.into(), &of).unwrap()).unwrap();
         let mut change = system.sql.begin().await.unwrap();
-        let changed = sqlx::query_scalar(
-            "UPDATE accounts SET password_hash = $1 WHERE name = 'changing' RETURNING pg_backend_pid()",
-        );
+        let changed = "UPDATE accounts SET password_hash = $1 WHERE name = 'changing' RETURNING pg_backend_pid()";
+        let changed = sqlx::query_scalar(changed);
         let holder: i32 = changed.bind(hash).fetch_one(&mut *change).await.unwrap();
         let is_answered = Cell::new(false);
         // Sent once: a repeat would come after the change.
@@ -148,10 +151,10 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
         };
         let committed = async {
             // The session waits for the account's row.
-            eventually(|| async {
-                let waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
-                let waiting: i64 = sqlx::query_scalar(waiting).bind(holder).fetch_one(&system.sql).await.unwrap();
-                (waiting > 0 || is_answered.get()).then_some(()).ok_or("nothing waits".to_owned())
+            becomes(true, || async {
+                let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
+                let waits: bool = sqlx::query_scalar(waits).bind(holder).fetch_one(&system.sql).await.unwrap();
+                waits || is_answered.get()
             })
             .await;
             change.commit().await.unwrap();

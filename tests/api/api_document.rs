@@ -1,4 +1,4 @@
-//! The API document, compared with the live service, the route table, a list of addresses, and docs/errors.md.
+//! The API document, compared with the live service, the route table, docs/security.md and docs/errors.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use crate::admin_api::{self, Person};
 use crate::challenges::{EASY, guarded, solved};
-use crate::console_rights;
 use crate::pages;
 use crate::payments_and_callbacks::{self, Callback};
 use crate::permits_and_policies;
@@ -23,41 +22,6 @@ use seckill::domain::policy::{Name, NewPolicy};
 use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
-
-/// Every address of the service but those of the admin API (`console_rights::RULES`), written down once more: an address that changes by
-/// accident fails a test.
-const ADDRESSES: [&str; 30] = [
-    "GET /",
-    "GET /sales/{id}",
-    "GET /orders",
-    "GET /sales/{id}/state.js",
-    "POST /api/v1/flow/acquire",
-    "POST /api/v1/flow/release",
-    "GET /api/v1/flow/authorize",
-    "GET /api/v1/flow/authorize/{path}",
-    "GET /api/v1/time",
-    "POST /api/v1/dev/token",
-    "GET /api/v1/products/{id}",
-    "GET /api/v1/sales",
-    "GET /api/v1/sales/{id}",
-    "GET /api/v1/sales/{id}/state",
-    "POST /api/v1/sales/{id}/challenges",
-    "POST /api/v1/sales/{id}/passes",
-    "POST /api/v1/sales/{id}/purchases",
-    "GET /api/v1/orders",
-    "GET /api/v1/orders/{id}",
-    "GET /api/v1/orders/{id}/events",
-    "POST /api/v1/orders/{id}/cancel",
-    "POST /api/v1/orders/{id}/payments",
-    "POST /api/v1/orders/{id}/refunds",
-    "GET /api/v1/payments/channels",
-    "POST /api/v1/payments/callbacks/{channel}",
-    "GET /healthz",
-    "GET /readyz",
-    "GET /metrics",
-    "GET /api/openapi.json",
-    "GET /docs",
-];
 
 /// Answers that are the same for all callers, which caches may keep.
 const KEPT: [&str; 6] = ["/", "/sales/{id}", "/orders", "/docs", "/api/openapi.json", "/api/v1/payments/channels"];
@@ -146,14 +110,11 @@ fn assert_not_kept(path: &str, answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_document_the_route_table_and_the_list_name_the_same_addresses() {
+async fn the_document_and_the_route_table_name_the_same_addresses() {
     let system = System::shared().await;
     let document = Document::of(&system).await;
     let documented: BTreeSet<String> =
         document.operations().map(|(method, path, _)| format!("{method} {path}")).collect();
-    let of_admins = console_rights::RULES.iter().filter(|rule| !rule.is_page()).map(|rule| rule.route);
-    assert_eq!(documented, ADDRESSES.into_iter().chain(of_admins).map(String::from).collect());
-
     let names: BTreeSet<_> =
         document.operations().map(|(.., operation)| operation["operationId"].as_str().unwrap()).collect();
     assert_eq!(names.len(), documented.len(), "two operations have the same id: {names:?}");
@@ -198,13 +159,8 @@ impl ForOperators {
         payments_and_callbacks::paid(system, order, "ann").await;
         let asked = payments_and_callbacks::post(system, order, "refunds", "ann", json!({ "reason": "" })).await;
         assert_eq!(asked.code(), "202");
-        let refund: Uuid = sqlx::query_scalar(
-            "UPDATE refunds SET status = 'failed', ended_at = now() WHERE order_id = $1 RETURNING id",
-        )
-        .bind(order)
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+        let refund = "UPDATE refunds SET status = 'failed', ended_at = now() WHERE order_id = $1 RETURNING id";
+        let refund: Uuid = sqlx::query_scalar(refund).bind(order).fetch_one(&system.sql).await.unwrap();
         let ledger = &system.stores.ledger;
         ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), "http://127.0.0.1:9", 9, "test").await.unwrap();
         let item: Uuid = sqlx::query_scalar(
@@ -215,15 +171,10 @@ impl ForOperators {
         .await
         .unwrap();
         // The expiry of an order that does not exist, tomorrow.
-        let message: i64 = sqlx::query_scalar(
-            "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, last_error)
+        let message = "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, last_error)
              VALUES ('group_expire', gen_random_uuid(), $1, 1, 0, now() + interval '1 day', 'parked', 'test')
-             RETURNING id",
-        )
-        .bind(sale.id.get())
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+             RETURNING id";
+        let message: i64 = sqlx::query_scalar(message).bind(sale.id.get()).fetch_one(&system.sql).await.unwrap();
         ledger.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
         let callback = system.value("SELECT id FROM callbacks_set_aside").await;
         Self { refund, item, message, callback }
@@ -519,7 +470,6 @@ async fn the_catalogue_of_errors_is_complete() {
 async fn the_document_has_a_page() {
     let system = System::shared().await;
     let page = reqwest::get(system.url("/docs")).await.unwrap();
-    assert_eq!(page.status(), 200);
     let policy = page.headers()["content-security-policy"].to_str().unwrap();
     assert!(policy.starts_with("default-src 'self';") && !policy.contains("script-src"), "{policy}");
     let page = page.text().await.unwrap();

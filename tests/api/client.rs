@@ -1,8 +1,6 @@
 //! The client crate: permits and webhooks. `client_orders` tests the buyer's part.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,8 +11,9 @@ use seckill_client::{
     WebhookError, WebhookVerifier, WhenAway,
 };
 use serde_json::json;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 
+use crate::broken_network::Wire;
 use crate::order_webhooks::{all_told, buy_and_cancel, started};
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::receiver::{Arrival, Receiver};
@@ -176,53 +175,23 @@ async fn a_service_that_is_away_refuses_or_grants_as_the_caller_has_chosen() {
     }
 }
 
-/// A proxy to a service that can be closed: it then drops each new connection.
-struct Way {
-    address: String,
-    is_closed: Arc<AtomicBool>,
-    connections: Arc<AtomicUsize>,
-}
-
-async fn way_to(system: &System) -> Way {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (is_closed, connections) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-    let way = Way {
-        address: format!("http://{}", listener.local_addr().unwrap()),
-        is_closed: Arc::clone(&is_closed),
-        connections: Arc::clone(&connections),
-    };
-    let target = system.instances[0].address;
-    tokio::spawn(async move {
-        loop {
-            let (mut near, _) = listener.accept().await.unwrap();
-            connections.fetch_add(1, Ordering::SeqCst);
-            if !is_closed.load(Ordering::SeqCst) {
-                tokio::spawn(async move {
-                    let mut far = TcpStream::connect(target).await.unwrap();
-                    tokio::io::copy_bidirectional(&mut near, &mut far).await
-                });
-            }
-        }
-    });
-    way
-}
-
 /// After a few failures callers stop asking, so that not all of them meet a returning service at once. They notice its return.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_a_service_that_is_away_do_not_storm_it() {
     let system = System::shared().await;
     set(&system, policy("client-storm", "login", a_day(1_000_000))).await;
-    let way = way_to(&system).await;
+    let wire = Wire::to(system.instances[0].address.to_string()).await;
+    wire.cut();
     let token = Caller::new(&system, "client-storm").await.token;
-    let flow =
-        FlowClient::new(&Service::new(&way.address).unwrap(), "client-storm", &token).unwrap().with_timeout(PATIENCE);
+    let service = Service::new(&format!("http://{}", wire.address)).unwrap();
+    let flow = FlowClient::new(&service, "client-storm", &token).unwrap().with_timeout(PATIENCE);
     for _ in 0..10_000 {
         assert_eq!(ask(&flow, "login").await.unwrap_err().reason, Reason::ServiceAway);
     }
     // Three in a row, and then one after each pause.
-    let made = way.connections.load(Ordering::SeqCst);
+    let made = wire.refused();
     assert!(made < 1_000, "{made} connections for 10000 calls");
-    way.is_closed.store(false, Ordering::SeqCst);
+    wire.mend();
     drop(granted(&flow, "login").await);
     system.finish().await;
 }
@@ -232,54 +201,33 @@ fn headers(arrival: &Arrival) -> HashMap<&'static str, String> {
     ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| (name, arrival.header(name))).into()
 }
 
-/// A message of the service is verified and read. A changed, old or wrongly signed message is refused.
+/// A message of the service is verified and read, and is refused under another secret.
 #[tokio::test(flavor = "multi_thread")]
-async fn webhooks_are_verified_and_forged_or_stale_ones_are_refused() {
+async fn webhooks_are_verified_and_read() {
     let receiver = Receiver::start();
-    let (new, old) = (webhook_secret(), webhook_secret());
-    let both = format!("{new},{old}");
-    let settings = [("SECKILL_SHOP__WEBHOOK_URL", receiver.url()), ("SECKILL_SHOP__WEBHOOK_SECRETS", both.clone())];
-    let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let system = started(&settings).await;
+    let both = format!("{},{}", webhook_secret(), webhook_secret());
+    let url = receiver.url();
+    let system = started(&[("SECKILL_SHOP__WEBHOOK_URL", &url), ("SECKILL_SHOP__WEBHOOK_SECRETS", &both)]).await;
     let sale = system.create_sale(terms(1)).await;
     let order = buy_and_cancel(&system, &sale, "ann").await;
     all_told(&system).await;
-    let arrivals = receiver.seen();
-
-    // A receiver that knows only one of the two secrets can verify too.
-    for known in [&both, &new, &old] {
-        let verifier = WebhookVerifier::new(known).unwrap();
-        let mut statuses = Vec::new();
-        for arrival in &arrivals {
-            let headers = headers(arrival);
-            let header = |name: &str| headers.get(name).map(String::as_str);
-            let message = verifier.verify(header, &arrival.bytes, SystemTime::now()).unwrap();
-            assert_eq!(message.id, headers["webhook-id"]);
-            let change = message.order.expect("it is about an order");
-            assert_eq!((change.order_id.to_string(), change.user_id.as_str()), (order.clone(), "ann"));
-            assert_eq!(message.kind, format!("order.{}", change.status));
-            statuses.push(change.status);
-        }
-        statuses.dedup(); // an answer that came too late has its message sent again
-        assert_eq!(statuses, [OrderStatus::PendingPayment, OrderStatus::Cancelled]);
-    }
-
     let verifier = WebhookVerifier::new(&both).unwrap();
-    let headers = headers(&arrivals[0]);
-    let header = |name: &str| headers.get(name).map(String::as_str);
-    let body = &arrivals[0].bytes;
-    let forged = String::from_utf8(body.clone()).unwrap().replace("\"ann\"", "\"bob\"");
-    let now = SystemTime::now();
-    let refused = |why| Err(WebhookError::Signature(why));
-    assert_eq!(verifier.verify(header, forged.as_bytes(), now), refused(SignatureError::NotOurs));
-    let stranger = WebhookVerifier::new(&webhook_secret()).unwrap();
-    assert_eq!(stranger.verify(header, body, now), refused(SignatureError::NotOurs));
-    // As if it was sent again ten minutes later, or by a clock that is ten minutes fast.
-    let minutes = Duration::from_secs(600);
-    for then in [now + minutes, now - minutes] {
-        assert_eq!(verifier.verify(header, body, then), refused(SignatureError::NotNow));
+    let mut statuses = Vec::new();
+    for arrival in receiver.seen() {
+        let headers = headers(&arrival);
+        let header = |name: &str| headers.get(name).map(String::as_str);
+        let message = verifier.verify(header, &arrival.bytes, SystemTime::now()).unwrap();
+        assert_eq!(message.id, headers["webhook-id"]);
+        let change = message.order.expect("it is about an order");
+        assert_eq!((change.order_id.to_string(), change.user_id.as_str()), (order.clone(), "ann"));
+        assert_eq!(message.kind, format!("order.{}", change.status));
+        statuses.push(change.status);
+        let stranger = WebhookVerifier::new(&webhook_secret()).unwrap();
+        let refused = stranger.verify(header, &arrival.bytes, SystemTime::now());
+        assert_eq!(refused, Err(WebhookError::Signature(SignatureError::NotOurs)));
     }
-    assert_eq!(verifier.verify(|_| None, body, now), refused(SignatureError::Malformed));
+    statuses.dedup(); // an answer that came too late has its message sent again
+    assert_eq!(statuses, [OrderStatus::PendingPayment, OrderStatus::Cancelled]);
     system.finish().await;
 }
 

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::admin_api::UNLIMITED;
 use crate::broken_network::Wire;
 use crate::payments_and_callbacks::Callback;
-use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
 
 /// A service with a time-out for a slow machine.
 fn service_at(address: SocketAddr) -> Service {
@@ -294,11 +294,8 @@ async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
 
     let refund = ann.refund(order, "too small").await.unwrap();
     assert_eq!(refund.status, "requested");
-    let key: Uuid = sqlx::query_scalar("SELECT key FROM refunds WHERE payment_id = $1")
-        .bind(payment.payment_id)
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    let key = sqlx::query_scalar("SELECT key FROM refunds WHERE payment_id = $1").bind(payment.payment_id);
+    let key: Uuid = key.fetch_one(&system.sql).await.unwrap();
     let returned = Callback::of("refund.succeeded", key, ("payment_key", payment.payment_id), 100);
     assert_eq!(returned.send(&system).await, 200);
     for changes in still_following {
@@ -324,11 +321,7 @@ async fn polling_is_the_net_under_events() {
     let follower =
         tokio::spawn(seen_until(buyer_at(&system, wire.address, "bob").follow(bobs.order_id), OrderStatus::Cancelled));
     let refused = format!("GET /api/v1/orders/{}/events ", bobs.order_id);
-    eventually(|| async {
-        let asked = wire.requests(&refused);
-        (asked > 0).then_some(()).ok_or_else(|| "no stream was asked for".to_owned())
-    })
-    .await;
+    becomes(true, || async { wire.requests(&refused) > 0 }).await;
     written(&bob, &bobs).await;
     assert_eq!(bob.cancel(bobs.order_id).await.unwrap().status, OrderStatus::Cancelled);
     let (seen, mut changes) = follower.await.unwrap();
@@ -365,33 +358,8 @@ async fn a_follower_survives_the_end_of_its_stream() {
     system.finish().await;
 }
 
-/// The load program signs its crowd in, waits for the sale and follows winners through the client.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rush_follows_some_of_its_winners() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(10)).await;
-    let plan = Plan {
-        base: format!("http://{}", system.instances[0].address),
-        sale_id: sale.id.get(),
-        buyers: 30,
-        connections: 8,
-        watchers: 5,
-        ..Plan::default()
-    };
-    let users = (0..plan.identities()).map(|n| format!("rush-{n}"));
-    let buyers = seckill_load::sign_in(&plan.base, users, 0).await.unwrap();
-    let report = seckill_load::run(&plan, buyers, false).await.unwrap();
-    assert_eq!(report.orders, 10, "{}", report.render_text());
-    let watched = report.watched.as_ref().expect("orders were followed");
-    assert_eq!((watched.orders, watched.failed), (5, 0), "{watched}");
-    system.settled(&sale).await;
-    let unknown = seckill_load::sign_in(&plan.base, std::iter::once("no name".to_owned()), 0).await;
-    assert!(unknown.is_err_and(|error| error.to_string().starts_with("no name could not be signed in: 400")));
-    system.finish().await;
-}
-
-/// Each kind of visitor in a rush meets the service as intended, from several threads of the load program. The report says whether the
-/// crowd was sent on schedule.
+/// The load program signs its crowd in, waits for the sale, and sends each kind of visitor from several threads. It follows some winners
+/// through the client, and reports whether the crowd was sent on schedule.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_has_more_than_buyers_in_it() {
     let system = System::shared().await;
@@ -407,6 +375,7 @@ async fn a_rush_has_more_than_buyers_in_it() {
         bots: 2,
         connections: 8,
         threads: 2,
+        watchers: 5,
         ..Plan::default()
     };
     let users = (0..plan.identities()).map(|n| format!("mixed-{n}"));
@@ -421,6 +390,10 @@ async fn a_rush_has_more_than_buyers_in_it() {
     let sent = |role| answers(role).values().sum::<u64>();
     assert_eq!([Role::SecondClick, Role::Bot].map(sent), [5, 40], "{text}");
     assert!(report.lag.is_some() && report.first_second_lag.is_some(), "{text}");
+    let watched = report.watched.as_ref().expect("orders were followed");
+    assert_eq!((watched.orders, watched.failed), (5, 0), "{watched}");
+    let unknown = seckill_load::sign_in(&plan.base, std::iter::once("no name".to_owned()), 0).await;
+    assert!(unknown.is_err_and(|error| error.to_string().starts_with("no name could not be signed in: 400")));
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (10, 0));
     system.finish().await;

@@ -11,7 +11,7 @@ use crate::admin_api::{Person, UNLIMITED, send};
 use crate::console_frame::{people, without_workers};
 use crate::console_sales::removal;
 use crate::payments_and_callbacks::{self, Callback};
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, becomes, eventually, terms};
 
 /// Writes orders into the table, seven for each moment. The buyers are `u0` to `u4`.
 async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
@@ -21,10 +21,6 @@ async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
                   FROM generate_series(0, $2 - 1) AS n";
     let insert = sqlx::query(insert).bind(sale.id.get()).bind(number).bind(before);
     insert.execute(&system.sql).await.unwrap();
-}
-
-async fn count(system: &System, sql: &'static str) -> i64 {
-    system.value(sql).await
 }
 
 fn ids(page: &Value) -> Vec<Uuid> {
@@ -146,7 +142,7 @@ async fn assert_found_by_sale_status_buyer_and_id([root, _, vic]: &[Person; 3], 
 }
 
 /// The file has every order of its moment once, and no formula. Only operators may export, and the audit log records it.
-async fn assert_an_export_is_the_table(system: &System, [_, max, vic]: &[Person; 3], bought: &str) {
+async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3], bought: &str) {
     for formula in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"] {
         let set = "UPDATE orders SET user_id = $1
                    WHERE id = (SELECT id FROM orders WHERE user_id ~ '^u' ORDER BY created_at LIMIT 1)";
@@ -189,16 +185,11 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, vic]: &[Person;
     // A file that continues after the last order of the first file.
     let last = records[2_000][0].to_owned();
     assert_eq!(export(&format!("before={last}")).await.lines().count(), records.len() - 2_000);
-    assert_eq!(vic.call("GET", "orders.csv", None).await.code(), "403 forbidden");
-    assert_eq!(Person::signed_out(system).call("GET", "orders.csv", None).await.code(), "401 signed-out");
     for wrong in
         ["status=x", "order=00000000-0000-0000-0000-000000000000", "before=00000000-0000-0000-0000-000000000000"]
     {
-        assert_eq!(
-            max.call("GET", &format!("orders.csv?{wrong}"), None).await.code(),
-            "400 invalid-request",
-            "{wrong}"
-        );
+        let answer = max.call("GET", &format!("orders.csv?{wrong}"), None).await;
+        assert_eq!(answer.code(), "400 invalid-request", "{wrong}");
     }
     let lines: Vec<(String, Value)> =
         sqlx::query_as("SELECT actor, details FROM audit_log WHERE action = 'export orders' ORDER BY id")
@@ -226,11 +217,8 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     assert_eq!(second.code(), "503 temporarily-unavailable");
     assert_eq!(root.call("GET", "orders?limit=1", None).await.status, 200);
     drop(unread);
-    eventually(|| async {
-        let third = root.request("GET", "orders.csv?user=nobody", None).send().await.unwrap();
-        (third.status() == 200).then_some(()).ok_or_else(|| third.status().to_string())
-    })
-    .await;
+    let third = async || root.request("GET", "orders.csv?user=nobody", None).send().await.unwrap().status();
+    becomes(200, third).await;
     system.stop().await;
 }
 
@@ -238,14 +226,13 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_message_is_sent_again_once() {
     let mut system = without_workers().await;
-    let [root, max, vic] = people(&system).await;
+    let [root, max, _] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
     for buyer in ["ann", "bob"] {
         payments_and_callbacks::bought(&system, &sale, buyer).await;
     }
     let park = "UPDATE outbox SET status = 'parked', attempts = 8, last_error = '500 <script>alert(1)</script>'";
     system.execute(park).await;
-    assert_eq!(vic.call("GET", "outbox", None).await.code(), "403 forbidden");
     let outbox = max.call("GET", "outbox?status=parked&kind=group_placed&limit=1", None).await;
     assert_eq!(outbox.status, 200, "{}", outbox.body);
     assert_eq!((&outbox.body["to_do"][0]["parked"], &outbox.body["to_do"][0]["pending"]), (&json!(2), &json!(0)));
@@ -259,7 +246,6 @@ async fn a_parked_message_is_sent_again_once() {
     assert!(page.contains("500 &#60;script") && !page.contains("<script>alert"), "{page}");
 
     let retry = format!("outbox/{}/retry", row["id"]);
-    assert_eq!(vic.call("POST", &retry, Some(json!({}))).await.code(), "403 forbidden");
     let answers = join_all((0..4).map(|n| {
         let person = if n % 2 == 0 { &root } else { &max };
         person.call("POST", &retry, Some(json!({})))
@@ -280,7 +266,7 @@ async fn a_parked_message_is_sent_again_once() {
     for wrong in ["status=sent", "kind=x", "before=0", "limit=0"] {
         assert_eq!(max.call("GET", &format!("outbox?{wrong}"), None).await.code(), "400 invalid-request", "{wrong}");
     }
-    assert_eq!(count(&system, "SELECT count(*) FROM audit_log WHERE action = 'outbox retry'").await, 2);
+    assert_eq!(system.value::<i64>("SELECT count(*) FROM audit_log WHERE action = 'outbox retry'").await, 2);
     system.serve(true).await;
     system.left(&sale, 3).await;
     system.settled(&sale).await;
@@ -374,20 +360,18 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     let items = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
                  SELECT gen_random_uuid(), 'letters', 'k' || n % 7, '{}', 'parked', 3, 'no' FROM generate_series(1, 2500) AS n";
     system.execute(items).await;
-    for (path, body, left, steps) in [
+    for (path, action, body, left) in [
         (
             "outbox/retry",
+            "outbox retry",
             json!({ "kind": "hold_release" }),
             "SELECT count(*) FROM outbox WHERE status = 'parked'",
-            "SELECT coalesce(array_agg((details->>'rows')::bigint ORDER BY id), '{}') FROM audit_log
-             WHERE actor = 'max' AND action = 'outbox retry'",
         ),
         (
             "outflows/letters/retry",
+            "outflow retry",
             json!({}),
             "SELECT count(*) FROM outflow_items WHERE status = 'parked'",
-            "SELECT coalesce(array_agg((details->>'items')::bigint ORDER BY id), '{}') FROM audit_log
-             WHERE actor = 'max' AND action = 'outflow retry'",
         ),
     ] {
         // On a slow machine this may take more than one request.
@@ -400,8 +384,10 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
                 break;
             }
         }
-        assert_eq!((retried, count(&system, left).await), (2_500, 0), "{path}");
-        let steps: Vec<i64> = system.value(steps).await;
+        assert_eq!((retried, system.value::<i64>(left).await), (2_500, 0), "{path}");
+        let steps = "SELECT array_agg(coalesce(details->>'rows', details->>'items')::bigint ORDER BY id) FROM audit_log
+                     WHERE actor = 'max' AND action = $1";
+        let steps: Vec<i64> = sqlx::query_scalar(steps).bind(action).fetch_one(&system.sql).await.unwrap();
         assert_eq!(steps, [1_000, 1_000, 500], "{path}");
     }
     system.stop().await;
@@ -419,8 +405,6 @@ async fn an_operator_refunds_an_order_once() {
     let reason = || Some(json!({ "reason": "the box was empty" }));
     assert_eq!(max.call("POST", &refund, reason()).await.code(), "409 illegal-state", "not paid");
     let payment = payments_and_callbacks::paid(&system, order, "ann").await;
-    assert_eq!(vic.call("POST", &refund, reason()).await.code(), "403 forbidden");
-    assert_eq!(max.forged().call("POST", &refund, reason()).await.code(), "403 forged-request");
     for wrong in
         [json!({}), json!({ "reason": "" }), json!({ "reason": "a\nb" }), json!({ "reason": "x", "amount": 1 })]
     {
@@ -442,13 +426,10 @@ async fn an_operator_refunds_an_order_once() {
         "SELECT count(*) FROM audit_log WHERE action = 'refund order' AND details->>'reason' = 'the box was empty'
            AND actor IN ('root', 'max')",
     ] {
-        assert_eq!(count(&system, once).await, 1, "{once}");
+        assert_eq!(system.value::<i64>(once).await, 1, "{once}");
     }
 
-    let key = async || {
-        let key = "SELECT key FROM refunds WHERE payment_id = $1";
-        sqlx::query_scalar::<_, Uuid>(key).bind(payment).fetch_one(&system.sql).await.unwrap()
-    };
+    let key = async || system.value::<Uuid>("SELECT key FROM refunds").await;
     let first = key().await;
     let refused = Callback::of("refund.failed", first, ("payment_key", payment), 100);
     assert_eq!(refused.send(&system).await, 200);
@@ -460,7 +441,6 @@ async fn an_operator_refunds_an_order_once() {
     let retry = format!("refunds/{}/retry", row["id"].as_str().unwrap());
     let is_offered = async || max.page("/admin/refunds").await.1.contains(&retry);
     assert!(is_offered().await, "on the page");
-    assert_eq!(vic.call("POST", &retry, Some(json!({}))).await.code(), "403 forbidden");
     assert_eq!(max.call("POST", &retry, Some(json!({}))).await.code(), "200");
     assert_eq!(max.call("POST", &retry, Some(json!({}))).await.code(), "404 not-found", "it is under way");
     assert!(!is_offered().await, "on the page");
@@ -472,7 +452,7 @@ async fn an_operator_refunds_an_order_once() {
     assert_eq!((&whole["order"]["status"], &whole["refunds"][0]["status"]), (&json!("refunded"), &json!("succeeded")));
     assert_eq!(whole["payments"][0]["id"], json!(payment));
     assert_eq!(vic.call("GET", &format!("orders/{order}"), None).await.body["payments"], json!([]));
-    assert_eq!(count(&system, "SELECT count(*) FROM journal WHERE entry = 'refund'").await, 1);
+    assert_eq!(system.value::<i64>("SELECT count(*) FROM journal WHERE entry = 'refund'").await, 1);
     assert_eq!(max.call("POST", &refund, reason()).await.code(), "409 illegal-state", "it is over");
     system.settled(&sale).await;
     system.finish().await;
@@ -482,7 +462,7 @@ async fn an_operator_refunds_an_order_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn payments_and_contradicting_callbacks_are_listed() {
     let system = System::shared_with(&UNLIMITED).await;
-    let [root, max, vic] = people(&system).await;
+    let [root, max, _] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
     let mut paid = Vec::new();
     for buyer in ["ann", "bob", "eve"] {
@@ -514,13 +494,9 @@ async fn payments_and_contradicting_callbacks_are_listed() {
     let (_, page) = root.page("/admin/payments").await;
     assert!(page.contains("another amount") && !page.contains("\"<b>\""), "{page}");
     let settle = format!("payments/conflicts/{}/settle", conflicts.body["conflicts"][0]["id"]);
-    assert_eq!(vic.call("POST", &settle, Some(json!({}))).await.code(), "403 forbidden");
     assert_eq!(max.call("POST", &settle, Some(json!({}))).await.code(), "200");
     assert_eq!(max.call("POST", &settle, Some(json!({}))).await.code(), "404 not-found");
     assert_eq!(max.call("GET", "payments/conflicts", None).await.body["conflicts"], json!([]));
-    for path in ["payments", "refunds", "payments/conflicts", "outflows", "outflow-items"] {
-        assert_eq!(vic.call("GET", path, None).await.code(), "403 forbidden", "{path}");
-    }
     system.finish().await;
 }
 
@@ -528,7 +504,7 @@ async fn payments_and_contradicting_callbacks_are_listed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let mut system = without_workers().await;
-    let [root, max, vic] = people(&system).await;
+    let [root, max, _] = people(&system).await;
     let ledger = &system.stores.ledger;
     let target = "http://ann:secret@127.0.0.1:9/take?key=secret";
     assert!(ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 100, "test").await.unwrap());
@@ -542,20 +518,19 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     assert_eq!(letters["target"], "http://127.0.0.1:9/take", "without its secrets");
     assert!(!max.page("/admin/outflows").await.1.contains("secret"));
 
-    let change = async |person: &Person, body: Value| person.call("PUT", "outflows/letters", Some(body)).await;
-    assert_eq!(change(&vic, json!({ "paused": true })).await.code(), "403 forbidden");
-    let changed = change(&max, json!({ "paused": true, "rate": 20 })).await.body;
+    let change = async |body: Value| max.call("PUT", "outflows/letters", Some(body)).await;
+    let changed = change(json!({ "paused": true, "rate": 20 })).await.body;
     assert_eq!((&changed["paused"], &changed["rate"], &changed["jitter_ms"]), (&json!(true), &json!(20), &json!(15)));
-    assert_eq!(change(&max, json!({ "paused": false, "jitter_ms": null })).await.body["paused"], false);
+    assert_eq!(change(json!({ "paused": false, "jitter_ms": null })).await.body["paused"], false);
     let lines = "SELECT count(*) FROM audit_log WHERE actor = 'max' AND action LIKE '%outflow%'";
-    assert_eq!(count(&system, lines).await, 3, "the rate, the pause, and its end");
+    assert_eq!(system.value::<i64>(lines).await, 3, "the rate, the pause, and its end");
     // The present settings again are no change.
-    assert_eq!(change(&max, json!({ "paused": false, "rate": 20 })).await.status, 200);
-    assert_eq!(change(&max, json!({})).await.status, 200);
-    assert_eq!(count(&system, lines).await, 3);
+    assert_eq!(change(json!({ "paused": false, "rate": 20 })).await.status, 200);
+    assert_eq!(change(json!({})).await.status, 200);
+    assert_eq!(system.value::<i64>(lines).await, 3);
     for wrong in [json!({ "rate": 0 }), json!({ "rate": 101 }), json!({ "jitter_ms": -1 }), json!({ "paused": "yes" })]
     {
-        assert_eq!(change(&max, wrong).await.code(), "400 invalid-request");
+        assert_eq!(change(wrong).await.code(), "400 invalid-request");
     }
     let nowhere = max.call("PUT", "outflows/none", Some(json!({ "rate": 5 }))).await;
     assert_eq!(nowhere.code(), "404 not-found");
@@ -574,8 +549,11 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let all = root.call("POST", "outflows/letters/retry", Some(json!({}))).await;
     assert_eq!(all.body, json!({ "retried": 2, "more": false }));
     assert_eq!(root.call("POST", "outflows/none/retry", Some(json!({}))).await.code(), "404 not-found");
-    assert_eq!(count(&system, "SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await, 3);
-    assert_eq!(count(&system, "SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");
+    assert_eq!(
+        system.value::<i64>("SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await,
+        3
+    );
+    assert_eq!(system.value::<i64>("SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");
     system.stop().await;
 }
 

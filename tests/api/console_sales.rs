@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use reqwest::{Client, Response};
 use seckill::domain::account::AccountRole;
 use seckill::domain::ids::SaleId;
 use seckill::domain::sale::{NewSale, Wave};
 use seckill_harness::nginx::Nginx;
-use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -53,11 +53,6 @@ fn plan(product: &str, more: Value) -> Option<Value> {
 async fn a_sale_is_planned_paused_given_stock_and_closed() {
     let system = System::shared_with(&UNLIMITED).await;
     let [root, max, vic] = people(&system).await;
-    let signed_out = Person::signed_out(&system);
-    assert_eq!(vic.call("POST", "sales", plan("Phone", json!({}))).await.code(), "403 forbidden");
-    assert_eq!(signed_out.call("POST", "sales", plan("Phone", json!({}))).await.code(), "401 signed-out");
-    assert_eq!(max.forged().call("POST", "sales", plan("Phone", json!({}))).await.code(), "403 forged-request");
-
     // A planned sale is published: its page exists, and it opens by itself.
     let planned = max.call("POST", "sales", plan("Phone", json!({}))).await;
     assert_eq!(planned.status, 201, "{}", planned.body);
@@ -76,13 +71,6 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
         system.is_followed().await;
         system.get(&format!("/api/v1/sales/{id}"), None).await.1["status"].clone()
     };
-    for (method, path, body) in [
-        ("PUT", address("/status"), set("paused")),
-        ("POST", address("/stock"), Some(json!({ "units": 3 }))),
-        ("DELETE", address(""), None),
-    ] {
-        assert_eq!(vic.call(method, &path, body).await.code(), "403 forbidden", "{method} {path}");
-    }
     assert_eq!(max.call("PUT", &address("/status"), set("paused")).await.status, 200);
     assert_eq!(stands().await, "paused");
     assert_ne!(system.buy(&bought_in, "ben").send().await.status, 202);
@@ -280,39 +268,32 @@ async fn sales_are_found_and_lapsed_holds_counted() {
     system.finish().await;
 }
 
-/// A picture is re-encoded under a product's name, which may contain any letters. Uploads without the right are not read, and only pictures
-/// are kept.
+/// A picture is re-encoded under a product's name, which may contain any letters. Only pictures are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let system = System::shared_with(&UNLIMITED).await;
-    let [_, max, vic] = people(&system).await;
+    let [_, max, _] = people(&system).await;
     let (name, encoded) = ("50% off / new", "50%25%20off%20%2F%20new");
     let path = format!("products/{encoded}");
-    assert_eq!(vic.call("PUT", &path, Some(json!({ "description": "Rings." }))).await.code(), "403 forbidden");
     let set = max.call("PUT", &path, Some(json!({ "description": "Rings.\nLoud." }))).await;
     // The other instances may need longer than the answer's 3 s.
     assert!(set.status == 200 && set.body["everywhere"].is_boolean(), "{}", set.body);
     system.is_followed().await;
 
     // A process encodes one picture at a time, so the pictures of other tests may keep it busy.
-    let upload = async |person: &Person, kind: &str, file: Vec<u8>| {
+    let upload = async |file: Vec<u8>| {
         eventually(|| async {
-            let request = Client::new().put(system.url(&format!("/api/v1/admin/{path}/picture")));
-            let answer = send(person.authenticated(request).header(CONTENT_TYPE, kind).body(file.clone())).await;
+            let request = max.request("PUT", &format!("{path}/picture"), None);
+            let answer = send(request.header(CONTENT_TYPE, "image/png").body(file.clone())).await;
             if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
         })
         .await
     };
     let picture = png(600, 400, [200, 30, 30]);
-    assert_eq!(upload(&vic, "image/png", picture.clone()).await.code(), "403 forbidden");
-    assert_eq!(upload(&max.forged(), "image/png", picture.clone()).await.code(), "403 forged-request");
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/json"] {
-        assert_eq!(upload(&max, kind, picture.clone()).await.code(), "403 forged-request", "{kind}");
-    }
     for file in [b"<svg></svg>".to_vec(), picture[..200].to_vec(), Vec::new()] {
-        assert_eq!(upload(&max, "image/png", file).await.code(), "400 invalid-request");
+        assert_eq!(upload(file).await.code(), "400 invalid-request");
     }
-    let set = upload(&max, "image/png", picture).await;
+    let set = upload(picture).await;
     assert_eq!(set.status, 200, "{}", set.body);
     let product = system.get(&format!("/api/v1/products/{}", set.body["product_id"]), None).await.1;
     assert_eq!((&product["name"], &product["description"]), (&json!(name), &json!("Rings.\nLoud.")));
@@ -330,22 +311,25 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     system.finish().await;
 }
 
+/// The head of an upload by this person, without the length.
+fn head_of_picture(person: &Person) -> String {
+    let probe = person.request("PUT", "products/Phone/picture", None).build().unwrap();
+    let head = "PUT /api/v1/admin/products/Phone/picture HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n".to_owned();
+    let field = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}\r\n", value.to_str().unwrap());
+    head + &probe.headers().iter().map(field).collect::<String>()
+}
+
 /// A file announced as too long, or without its length, is refused before it is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn too_long_a_picture_is_refused_unread() {
     let system = System::shared_with(&UNLIMITED).await;
     let [_, max, _] = people(&system).await;
-    let probe = max.request("PUT", "products/Phone/picture", None).build().unwrap();
-    let credentials: String =
-        probe.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect();
+    let head = head_of_picture(&max);
     for (length, expected) in
         [("Content-Length: 10485761", "HTTP/1.1 413"), ("Transfer-Encoding: chunked", "HTTP/1.1 400")]
     {
         let mut wire = tokio::net::TcpStream::connect(system.instances[0].address).await.unwrap();
-        let head = format!(
-            "PUT /api/v1/admin/products/Phone/picture HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n{credentials}{length}\r\n\r\n"
-        );
-        wire.write_all(head.as_bytes()).await.unwrap();
+        wire.write_all(format!("{head}{length}\r\n\r\n").as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         // The service closes the connection later, so that the answer is not lost with it.
         while !answer.ends_with(b"}") {
@@ -362,18 +346,11 @@ async fn too_long_a_picture_is_refused_unread() {
 async fn a_picture_may_come_at_once() {
     let system = System::shared_with(&UNLIMITED).await;
     let [_, max, _] = people(&system).await;
-    let set = max.call("PUT", "products/Whole", Some(json!({ "description": "x" }))).await;
-    assert_eq!(set.status, 200, "{}", set.body);
+    let head = head_of_picture(&max);
     let proxy = Nginx::edge(&[system.instances[0].address], Path::new("/nonexistent"), &[]).await;
-    let probe = max.request("PUT", "products/Whole/picture", None).build().unwrap();
-    let credentials: String =
-        probe.headers().iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap())).collect();
     for (length, expected) in [(50_000, 400), (388_000, 400), (1_900_000, 400), (10_485_761, 413)] {
         // The service reads the whole body, and finds that it is no picture.
-        let mut request = format!(
-            "PUT /api/v1/admin/products/Whole/picture HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n{credentials}Content-Length: {length}\r\n\r\n"
-        )
-        .into_bytes();
+        let mut request = format!("{head}Content-Length: {length}\r\n\r\n").into_bytes();
         request.resize(request.len() + if expected == 413 { 1_000 } else { length }, b'x');
         for n in 0..20 {
             for address in [system.instances[0].address, proxy.address] {
@@ -592,11 +569,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     let vic = &people[7];
     // A closed stream makes room.
     drop(open.pop());
-    eventually(|| async {
-        let status = Live::request(&system, vic, &sale, None).await.status();
-        (status == 200).then_some(()).ok_or_else(|| status.to_string())
-    })
-    .await;
+    becomes(200, || async { Live::request(&system, vic, &sale, None).await.status() }).await;
     let began = Instant::now();
     let watching = open.into_iter().map(|response| Live { response, text: String::new() }.end());
     tokio::join!(system.stop(), join_all(watching));

@@ -1,7 +1,7 @@
 //! Commits without a gap share the row of their sale's epoch, so that it is never free. A change of the row still goes through (rule 11).
 
 use futures_util::future::join_all;
-use seckill_harness::{Sale, System, terms};
+use seckill_harness::{Sale, System, becomes, terms};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 use tokio_util::task::AbortOnDropHandle;
 

@@ -79,6 +79,17 @@ fn config(environment: &Environment, settings: &[(&str, &str)]) -> Config {
     Config::read(&environment).unwrap()
 }
 
+/// Waits until a check has this verdict: a server may show a change shortly after it was made.
+async fn shows_in_time(look: impl AsyncFn() -> Look, name: &str, verdict: Verdict, found: &str) {
+    eventually(|| async {
+        let look = look().await;
+        let check = &look.checks[name];
+        let right = check.verdict == verdict && check.found.contains(found);
+        right.then_some(()).ok_or_else(|| format!("{verdict} and {found} in {check:#?}"))
+    })
+    .await;
+}
+
 /// No false alarm: the servers of `./dev`, with a running service and its settings.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_the_servers_of_dev_nothing_is_alarming() {

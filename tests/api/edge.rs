@@ -22,10 +22,9 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::service_killed::Process;
-use seckill_harness::folder::Folder;
-use seckill_harness::folder::free_address;
+use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::nginx::{DEPLOY, Nginx};
-use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
 
 /// Views of a sale's page, and the number of browsers, each at an address of its own.
 const VIEWS: usize = 10_000;
@@ -133,7 +132,6 @@ async fn ten_thousand_views_cost_the_service_eleven_requests_a_second() {
     let asked = requests(service, "state").await - before[2];
     assert!((1..=11 * seconds).contains(&asked), "{asked} requests in {seconds} s");
     assert_eq!([requests(service, "page").await, requests(service, "api").await], before[..2]);
-    eprintln!("{VIEWS} views in {seconds} s: {asked} requests reached the service");
     process.end();
     shop.system.finish().await;
 }

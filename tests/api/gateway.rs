@@ -17,7 +17,7 @@ use crate::broken_network::wired;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
-use seckill_harness::{System, eventually};
+use seckill_harness::{System, becomes, eventually};
 
 /// The server behind the gateway. It counts its requests, and echoes them.
 struct Application {

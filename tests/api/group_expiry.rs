@@ -2,8 +2,9 @@
 
 use seckill::domain::sale::NewSale;
 
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, becomes, eventually, terms};
 
+use crate::expiry_and_retries::FEW_ATTEMPTS;
 use crate::payments_and_callbacks::{Callback, pay, status};
 use crate::purchase_groups::{buy_together, buyers};
 
@@ -74,12 +75,7 @@ async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
 /// An order that cannot be cancelled does not delay its group: the expiry is split, and that order is parked alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_cannot_be_cancelled_parks_alone() {
-    let (mut system, sale) = unswept(&[
-        ("SECKILL_OUTBOX__MAX_ATTEMPTS", "2"),
-        ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
-        ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
-    ])
-    .await;
+    let (mut system, sale) = unswept(&FEW_ATTEMPTS).await;
     buy_together(&system, &sale, &buyers(5)).await;
     system.serve(true).await;
     system.settled(&sale).await;

@@ -13,7 +13,7 @@ use seckill::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill::sale_work::refill::supervisor::RefillSupervisor;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill::sale_work::sales_in_turn::SalesInTurn;
-use seckill_harness::{PATIENCE, System, eventually, redis_at};
+use seckill_harness::{PATIENCE, System, becomes, redis_at};
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;
 
@@ -108,8 +108,8 @@ impl World {
 
     /// How often the reconciler has recorded that it finished this hold.
     async fn finished_holds(&self, order: &str) -> i64 {
-        let noted =
-            "SELECT count(*) FROM audit_log WHERE action = 'finish holds' AND details::text LIKE '%' || $1 || '%'";
+        let noted = "SELECT count(*) FROM audit_log
+                     WHERE action = 'finish holds' AND details::text LIKE '%' || $1 || '%'";
         sqlx::query_scalar(noted).bind(order).fetch_one(&self.system.sql).await.unwrap()
     }
 
@@ -118,12 +118,20 @@ impl World {
         Option::<String>::from_redis_value(found).unwrap()
     }
 
-    async fn count(&self, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(&self.system.sql).await.unwrap()
-    }
-
     fn supervisor(&self) -> RefillSupervisor {
         RefillSupervisor::new(self.system.stores.clone(), self.system.config.reconcile.retire_after_ms)
+    }
+
+    /// Waits until a lost sale is open again, under its second epoch.
+    async fn is_refilled(&self, sale: SaleId, supervisor: &mut RefillSupervisor) {
+        let refilled = async {
+            let wanted = (Some("2".to_owned()), Some("open".to_owned()));
+            while (self.field(sale, "epoch").await, self.field(sale, "state").await) != wanted {
+                _ = timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
+                supervisor.check(false).await.unwrap();
+            }
+        };
+        timeout(PATIENCE, refilled).await.expect("the sale is not refilled");
     }
 
     /// The number of commands that Redis has executed, including those of scripts.
@@ -137,12 +145,13 @@ impl World {
     async fn rows(&self) -> i64 {
         let sessions = "SELECT count(*) FROM pg_stat_activity
                         WHERE datname = current_database() AND application_name = 'seckill'";
-        becomes(0, || self.count(sessions)).await;
-        self.count(
-            "SELECT ((SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables)
+        becomes(0, || self.system.value::<i64>(sessions)).await;
+        self.system
+            .value(
+                "SELECT ((SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables)
                    + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes))::bigint",
-        )
-        .await
+            )
+            .await
     }
 
     /// The commands of Redis and the reads of PostgreSQL in this number of rounds, after the work that an instance does once.
@@ -177,43 +186,40 @@ impl World {
     }
 }
 
+/// The costs of a number of rounds with this number of sales and with ten times as many: commands of Redis, and reads of PostgreSQL.
+async fn costs_of(sales: usize, sell: bool) -> [(i64, i64); 2] {
+    const ROUNDS: usize = 20;
+    let mut world = World::with(sales).await;
+    let mut costs = [(0, 0); 2];
+    for (cost, sales) in costs.iter_mut().zip([sales, 10 * sales]) {
+        world.plan(sales).await;
+        if sell {
+            world.start().await;
+        }
+        let (once, often) = (world.cost(0).await, world.cost(ROUNDS).await);
+        *cost = (often.0 - once.0, often.1 - once.1);
+    }
+    world.system.finish().await;
+    costs
+}
+
 /// A round costs the same for 20,000 planned sales as for 2,000: it checks only the sales that have their turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_times_as_many_planned_sales_cost_no_more() {
-    const ROUNDS: usize = 20;
-    let mut world = World::with(2_000).await;
-    let mut costs = Vec::new();
-    for sales in [2_000, 20_000] {
-        world.plan(sales).await;
-        let (once, often) = (world.cost(0).await, world.cost(ROUNDS).await);
-        costs.push((often.0 - once.0, often.1 - once.1));
-    }
-    let [few, many] = costs[..] else { unreachable!() };
+    let [few, many] = costs_of(2_000, false).await;
     // Checking all of them in one of the rounds would add 18,000 commands.
     assert!(many.0 < few.0 + 2_000, "Redis: {few:?}, {many:?} commands");
     assert!(many.1 < few.1 + 2_000, "PostgreSQL: {few:?}, {many:?} rows");
-    world.system.finish().await;
 }
 
 /// If many sales sell, a round checks 500 of them, or a tenth if that is more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_at_ten_times_as_many_sales_that_sell_takes_few_of_them() {
-    const ROUNDS: usize = 20;
-    let mut world = World::with(1_000).await;
-    let mut costs = Vec::new();
-    for sales in [1_000, 10_000] {
-        world.plan(sales).await;
-        world.start().await;
-        let (once, often) = (world.cost(0).await, world.cost(ROUNDS).await);
-        costs.push((often.0 - once.0, often.1 - once.1));
-    }
-    let [few, many] = costs[..] else { unreachable!() };
+    let [few, many] = costs_of(1_000, true).await;
     // 1,000 in a round instead of 500. Checking all of them would take ten times the commands of checking 1,000, and read 1,100,000 more
-    // rows. The list of sales is read now and then. PostgreSQL reads the whole table of 10,000 rows to find a part, because the table is
-    // small.
+    // rows. PostgreSQL reads the whole table of 10,000 rows to find a part, because the table is small.
     assert!(many.0 < few.0 * 5 / 2, "Redis: {few:?}, {many:?} commands");
     assert!(many.1 < few.1 + 600_000, "PostgreSQL: {few:?}, {many:?} rows");
-    world.system.finish().await;
 }
 
 /// Each of 2,400 selling sales has its turn within five rounds: a lost key, an old hold and a wrong figure are found then. A sale with a
@@ -231,12 +237,7 @@ async fn what_goes_wrong_with_one_of_many_that_sell_is_found_in_its_turn() {
     for _ in 0..TURNS {
         supervisor.check(true).await.unwrap();
     }
-    let refilled = async {
-        while world.field(lost, "epoch").await.as_deref() != Some("2") {
-            _ = timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
-        }
-    };
-    timeout(PATIENCE, refilled).await.expect("the sale is not refilled");
+    world.is_refilled(lost, &mut supervisor).await;
 
     let order = world.put_old_hold(held).await;
     let mut holds = HoldWatch::new(stores.clone(), config.unconfirmed_after_ms);
@@ -256,10 +257,10 @@ async fn what_goes_wrong_with_one_of_many_that_sell_is_found_in_its_turn() {
     drift.check_sales().await.unwrap();
     world.redis.ask(&["ZREM", &unconfirmed, &order]).await.unwrap();
     for _ in 0..3 {
-        assert_eq!(world.count(drifts).await, 0);
+        assert_eq!(world.system.value::<i64>(drifts).await, 0);
         drift.check_sales().await.unwrap();
     }
-    assert_eq!(world.count(drifts).await, 1);
+    assert_eq!(world.system.value::<i64>(drifts).await, 1);
     supervisor.finish().await;
     world.system.finish().await;
 }
@@ -274,16 +275,13 @@ async fn a_planned_sale_that_redis_has_lost_is_found_in_its_turn() {
         for _ in 0..TURNS {
             supervisor.check(true).await.unwrap();
         }
-        let refilled = async {
-            let wanted = (Some("2".to_owned()), Some("open".to_owned()));
-            while (world.field(lost, "epoch").await, world.field(lost, "state").await) != wanted {
-                _ = timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
-                supervisor.check(false).await.unwrap();
-            }
-        };
-        timeout(PATIENCE, refilled).await.expect("the sale is not refilled");
+        world.is_refilled(lost, &mut supervisor).await;
     }
-    assert_eq!(world.count("SELECT count(*) FROM sale_epochs WHERE epoch > 1").await, 3, "the others were left alone");
+    assert_eq!(
+        world.system.value::<i64>("SELECT count(*) FROM sale_epochs WHERE epoch > 1").await,
+        3,
+        "the others were left alone"
+    );
     supervisor.finish().await;
     world.system.finish().await;
 }
@@ -301,7 +299,8 @@ async fn one_missing_sale_gives_all_others_away() {
         // Without a turn.
         supervisor.check(false).await.unwrap();
         _ = timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
-        let left = world.count("SELECT count(*) FROM sale_epochs WHERE run_id IS NULL OR epoch < 2").await;
+        let left =
+            world.system.value::<i64>("SELECT count(*) FROM sale_epochs WHERE run_id IS NULL OR epoch < 2").await;
         if left == 0 {
             break;
         }
@@ -350,8 +349,8 @@ async fn holds_and_wrong_figures_of_idle_sales_are_found_in_their_turn() {
         drift.check_sales().await.unwrap();
     }
     assert_eq!(world.finished_holds(&order).await, 1);
-    assert_eq!(world.count("SELECT count(*) FROM audit_log WHERE action = 'drift'").await, 1);
-    let waiting = world.count("SELECT sale_id FROM sale_epochs WHERE run_id IS NULL").await;
+    assert_eq!(world.system.value::<i64>("SELECT count(*) FROM audit_log WHERE action = 'drift'").await, 1);
+    let waiting = world.system.value::<i64>("SELECT sale_id FROM sale_epochs WHERE run_id IS NULL").await;
     assert_eq!(waiting, planned.get(), "it waits for a refill");
     world.system.finish().await;
 }

@@ -32,7 +32,7 @@ use seckill::sale::{SaleError, Stores};
 use seckill::sale_work::audit::SaleVerdict;
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
-use sqlx::{Connection, Decode, PgConnection, PgPool, Postgres};
+use sqlx::{Connection, Decode, PgConnection, PgPool, Postgres, SqlSafeStr};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -58,7 +58,7 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
 }
 
 /// Waits until a reading equals this value, and panics with the last reading when it does not in time.
-pub async fn becomes<T: Debug + PartialEq, F: Future<Output = T>>(wanted: T, mut read: impl FnMut() -> F) {
+pub async fn becomes<W: Debug, T: Debug + PartialEq<W>, F: Future<Output = T>>(wanted: W, mut read: impl FnMut() -> F) {
     let wanted = &wanted;
     eventually(|| {
         let reading = read();
@@ -414,7 +414,7 @@ impl System {
     }
 
     /// The result of a query without parameters, which returns one value.
-    pub async fn value<T>(&self, sql: &'static str) -> T
+    pub async fn value<T>(&self, sql: impl SqlSafeStr) -> T
     where
         T: Send + Unpin + sqlx::Type<Postgres> + for<'row> Decode<'row, Postgres>,
     {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
+use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
 use seckill_harness::{Environment, environment, eventually};
 
 use super::transaction_pooler::{self, Pooling};
-use super::{Look, config};
+use super::{Look, config, shows_in_time};
 use seckill_harness::own_postgres::OwnPostgres;
 
 /// The settings of a system whose ledger is on this server.
@@ -48,15 +48,8 @@ async fn commits_that_are_not_durable_are_found() {
 async fn replicas_without_our_last_commits_are_found() {
     let postgres = OwnPostgres::start(&[]).await;
     let environment = system_on(&postgres).await;
-    let shows = async |verdict: Verdict, found: &'static str| {
-        eventually(|| async {
-            let look = Look::with(&environment, &[]).await;
-            let check = &look.checks["postgres.replicas"];
-            let right = check.verdict == verdict && check.found.contains(found);
-            right.then_some(()).ok_or_else(|| format!("{verdict} and {found} in {check:#?}"))
-        })
-        .await;
-    };
+    let look = async || Look::with(&environment, &[]).await;
+    let shows = async |verdict, found| shows_in_time(look, "postgres.replicas", verdict, found).await;
     shows(Pass, "no replica").await;
     let replica = postgres.replica("copy").await;
     shows(Fail, "1 asynchronous replicas are attached: copy").await;

@@ -4,12 +4,12 @@ use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptio
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use reqwest::RequestBuilder;
-use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
+use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
 use seckill::queue::{Broker, Publisher};
 use seckill_harness::{Environment, eventually, http_client, quiet_environment, secret};
 use serde_json::{Value, json};
 
-use super::{Look, config};
+use super::{Look, config, shows_in_time};
 use seckill_harness::folder::Folder;
 use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
 
@@ -165,9 +165,9 @@ async fn faults_of_a_whole_broker_are_found() {
     limited.shows("rabbitmq.alarms", Unknown, "may not publish");
 
     own.control(&["set_vm_memory_high_watermark", "absolute", "1MB"]);
-    shows_in_time(&environment, &[], "rabbitmq.alarms", Fail, "memory").await;
+    shows_in_time(async || Look::with(&environment, &[]).await, "rabbitmq.alarms", Fail, "memory").await;
     own.control(&["set_vm_memory_high_watermark", "absolute", "1GB"]);
-    shows_in_time(&environment, &[], "rabbitmq.alarms", Pass, "takes messages").await;
+    shows_in_time(async || Look::with(&environment, &[]).await, "rabbitmq.alarms", Pass, "takes messages").await;
 }
 
 /// The broker's management interface, which changes policies and users faster than `rabbitmqctl` starts.
@@ -191,28 +191,13 @@ impl Management {
     }
 }
 
-/// The management interface shows policies shortly after they were set.
-async fn shows_in_time(
-    environment: &Environment,
-    settings: &[(&str, &str)],
-    name: &str,
-    verdict: Verdict,
-    found: &str,
-) {
-    eventually(|| async {
-        let look = Look::with(environment, settings).await;
-        let check = &look.checks[name];
-        let right = check.verdict == verdict && check.found.contains(found);
-        right.then_some(()).ok_or_else(|| format!("{verdict} and {found} in {check:#?}"))
-    })
-    .await;
-}
-
 async fn policies_are_found(management: &Management, environment: &Environment, prefix: &str) {
     let Management { address, password } = management;
     let shown = [("SECKILL_AMQP__MANAGEMENT_URL", address.as_str())];
     let name = "rabbitmq.policies";
-    shows_in_time(environment, &shown, name, Pass, "no policy makes messages leave our 4 queues").await;
+    let look = async || Look::with(environment, &shown).await;
+    let shows = async |verdict, found: &str| shows_in_time(look, name, verdict, found).await;
+    shows(Pass, "no policy makes messages leave our 4 queues").await;
     let pattern = format!("^{prefix}groups-placed$").replace('.', "\\.");
     let losing = json!({ "message-ttl": 600_000, "expires": 600_000 });
     for (definition, verdict, terms) in
@@ -220,10 +205,10 @@ async fn policies_are_found(management: &Management, environment: &Environment, 
     {
         let planted = json!({ "pattern": pattern, "definition": definition, "apply-to": "queues" });
         management.put("policies/%2F/planted", planted).await;
-        shows_in_time(environment, &shown, name, verdict, &format!("{prefix}groups-placed ({terms})")).await;
+        shows(verdict, &format!("{prefix}groups-placed ({terms})")).await;
     }
     management.delete("policies/%2F/planted").await;
-    shows_in_time(environment, &shown, name, Pass, "").await;
+    shows(Pass, "").await;
     let with_user = address.replace("http://", &format!("http://seckill:{password}@"));
     let asked = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &with_user)]).await;
     assert_eq!(asked.verdict(name), Pass);
@@ -245,7 +230,7 @@ async fn alternate_exchange_is_found(management: &Management, environment: &Envi
     let terms = json!({ "alternate-exchange": "amq.fanout" });
     let alternate = json!({ "pattern": pattern, "definition": terms, "apply-to": "exchanges" });
     management.put("policies/%2F/alternate", alternate).await;
-    shows_in_time(environment, &[], "rabbitmq.policies", Fail, "did not come back").await;
+    shows_in_time(async || Look::with(environment, &[]).await, "rabbitmq.policies", Fail, "did not come back").await;
     management.delete("policies/%2F/alternate").await;
     connection.close(200, "".into()).await.unwrap();
 }
