@@ -46,7 +46,7 @@ async fn sessions(system: &System, people: &[Person; 2]) -> Vec<String> {
     let mut answers = Vec::new();
     for person in people {
         for instance in &system.instances {
-            answers.push(person.at(instance.address).call("GET", "session", None).await.code());
+            answers.push(person.at(instance.address).get("session").await.code());
         }
     }
     answers
@@ -54,7 +54,7 @@ async fn sessions(system: &System, people: &[Person; 2]) -> Vec<String> {
 
 async fn sign_in(system: &System, name: &str, password: &str) -> String {
     let credentials = json!({ "name": name, "password": password });
-    Person::signed_out(system).call("POST", "session", Some(credentials)).await.code()
+    Person::signed_out(system).post("session", credentials).await.code()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,17 +90,17 @@ async fn whatever_ends_sessions_ends_them_at_every_instance_at_once() {
     assert_eq!(sessions(&system, &people).await, ENDED, "signed out on the command line");
 
     let people = two_sessions(&system, "vic").await;
-    assert_eq!(people[1].call("DELETE", "sessions", None).await.body, json!({ "ended": 2 }));
+    assert_eq!(people[1].delete("sessions").await.body, json!({ "ended": 2 }));
     assert_eq!(sessions(&system, &people).await, ENDED, "signed out by the account itself");
 
     // Only an admin ends the sessions of others.
     let (people, roots) = (two_sessions(&system, "vic").await, two_sessions(&system, "root").await);
     for named in ["root", "nobody"] {
-        let refused = people[0].call("DELETE", &format!("sessions?account={named}"), None).await;
+        let refused = people[0].delete(&format!("sessions?account={named}")).await;
         assert_eq!(refused.code(), "403 forbidden");
     }
-    assert_eq!(roots[0].call("DELETE", "sessions?account=nobody", None).await.code(), "404 not-found");
-    assert_eq!(roots[0].call("DELETE", "sessions?account=vic", None).await.body, json!({ "ended": 2 }));
+    assert_eq!(roots[0].delete("sessions?account=nobody").await.code(), "404 not-found");
+    assert_eq!(roots[0].delete("sessions?account=vic").await.body, json!({ "ended": 2 }));
     assert_eq!(sessions(&system, &people).await, ENDED, "signed out by an admin");
     assert_eq!(sessions(&system, &roots).await, ["200"; 4]);
 
@@ -185,17 +185,16 @@ async fn assert_bounded(system: &System, actor: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_fills_the_audit_log_by_being_refused() {
-    let mut system = System::prepare(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]).await;
     account(&system, "vic", AccountRole::Viewer).await;
     account(&system, "root", AccountRole::Admin).await;
     let (vic, root) = (Person::sign_in(&system, "vic").await, Person::sign_in(&system, "root").await);
     for n in 0..100 {
         let answer = match n % 4 {
-            0 => vic.call("GET", "audit-log", None).await,
-            1 => vic.call("POST", "apps", Some(json!({ "name": "mine" }))).await,
-            2 => vic.call("GET", &format!("policies?app=app{n}"), None).await,
-            _ => vic.forged().call("DELETE", "session", None).await,
+            0 => vic.get("audit-log").await,
+            1 => vic.post("apps", json!({ "name": "mine" })).await,
+            2 => vic.get(&format!("policies?app=app{n}")).await,
+            _ => vic.forged().delete("session").await,
         };
         assert!([403, 404].contains(&answer.status), "{}", answer.code());
     }
@@ -209,8 +208,8 @@ async fn nobody_fills_the_audit_log_by_being_refused() {
     let written = "SELECT count(*) FROM audit_log WHERE actor = 'vic' AND action = 'refused'";
     let written: i64 = system.value(written).await;
     system.execute("UPDATE audit_counts SET minute = minute - interval '1 minute'").await;
-    assert_eq!(vic.call("GET", "audit-log", None).await.status, 403);
-    let log = root.call("GET", "audit-log", None).await.body;
+    assert_eq!(vic.get("audit-log").await.status, 403);
+    let log = root.get("audit-log").await.body;
     let sum: i64 =
         log["lines"].as_array().unwrap().iter().filter_map(|line| line["details"]["unwritten"].as_i64()).sum();
     assert_eq!(sum, 100 - written);

@@ -123,8 +123,7 @@ async fn what_is_wrong_with_groups_is_found() {
         ("I6", "a group is settled", "UPDATE outbox SET status = 'parked', last_error = 'x' WHERE kind = 'group_placed'"),
         ("I6", "a group is settled", "DELETE FROM outbox WHERE kind = 'group_placed'"),
     ];
-    let mut system = System::prepare(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "600000")]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "600000")]).await;
     let sale = system.create_sale(terms(20)).await;
     let names = buyers(9);
     for names in names.chunks(3) {

@@ -23,8 +23,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     let folder = Folder::new("broker");
     let (own, settings) = own_broker(&folder, &[]).await;
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let mut system = System::prepare(&settings).await;
-    system.serve(false).await;
+    let system = System::without_workers(&settings).await;
     let sale = system.create_sale(terms(5)).await;
     system.all_buy(&sale, &["ann", "bob"]).await;
     let publisher = Arc::new(Publisher::new(Broker::new(&system.config)));

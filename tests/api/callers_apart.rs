@@ -1,8 +1,7 @@
 //! A19: a misbehaving caller of flow control is not taken for a fault of the limiter, and does not affect other callers.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,6 +12,7 @@ use seckill::flow::policy_changes;
 use seckill::flow::threshold_controller::move_thresholds;
 use seckill::gate::limiter::policy_counts::PolicyCounts;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::broken_network::{wired, wired_with};
 use crate::own_redis::OwnRedis;
@@ -66,25 +66,13 @@ fn places(limit: i64) -> Algorithm {
     Algorithm::new(AlgorithmKind::Concurrency, &terms).unwrap()
 }
 
-/// The number of permits that each well-behaved process asks for, and that they get together.
+/// The number of permits that each well-behaved caller asks for, and that they get together.
 const ASKED: i64 = 40;
 const PERMITS: i64 = 150;
-const PROCESSES: usize = 5;
+const CALLERS: usize = 5;
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "one of the ten processes, started by the test below"]
-async fn one_caller() {
-    let of = |name: &str| std::env::var(name).expect("the test below sets it");
-    let at: SocketAddr = of("CALLER_AT").parse().unwrap();
-    let caller = Caller::of(of("CALLER_TOKEN"), at);
-    match of("CALLER_IS").as_str() {
-        "well" => ask_well(&caller).await,
-        _ => misbehave(&caller).await,
-    }
-}
-
-/// Asks for permits and for places. Prints the number of granted permits.
-async fn ask_well(caller: &Caller) {
+/// Asks for permits and for places. Returns the number of granted permits.
+async fn ask_well(caller: Caller) -> i64 {
     let mut granted = 0;
     for _ in 0..ASKED {
         for policy in ["pay", "places"] {
@@ -100,20 +88,20 @@ async fn ask_well(caller: &Caller) {
             }
         }
     }
-    println!("granted {granted}");
+    granted
 }
 
-/// Sends nonsense, waits in line and hangs up, and takes probes without reporting them, until the process is ended.
-async fn misbehave(caller: &Caller) {
+/// Sends nonsense, waits in line and hangs up, and takes probes without reporting them, until the task is ended.
+async fn misbehave(caller: Caller) {
     let mut pace = tokio::time::interval(Duration::from_secs(1));
     loop {
         pace.tick().await;
-        let waiting: Vec<_> = (0..40)
-            .map(|_| {
-                let caller = caller.clone();
-                tokio::spawn(async move { caller.ask(json!({ "app": "shop", "policy": "slow" })).await })
-            })
-            .collect();
+        let slow = json!({ "app": "shop", "policy": "slow" });
+        let mut waiting = JoinSet::new();
+        for _ in 0..40 {
+            let (caller, slow) = (caller.clone(), slow.clone());
+            waiting.spawn(async move { caller.ask(slow).await });
+        }
         let twice = json!({ "app": "shop", "policy": "login", "also": [{ "policy": "login" }] });
         let wrong = json!({ "app": "shop", "policy": "login", "permits": "many", "key": 7 });
         let huge = json!({ "app": "shop", "policy": "login", "permits": i64::MAX });
@@ -124,11 +112,11 @@ async fn misbehave(caller: &Caller) {
             caller.ask(json!({ "app": "shop", "policy": "probed" })).await;
         }
         pace.tick().await;
-        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(waiting);
     }
 }
 
-/// Five processes of a harmful application, and five of a well-behaved one: the second gets exactly its usual permits.
+/// Five callers of a harmful application, and five of a well-behaved one: the second gets exactly its usual permits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_application_takes_nothing_from_another() {
     let mut system = patient(&[]).await;
@@ -136,54 +124,20 @@ async fn a_hostile_application_takes_nothing_from_another() {
     let hostile = Caller::new(&system, "shop").await;
     let well = Caller::new(&system, "bank").await;
     set(&system, policy("bank", "pay", a_day(PERMITS))).await;
-    set(&system, policy("bank", "places", places(i64::try_from(PROCESSES).unwrap()))).await;
+    set(&system, policy("bank", "places", places(i64::try_from(CALLERS).unwrap()))).await;
     set(&system, policy("shop", "login", a_day(1000))).await;
     set(&system, queued(60_000, places(1))).await;
     let breaker = BreakerTerms { min_calls: 2, open_ms: 100, probes: 1, ..BreakerTerms::default() };
     set(&system, NewPolicy { breaker: Some(breaker), ..policy("shop", "probed", a_day(1_000_000)) }).await;
-    let start = |n: usize, is: &str, token: &str| {
-        let mut process = Command::new(std::env::current_exe().unwrap());
-        process.args(["callers_apart::one_caller", "--exact", "--ignored", "--nocapture"]);
-        process.env("CALLER_AT", system.instances[n % 2].address.to_string());
-        process.env("CALLER_IS", is).env("CALLER_TOKEN", token);
-        Ended(Some(process.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()))
-    };
-    let mut harming: Vec<Ended> = (0..PROCESSES).map(|n| start(n, "hostile", &hostile.token)).collect();
+    // Each caller has connections of its own.
+    let at = |token: &str, n: usize| Caller::of(token.to_owned(), system.instances[n % 2].address);
+    let mut harming: JoinSet<()> = (0..CALLERS).map(|n| misbehave(at(&hostile.token, n))).collect();
     becomes(false, || async { keys(&system, ":places:").await.is_empty() }).await;
-    let well = (0..PROCESSES).map(|n| start(n, "well", &well.token).output());
-    let mut granted = 0;
-    for output in join_all(well).await {
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = text.lines().find_map(|line| line.split_once("granted ")).unwrap_or_else(|| panic!("{text}"));
-        granted += line.1.parse::<i64>().unwrap();
-    }
-    assert_eq!(granted, PERMITS);
-    assert!(harming.iter_mut().all(Ended::is_running), "a process that harms has ended by itself");
+    let well: JoinSet<i64> = (0..CALLERS).map(|n| ask_well(at(&well.token, n))).collect();
+    assert_eq!(well.join_all().await.into_iter().sum::<i64>(), PERMITS);
+    assert!(harming.try_join_next().is_none(), "a caller that harms has ended by itself");
     drop(harming);
     system.finish().await;
-}
-
-/// A process that is killed when this is dropped.
-struct Ended(Option<Child>);
-
-impl Ended {
-    fn is_running(&mut self) -> bool {
-        self.0.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
-    }
-
-    async fn output(mut self) -> std::process::Output {
-        let child = self.0.take().unwrap();
-        tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap()
-    }
-}
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -412,8 +366,7 @@ async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
 /// Two workers adjust a threshold in turn. After trouble seen by one, the other knows too.
 #[tokio::test(flavor = "multi_thread")]
 async fn thresholds_have_one_state_for_all_workers() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[]).await;
     let range = Some(Range { floor: 20, ceiling: 220, target_ms: None });
     set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(100)) }).await;
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);

@@ -93,7 +93,7 @@ async fn assert_text_on_every_page(system: &System, root: &Person) {
 /// shown once, in the answer that creates it.
 async fn assert_no_secret_in_any_answer(system: &System, people: &BTreeMap<&str, Person>) {
     let root = &people["root"];
-    let made = root.call("POST", "apps", Some(json!({ "name": "till" }))).await;
+    let made = root.post("apps", json!({ "name": "till" })).await;
     let token = made.body["token"].as_str().unwrap().to_owned();
     let mut secrets = secrets_of(system).await;
     secrets.insert(token.clone());
@@ -101,7 +101,7 @@ async fn assert_no_secret_in_any_answer(system: &System, people: &BTreeMap<&str,
     for (name, person) in people {
         secrets.extend(session_secrets(person));
         // The session's own CSRF token is meant for its page.
-        let own = person.call("GET", "session", None).await.body["csrf_token"].as_str().unwrap().to_owned();
+        let own = person.get("session").await.body["csrf_token"].as_str().unwrap().to_owned();
         if *name != "root" {
             secrets.insert(own);
         }
@@ -178,10 +178,10 @@ async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
     let more = [("RUST_LOG", "trace,h2=off,hyper=off"), ("SECKILL_WORK__METRICS_BIND", "127.0.0.1:0")];
     let process = Process::start_with(&system, address, &more, Stdio::from(log)).ready(address).await;
     let root = Person::visiting(address).signed_in("root").await;
-    let session = root.call("GET", "session", None).await.body;
+    let session = root.get("session").await.body;
     let csrf = session["csrf_token"].as_str().unwrap().to_owned();
-    let made = root.call("POST", "apps", Some(json!({ "name": "shop" }))).await;
-    let rotated = root.call("POST", "apps/shop/tokens", Some(json!({ "overlap_ms": 1000 }))).await;
+    let made = root.post("apps", json!({ "name": "shop" })).await;
+    let rotated = root.post("apps/shop/tokens", json!({ "overlap_ms": 1000 })).await;
     assert_eq!(root.call("PUT", "policies/p", serde_json::from_str(WINDOW).ok()).await.status, 200);
     let token = session_secrets(&root).remove(0);
     let cookie = format!("seckill_session={token}");

@@ -31,7 +31,7 @@ async fn a_preview_says_what_a_change_would_have_refused() {
     const APP: &str = "previewed";
     let system = System::shared_with(&UNLIMITED).await;
     let owner = owner(&system, APP).await;
-    assert_eq!(owner.call("PUT", "policies/p", Some(a_minute(APP, 4))).await.status, 200);
+    assert_eq!(owner.put("policies/p", a_minute(APP, 4)).await.status, 200);
     // Two minutes of the hour, and one long before it.
     let record = "INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
                   SELECT id, date_trunc('minute', now()) - $1::bigint * interval '1 minute', $2, $3, 0, 0
@@ -39,8 +39,8 @@ async fn a_preview_says_what_a_change_would_have_refused() {
     for (ago, granted, refused) in [(30_i64, 4_i64, 1_i64), (10, 4, 4), (300, 1000, 1000)] {
         sqlx::query(record).bind(ago).bind(granted).bind(refused).bind(APP).execute(&system.sql).await.unwrap();
     }
-    let before = owner.call("GET", "policies?app=previewed", None).await.body;
-    let preview = owner.call("POST", "policies/p/preview", Some(a_minute(APP, 6))).await;
+    let before = owner.get("policies?app=previewed").await.body;
+    let preview = owner.post("policies/p/preview", a_minute(APP, 6)).await;
     assert_eq!(preview.status, 200, "{}", preview.body);
     let seen = &preview.body;
     assert_eq!(
@@ -61,20 +61,20 @@ async fn a_preview_says_what_a_change_would_have_refused() {
 
     // A window shorter than the recorded minutes leaves a range: the calls came at unknown moments within the minute.
     let second = json!({ "apps": [APP], "algorithm": "fixed-window", "limit": 1, "window_ms": 1000 });
-    let range = owner.call("POST", "policies/p/preview", Some(second)).await.body;
+    let range = owner.post("policies/p/preview", second).await.body;
     assert_eq!(range["changed"], json!({ "evenly": 0, "at_once": 11 }));
     // A limit for all keys is lower than another policy's limit for one key: the warning comes before the change.
     set(&system, NewPolicy { key: "user".into(), ..policy(APP, "narrow", a_day(1_000_000)) }).await;
-    let warned = owner.call("POST", "policies/p/preview", Some(a_minute(APP, 1))).await.body;
+    let warned = owner.post("policies/p/preview", a_minute(APP, 1)).await.body;
     assert!(warned["warnings"][0].as_str().unwrap().contains("less than narrow gives to one user"), "{warned}");
     assert!(warned["text"].as_str().unwrap().contains("\nWarning: p: "), "{warned}");
     // Invalid terms, and a policy that does not exist yet.
-    let wrong = owner.call("POST", "policies/p/preview", Some(a_minute(APP, 0))).await;
+    let wrong = owner.post("policies/p/preview", a_minute(APP, 0)).await;
     assert_eq!(wrong.code(), "400 invalid-request");
-    let new = owner.call("POST", "policies/new/preview", Some(a_minute(APP, 5))).await.body;
+    let new = owner.post("policies/new/preview", a_minute(APP, 5)).await.body;
     assert_eq!((&new["calls"], &new["present"]), (&json!(0), &Value::Null));
     assert!(new["text"].as_str().unwrap().contains("nothing to replay"), "{new}");
-    let mut after = owner.call("GET", "policies?app=previewed", None).await.body;
+    let mut after = owner.get("policies?app=previewed").await.body;
     after["policies"].as_array_mut().unwrap().retain(|policy| policy["name"] != "narrow");
     for policy in after["policies"].as_array_mut().unwrap() {
         policy["warnings"] = json!([]);
@@ -143,10 +143,10 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     account(&system, "logged-root", AccountRole::Admin).await;
     let root = Person::sign_in(&system, "logged-root").await;
     for limit in [5, 6, 7] {
-        assert_eq!(owner.call("PUT", "policies/p", Some(a_minute("logged", limit))).await.status, 200);
+        assert_eq!(owner.put("policies/p", a_minute("logged", limit)).await.status, 200);
     }
-    assert_eq!(root.call("PUT", "policies/p", Some(a_minute("logged", 8))).await.status, 200);
-    let get = async |query: &str| root.call("GET", &format!("audit-log?{query}"), None).await;
+    assert_eq!(root.put("policies/p", a_minute("logged", 8)).await.status, 200);
+    let get = async |query: &str| root.get(&format!("audit-log?{query}")).await;
     let owners = get("actor=logged-owner&action=policy%20set").await.body;
     assert_eq!(lines(&owners), vec![("policy set".to_owned(), "policy p of logged".to_owned()); 3]);
     assert_eq!(owners["lines"][0]["details"]["after"]["limit"], 7, "the newest first");
@@ -218,8 +218,8 @@ async fn a_policy_of_a_hundred_applications_is_logged_and_found() {
     let made = "INSERT INTO apps (name, token_hash, created_by) SELECT name, sha256(name::bytea), 'test' FROM unnest($1::text[]) AS name";
     sqlx::query(made).bind(&apps).execute(&system.sql).await.unwrap();
     let terms = json!({ "apps": apps, "algorithm": "fixed-window", "limit": 5, "window_ms": 60_000 });
-    assert_eq!(root.call("PUT", "policies/wide", Some(terms)).await.status, 200);
-    let log = root.call("GET", "audit-log?action=policy%20set&actor=wide", None).await.body;
+    assert_eq!(root.put("policies/wide", terms).await.status, 200);
+    let log = root.get("audit-log?action=policy%20set&actor=wide").await.body;
     assert!(log["lines"][0]["subject"].as_str().unwrap().len() > 6_000, "{log}");
     assert_eq!(root.page("/admin/audit-log").await.0, 200);
     system.finish().await;

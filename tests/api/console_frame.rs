@@ -53,13 +53,6 @@ fn assert_guarded(response: &Response) {
     assert_eq!(header(response, "referrer-policy"), "same-origin");
 }
 
-/// A service without workers, so that nothing changes by itself. It has no queues.
-pub async fn without_workers() -> System {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
-    system
-}
-
 /// An admin, a manager and a viewer, whose sessions the tests of a system share.
 pub async fn people(system: &System) -> [Person; 3] {
     let root = Person::shared(system, "root", AccountRole::Admin).await;
@@ -140,7 +133,7 @@ async fn files_may_be_kept_for_ever() {
 /// The overview shows current and planned sales, and the alarms that the account may see. Operators also see the queues and the processes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_shows_sales_alarms_queues_and_processes() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let [root, max, vic] = people(&system).await;
     let later = system.create_sale(NewSale { starts_in_ms: 600_000, ..terms(7) }).await;
     let sale = system.create_sale(terms(50)).await;
@@ -158,7 +151,7 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
 
     // The overview leaves out what Redis does not answer within half a second.
     let seen = eventually(|| async {
-        let seen = max.call("GET", "overview", None).await.body;
+        let seen = max.get("overview").await.body;
         let is_whole = seen["sales"][0]["available"].is_number() && seen["work"].is_object();
         if is_whole { Ok(seen) } else { Err(seen.to_string()) }
     })
@@ -186,15 +179,12 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     );
     assert_eq!(seen["work"]["instances"].as_array().unwrap().len(), 1);
 
-    let viewer = vic.call("GET", "overview", None).await.body;
+    let viewer = vic.get("overview").await.body;
     assert_eq!((viewer["sales"].as_array().unwrap().len(), &viewer["work"]), (2, &Value::Null));
     assert_eq!(kinds(&viewer), ["drift", "parked"]);
-    assert_eq!(kinds(&root.call("GET", "overview", None).await.body), ["drift", "refusals", "parked"]);
-    assert_eq!(
-        kinds(&root.call("GET", "alarms", None).await.body),
-        ["of-a-newer-version", "drift", "refusals", "parked"]
-    );
-    assert_eq!(kinds(&vic.call("GET", "alarms", None).await.body), ["drift", "parked"]);
+    assert_eq!(kinds(&root.get("overview").await.body), ["drift", "refusals", "parked"]);
+    assert_eq!(kinds(&root.get("alarms").await.body), ["of-a-newer-version", "drift", "refusals", "parked"]);
+    assert_eq!(kinds(&vic.get("alarms").await.body), ["drift", "parked"]);
     // The pages say the same. The alarms' page also says what to do.
     for (person, knows_the_app, open_alarms) in [(&root, true, 3), (&max, false, 2), (&vic, false, 2)] {
         let page = open(&system, Some(person), "/admin").await.text().await.unwrap();
@@ -227,7 +217,7 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     wire.cut();
     // The connections break shortly after the wire is cut.
     let seen = eventually(|| async {
-        let seen = root.call("GET", "overview", None).await.body;
+        let seen = root.get("overview").await.body;
         if seen["sales"][0]["available"].is_null() { Ok(seen) } else { Err(seen.to_string()) }
     })
     .await;
@@ -259,9 +249,9 @@ async fn admins_look_after_accounts() {
     let system = System::shared_with(&UNLIMITED).await;
     let [root, ..] = people(&system).await;
     let new = json!({ "name": "new", "role": "viewer", "password": PASSWORD });
-    let made = root.call("POST", "accounts", Some(new.clone())).await;
+    let made = root.post("accounts", new.clone()).await;
     assert_eq!((made.status, &made.body), (201, &json!({ "name": "new", "role": "viewer" })));
-    assert_eq!(root.call("POST", "accounts", Some(new)).await.code(), "409 conflict");
+    assert_eq!(root.post("accounts", new).await.code(), "409 conflict");
     for wrong in [
         json!({ "name": "a b", "role": "viewer", "password": PASSWORD }),
         json!({ "name": "x", "role": "owner", "password": PASSWORD }),
@@ -271,40 +261,38 @@ async fn admins_look_after_accounts() {
         json!({ "name": "x", "role": "viewer" }),
         json!({ "name": "x", "role": "viewer", "password": PASSWORD, "surprise": 1 }),
     ] {
-        assert_eq!(root.call("POST", "accounts", Some(wrong.clone())).await.code(), "400 invalid-request", "{wrong}");
+        assert_eq!(root.post("accounts", wrong.clone()).await.code(), "400 invalid-request", "{wrong}");
     }
     for (path, wrong) in
         [("accounts/new", json!({ "role": "owner" })), ("accounts/new", json!([])), ("accounts/a%20b", json!({}))]
     {
-        assert_eq!(root.call("PUT", path, Some(wrong)).await.code(), "400 invalid-request", "{path}");
+        assert_eq!(root.put(path, wrong).await.code(), "400 invalid-request", "{path}");
     }
-    assert_eq!(root.call("PUT", "accounts/nobody", Some(json!({ "disabled": true }))).await.code(), "404 not-found");
+    assert_eq!(root.put("accounts/nobody", json!({ "disabled": true })).await.code(), "404 not-found");
 
     // A new role applies from the next request on, in the open session.
     let new = Person::sign_in(&system, "new").await;
-    assert_eq!(new.call("GET", "accounts", None).await.code(), "403 forbidden");
-    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": "admin" }))).await.status, 200);
-    assert_eq!(new.call("GET", "accounts", None).await.status, 200);
-    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": "manager" }))).await.status, 200);
-    assert_eq!(new.call("GET", "accounts", None).await.code(), "403 forbidden");
-    // A new password ends all sessions, and so does disabling.
+    assert_eq!(new.get("accounts").await.code(), "403 forbidden");
+    assert_eq!(root.put("accounts/new", json!({ "role": "admin" })).await.status, 200);
+    assert_eq!(new.get("accounts").await.status, 200);
+    assert_eq!(root.put("accounts/new", json!({ "role": "manager" })).await.status, 200);
+    assert_eq!(new.get("accounts").await.code(), "403 forbidden");
+    // `admin_sessions` has the sessions that a new password or disabling ends.
     let password = json!({ "password": OTHER_PASSWORD });
-    assert_eq!(root.call("PUT", "accounts/new", Some(password)).await.status, 200);
-    assert_eq!(new.call("GET", "session", None).await.code(), "401 signed-out");
-    let credentials = |password: &str| Some(json!({ "name": "new", "password": password }));
+    assert_eq!(root.put("accounts/new", password).await.status, 200);
+    assert_eq!(new.get("session").await.code(), "401 signed-out");
     let visitor = Person::signed_out(&system);
-    assert_eq!(visitor.call("POST", "session", credentials(PASSWORD)).await.code(), "401 wrong-credentials");
-    assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
-    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": true }))).await.status, 200);
-    assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.code(), "401 wrong-credentials");
+    let sign_in = || visitor.post("session", json!({ "name": "new", "password": OTHER_PASSWORD }));
+    assert_eq!(sign_in().await.status, 200);
+    assert_eq!(root.put("accounts/new", json!({ "disabled": true })).await.status, 200);
     let listed = async || {
-        let listed = root.call("GET", "accounts", None).await.body;
+        let listed = root.get("accounts").await.body;
         listed["accounts"].as_array().unwrap().iter().find(|account| account["name"] == "new").unwrap().clone()
     };
     let disabled = listed().await;
     assert_eq!((&disabled["disabled"], &disabled["sessions"]), (&json!(true), &json!(0)), "{disabled}");
-    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "disabled": false }))).await.status, 200);
-    assert_eq!(visitor.call("POST", "session", credentials(OTHER_PASSWORD)).await.status, 200);
+    assert_eq!(root.put("accounts/new", json!({ "disabled": false })).await.status, 200);
+    assert_eq!(sign_in().await.status, 200);
     // A session counts until it has been idle too long, which is before it ends.
     for (idle, sessions) in [("0 minutes", 1), ("31 minutes", 0)] {
         let seen = "UPDATE sessions SET seen_at = now() - $1::text::interval WHERE account = 'new'";
@@ -312,7 +300,7 @@ async fn admins_look_after_accounts() {
         assert_eq!(listed().await["sessions"], sessions, "{idle}");
     }
     // An empty change is no change.
-    assert_eq!(root.call("PUT", "accounts/new", Some(json!({ "role": null, "disabled": false }))).await.status, 200);
+    assert_eq!(root.put("accounts/new", json!({ "role": null, "disabled": false })).await.status, 200);
 
     let about_new = "SELECT array_agg(action ORDER BY id) FROM audit_log
                      WHERE subject = 'account new' AND actor = 'root'";
@@ -331,7 +319,7 @@ async fn admins_look_after_accounts() {
 /// The last admin who can sign in can be neither disabled nor demoted, even when two admins disable each other at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_is_always_left() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     for name in ["ann", "bob"] {
         account(&system, name, AccountRole::Admin).await;
     }
@@ -380,16 +368,16 @@ async fn an_admin_is_always_left() {
     for change in
         [json!({ "role": "manager" }), json!({ "disabled": true }), json!({ "role": "viewer", "disabled": true })]
     {
-        let refused = person.call("PUT", &format!("accounts/{left}"), Some(change.clone())).await;
+        let refused = person.put(&format!("accounts/{left}"), change.clone()).await;
         assert_eq!(refused.code(), "409 conflict", "{change}");
         assert!(refused.body["detail"].as_str().unwrap().contains("last admin"), "{}", refused.body);
     }
     // A refused change is not made in part. A change that leaves the account an admin is allowed.
     let both = json!({ "role": "viewer", "password": OTHER_PASSWORD });
-    assert_eq!(person.call("PUT", &format!("accounts/{left}"), Some(both)).await.code(), "409 conflict");
+    assert_eq!(person.put(&format!("accounts/{left}"), both).await.code(), "409 conflict");
     Person::sign_in(&system, left).await;
     let same = json!({ "role": "admin", "disabled": false });
-    assert_eq!(person.call("PUT", &format!("accounts/{left}"), Some(same)).await.status, 200);
+    assert_eq!(person.put(&format!("accounts/{left}"), same).await.status, 200);
     system.stop().await;
 }
 
@@ -405,15 +393,12 @@ async fn the_console_works_behind_the_edge() {
         (303, "/admin/sign-in?then=%2Fadmin%2Faccounts")
     );
     let root = Person::shared(&system, "root", AccountRole::Admin).await.at(edge.address);
-    let session = root.request("GET", "session", None).header(ORIGIN, edge.url("")).send().await.unwrap();
-    assert_eq!(session.status(), 200);
     let page = root.authenticated(browser().get(edge.url("/admin"))).send().await.unwrap();
     assert_eq!(page.status(), 200);
     assert_guarded(&page);
     let page = page.text().await.unwrap();
     let script = page.split('"').find(|word| word.starts_with("/admin/assets/") && word.ends_with(".js")).unwrap();
     let script = browser().get(edge.url(script)).send().await.unwrap();
-    assert_eq!(script.status(), 200);
     assert_eq!(header(&script, CACHE_CONTROL.as_str()), "public, max-age=31536000, immutable");
     // A page of ours behind the edge can change something; its address is the edge's.
     let new = Some(json!({ "name": "edged", "role": "viewer", "password": PASSWORD }));

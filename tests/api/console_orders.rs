@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::admin_api::{Person, UNLIMITED, send};
-use crate::console_frame::{people, without_workers};
+use crate::console_frame::people;
 use crate::console_sales::removal;
 use crate::payments_and_callbacks::{self, Callback};
 use seckill_harness::{Sale, System, becomes, eventually, terms};
@@ -31,7 +31,7 @@ fn ids(page: &Value) -> Vec<Uuid> {
 /// Orders are searched and exported. Without workers, only the test changes orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_are_paged_found_and_exported() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let people = people(&system).await;
     assert_pages_miss_and_repeat_nothing_while_orders_arrive(&system, &people).await;
     let sale = system.create_sale(terms(100)).await;
@@ -66,7 +66,7 @@ async fn assert_pages_miss_and_repeat_nothing_while_orders_arrive(system: &Syste
         assert_eq!(all.len(), found, "{search}");
         let (mut seen, mut before) = (Vec::new(), String::new());
         loop {
-            let page = root.call("GET", &format!("orders?{search}&limit=9{before}"), None).await;
+            let page = root.get(&format!("orders?{search}&limit=9{before}")).await;
             assert_eq!(page.status, 200, "{search}: {}", page.body);
             assert!(page.body["orders"].as_array().unwrap().len() <= 9);
             seen.extend(ids(&page.body));
@@ -84,7 +84,7 @@ async fn assert_pages_miss_and_repeat_nothing_while_orders_arrive(system: &Syste
 async fn assert_found_by_sale_status_buyer_and_id([root, _, vic]: &[Person; 3], sale: &Sale, bought: &str) {
     let search = async |person: &Person, query: &str| {
         eventually(|| async {
-            let page = person.call("GET", &format!("orders?{query}"), None).await;
+            let page = person.get(&format!("orders?{query}")).await;
             assert_eq!(page.status, 200, "{query}: {}", page.body);
             // Purchases that cannot be read within a second are left out, and the page says so.
             let is_whole = page.body["lacks_accepted"] == false;
@@ -128,17 +128,17 @@ async fn assert_found_by_sale_status_buyer_and_id([root, _, vic]: &[Person; 3], 
         "sale=1&sale=2",
         "stauts=paid",
     ] {
-        let answer = root.call("GET", &format!("orders?{wrong}"), None).await;
+        let answer = root.get(&format!("orders?{wrong}")).await;
         assert_eq!(answer.code(), "400 invalid-request", "{wrong}: {}", answer.body);
         assert!(!answer.body["detail"].as_str().unwrap().is_empty(), "{wrong}");
     }
     for (id, code) in [(Uuid::nil().to_string(), "404 not-found"), ("x".into(), "400 invalid-request")] {
-        assert_eq!(root.call("GET", &format!("orders/{id}"), None).await.code(), code);
+        assert_eq!(root.get(&format!("orders/{id}")).await.code(), code);
     }
-    let whole = vic.call("GET", &format!("orders/{known}"), None).await;
+    let whole = vic.get(&format!("orders/{known}")).await;
     assert_eq!((whole.status, &whole.body["changes"][0]["to"]), (200, &json!("pending_payment")));
-    assert_eq!(root.call("GET", &format!("orders/{bought}"), None).await.body["messages"][0]["kind"], "group_placed");
-    assert_eq!(vic.call("GET", &format!("orders/{bought}"), None).await.body["messages"], json!([]));
+    assert_eq!(root.get(&format!("orders/{bought}")).await.body["messages"][0]["kind"], "group_placed");
+    assert_eq!(vic.get(&format!("orders/{bought}")).await.body["messages"], json!([]));
 }
 
 /// The file has every order of its moment once, and no formula. Only operators may export, and the audit log records it.
@@ -188,7 +188,7 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3
     for wrong in
         ["status=x", "order=00000000-0000-0000-0000-000000000000", "before=00000000-0000-0000-0000-000000000000"]
     {
-        let answer = max.call("GET", &format!("orders.csv?{wrong}"), None).await;
+        let answer = max.get(&format!("orders.csv?{wrong}")).await;
         assert_eq!(answer.code(), "400 invalid-request", "{wrong}");
     }
     let lines: Vec<(String, Value)> =
@@ -203,7 +203,7 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3
 /// An instance makes one export at a time. An unread export blocks nothing else, and ends when its client goes.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let [root, max, _] = people(&system).await;
     let sale = system.create_sale(terms(100)).await;
     // More than the buffers of a connection hold.
@@ -215,7 +215,7 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     assert_eq!(unread.status(), 200);
     let second = send(root.request("GET", "orders.csv", None)).await;
     assert_eq!(second.code(), "503 temporarily-unavailable");
-    assert_eq!(root.call("GET", "orders?limit=1", None).await.status, 200);
+    assert_eq!(root.get("orders?limit=1").await.status, 200);
     drop(unread);
     let third = async || root.request("GET", "orders.csv?user=nobody", None).send().await.unwrap().status();
     becomes(200, third).await;
@@ -225,7 +225,7 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
 /// A parked message is shown with its error. It is sent again once, however many people press the button, and then takes effect once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_message_is_sent_again_once() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let [root, max, _] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
     for buyer in ["ann", "bob"] {
@@ -233,14 +233,14 @@ async fn a_parked_message_is_sent_again_once() {
     }
     let park = "UPDATE outbox SET status = 'parked', attempts = 8, last_error = '500 <script>alert(1)</script>'";
     system.execute(park).await;
-    let outbox = max.call("GET", "outbox?status=parked&kind=group_placed&limit=1", None).await;
+    let outbox = max.get("outbox?status=parked&kind=group_placed&limit=1").await;
     assert_eq!(outbox.status, 200, "{}", outbox.body);
     assert_eq!((&outbox.body["to_do"][0]["parked"], &outbox.body["to_do"][0]["pending"]), (&json!(2), &json!(0)));
     let row = &outbox.body["parked"][0];
     assert_eq!((&row["user"], &row["attempts"], &row["payload"]["quantity"]), (&json!("bob"), &json!(8), &json!(1)));
     assert!(row["error"].as_str().unwrap().starts_with("500"));
     let older = format!("outbox?before={}", outbox.body["next_before"]);
-    assert_eq!(max.call("GET", &older, None).await.body["parked"][0]["user"], "ann");
+    assert_eq!(max.get(&older).await.body["parked"][0]["user"], "ann");
     // Shown as a text, never as a part of the page.
     let (_, page) = root.page("/admin/outbox").await;
     assert!(page.contains("500 &#60;script") && !page.contains("<script>alert"), "{page}");
@@ -248,23 +248,23 @@ async fn a_parked_message_is_sent_again_once() {
     let retry = format!("outbox/{}/retry", row["id"]);
     let answers = join_all((0..4).map(|n| {
         let person = if n % 2 == 0 { &root } else { &max };
-        person.call("POST", &retry, Some(json!({})))
+        person.post(&retry, json!({}))
     }));
     let codes: Vec<String> = answers.await.iter().map(|answer| answer.code()).collect();
     assert_eq!(codes.iter().filter(|code| *code == "200").count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| *code == "404 not-found").count(), 3, "{codes:?}");
     for (body, status) in [(json!({ "kind": "hold_release" }), 200), (json!({ "kind": "x" }), 400), (json!({}), 400)] {
-        let answer = max.call("POST", "outbox/retry", Some(body)).await;
+        let answer = max.post("outbox/retry", body).await;
         assert_eq!(answer.status, status);
         assert!(status != 200 || answer.body["retried"] == 0, "{}", answer.body);
     }
-    let all = max.call("POST", "outbox/retry", Some(json!({ "kind": "group_placed" }))).await;
+    let all = max.post("outbox/retry", json!({ "kind": "group_placed" })).await;
     assert_eq!(all.body, json!({ "retried": 1, "more": false }));
     for (id, code) in [("0", "400 invalid-request"), ("x", "400 invalid-request"), ("999999999", "404 not-found")] {
-        assert_eq!(max.call("POST", &format!("outbox/{id}/retry"), Some(json!({}))).await.code(), code);
+        assert_eq!(max.post(&format!("outbox/{id}/retry"), json!({})).await.code(), code);
     }
     for wrong in ["status=sent", "kind=x", "before=0", "limit=0"] {
-        assert_eq!(max.call("GET", &format!("outbox?{wrong}"), None).await.code(), "400 invalid-request", "{wrong}");
+        assert_eq!(max.get(&format!("outbox?{wrong}")).await.code(), "400 invalid-request", "{wrong}");
     }
     assert_eq!(system.value::<i64>("SELECT count(*) FROM audit_log WHERE action = 'outbox retry'").await, 2);
     system.serve(true).await;
@@ -278,7 +278,7 @@ async fn a_parked_message_is_sent_again_once() {
 /// paused.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_go_without_what_takes_too_long() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let [root, max, _] = people(&system).await;
     let sale = system.create_sale(terms(100)).await;
     orders(&system, &sale, 3, "1 hour").await;
@@ -319,8 +319,8 @@ async fn pages_go_without_what_takes_too_long() {
 
     // The requests that waited for the lock come first.
     eventually(|| async {
-        let again = root.call("GET", "orders", None).await.body;
-        let overview = root.call("GET", "overview", None).await.body;
+        let again = root.get("orders").await.body;
+        let overview = root.get("overview").await.body;
         let is_whole = again["lacks_accepted"] == false && ids(&again).len() == 3 && overview["work"].is_object();
         is_whole.then_some(()).ok_or_else(|| format!("{again} {overview}"))
     })
@@ -332,7 +332,7 @@ async fn pages_go_without_what_takes_too_long() {
 /// thousand at a time, each thousand with its line in the audit log, until none is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let [_, max, _] = people(&system).await;
     let sale = system.create_sale(terms(5)).await;
     let insert = "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, returns_units, members, status,
@@ -342,7 +342,7 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     let add = async |status: &str, rows: i32| {
         let insert = sqlx::query(insert).bind(sale.id.get()).bind(status).bind(rows);
         insert.execute(&system.sql).await.unwrap();
-        max.call("GET", "outbox", None).await.body["to_do"][0].clone()
+        max.get("outbox").await.body["to_do"][0].clone()
     };
     let few = add("parked", 2_500).await;
     assert_eq!((&few["parked"], &few["pending"], &few["more"]), (&json!(2_500), &json!(0), &json!(false)), "{few}");
@@ -377,7 +377,7 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
         // On a slow machine this may take more than one request.
         let mut retried = 0;
         loop {
-            let answer = max.call("POST", path, Some(body.clone())).await;
+            let answer = max.post(path, body.clone()).await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.body);
             retried += answer.body["retried"].as_u64().unwrap();
             if answer.body["more"] == false {
@@ -408,7 +408,7 @@ async fn an_operator_refunds_an_order_once() {
     for wrong in
         [json!({}), json!({ "reason": "" }), json!({ "reason": "a\nb" }), json!({ "reason": "x", "amount": 1 })]
     {
-        assert_eq!(max.call("POST", &refund, Some(wrong)).await.code(), "400 invalid-request");
+        assert_eq!(max.post(&refund, wrong).await.code(), "400 invalid-request");
     }
     let nowhere = format!("orders/{}/refunds", Uuid::nil());
     assert_eq!(max.call("POST", &nowhere, reason()).await.code(), "404 not-found");
@@ -433,7 +433,7 @@ async fn an_operator_refunds_an_order_once() {
     let first = key().await;
     let refused = Callback::of("refund.failed", first, ("payment_key", payment), 100);
     assert_eq!(refused.send(&system).await, 200);
-    let failed = max.call("GET", "refunds?status=failed", None).await;
+    let failed = max.get("refunds?status=failed").await;
     assert_eq!(failed.body["figures"]["refunds_failed"], 1, "{}", failed.body);
     let row = &failed.body["refunds"][0];
     assert_eq!(row["order_id"], json!(order));
@@ -441,17 +441,17 @@ async fn an_operator_refunds_an_order_once() {
     let retry = format!("refunds/{}/retry", row["id"].as_str().unwrap());
     let is_offered = async || max.page("/admin/refunds").await.1.contains(&retry);
     assert!(is_offered().await, "on the page");
-    assert_eq!(max.call("POST", &retry, Some(json!({}))).await.code(), "200");
-    assert_eq!(max.call("POST", &retry, Some(json!({}))).await.code(), "404 not-found", "it is under way");
+    assert_eq!(max.post(&retry, json!({})).await.code(), "200");
+    assert_eq!(max.post(&retry, json!({})).await.code(), "404 not-found", "it is under way");
     assert!(!is_offered().await, "on the page");
     let second = key().await;
     assert_ne!(first, second);
     let succeeded = Callback::of("refund.succeeded", second, ("payment_key", payment), 100);
     assert_eq!(succeeded.send(&system).await, 200);
-    let whole = max.call("GET", &format!("orders/{order}"), None).await.body;
+    let whole = max.get(&format!("orders/{order}")).await.body;
     assert_eq!((&whole["order"]["status"], &whole["refunds"][0]["status"]), (&json!("refunded"), &json!("succeeded")));
     assert_eq!(whole["payments"][0]["id"], json!(payment));
-    assert_eq!(vic.call("GET", &format!("orders/{order}"), None).await.body["payments"], json!([]));
+    assert_eq!(vic.get(&format!("orders/{order}")).await.body["payments"], json!([]));
     assert_eq!(system.value::<i64>("SELECT count(*) FROM journal WHERE entry = 'refund'").await, 1);
     assert_eq!(max.call("POST", &refund, reason()).await.code(), "409 illegal-state", "it is over");
     system.settled(&sale).await;
@@ -471,7 +471,7 @@ async fn payments_and_contradicting_callbacks_are_listed() {
     }
     let (mut seen, mut before) = (Vec::new(), String::new());
     loop {
-        let page = max.call("GET", &format!("payments?status=succeeded&limit=2{before}"), None).await;
+        let page = max.get(&format!("payments?status=succeeded&limit=2{before}")).await;
         assert_eq!(page.status, 200, "{}", page.body);
         let rows = page.body["payments"].as_array().unwrap().iter();
         seen.extend(
@@ -483,27 +483,27 @@ async fn payments_and_contradicting_callbacks_are_listed() {
     paid.reverse();
     assert_eq!(seen, paid, "newest first");
     // No other test in the shared system has failed payments or contradicting callbacks.
-    assert_eq!(max.call("GET", "payments?status=failed", None).await.body["payments"], json!([]));
+    assert_eq!(max.get("payments?status=failed").await.body["payments"], json!([]));
     for wrong in ["payments?status=x", "payments?before=1", "refunds?status=created", "payments/conflicts?before=x"] {
-        assert_eq!(max.call("GET", wrong, None).await.code(), "400 invalid-request", "{wrong}");
+        assert_eq!(max.get(wrong).await.code(), "400 invalid-request", "{wrong}");
     }
     let set_aside = system.stores.ledger.set_aside("sandbox", "msg_1", "another amount", "{\"a\": \"<b>\"}");
     set_aside.await.unwrap();
-    let conflicts = max.call("GET", "payments/conflicts", None).await;
+    let conflicts = max.get("payments/conflicts").await;
     assert_eq!(conflicts.body["conflicts"][0]["problem"], "another amount", "{}", conflicts.body);
     let (_, page) = root.page("/admin/payments").await;
     assert!(page.contains("another amount") && !page.contains("\"<b>\""), "{page}");
     let settle = format!("payments/conflicts/{}/settle", conflicts.body["conflicts"][0]["id"]);
-    assert_eq!(max.call("POST", &settle, Some(json!({}))).await.code(), "200");
-    assert_eq!(max.call("POST", &settle, Some(json!({}))).await.code(), "404 not-found");
-    assert_eq!(max.call("GET", "payments/conflicts", None).await.body["conflicts"], json!([]));
+    assert_eq!(max.post(&settle, json!({})).await.code(), "200");
+    assert_eq!(max.post(&settle, json!({})).await.code(), "404 not-found");
+    assert_eq!(max.get("payments/conflicts").await.body["conflicts"], json!([]));
     system.finish().await;
 }
 
 /// An outflow is paused, resumed and given another rate, and each parked item is sent again once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let [root, max, _] = people(&system).await;
     let ledger = &system.stores.ledger;
     let target = "http://ann:secret@127.0.0.1:9/take?key=secret";
@@ -512,13 +512,13 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
                   SELECT gen_random_uuid(), 'letters', 'k' || n, '{\"n\": 1}', 'parked', 3, '422 no'
                   FROM generate_series(1, 3) AS n";
     system.execute(insert).await;
-    let list = max.call("GET", "outflows", None).await;
+    let list = max.get("outflows").await;
     let letters = &list.body["outflows"][0];
     assert_eq!((&letters["name"], &letters["parked"], &letters["rate"]), (&json!("letters"), &json!(3), &json!(10)));
     assert_eq!(letters["target"], "http://127.0.0.1:9/take", "without its secrets");
     assert!(!max.page("/admin/outflows").await.1.contains("secret"));
 
-    let change = async |body: Value| max.call("PUT", "outflows/letters", Some(body)).await;
+    let change = async |body: Value| max.put("outflows/letters", body).await;
     let changed = change(json!({ "paused": true, "rate": 20 })).await.body;
     assert_eq!((&changed["paused"], &changed["rate"], &changed["jitter_ms"]), (&json!(true), &json!(20), &json!(15)));
     assert_eq!(change(json!({ "paused": false, "jitter_ms": null })).await.body["paused"], false);
@@ -532,23 +532,23 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     {
         assert_eq!(change(wrong).await.code(), "400 invalid-request");
     }
-    let nowhere = max.call("PUT", "outflows/none", Some(json!({ "rate": 5 }))).await;
+    let nowhere = max.put("outflows/none", json!({ "rate": 5 })).await;
     assert_eq!(nowhere.code(), "404 not-found");
 
-    let items = max.call("GET", "outflow-items?outflow=letters&limit=1", None).await;
+    let items = max.get("outflow-items?outflow=letters&limit=1").await;
     let item = &items.body["items"][0];
     assert_eq!(
         (&item["key"], &item["error"], &item["payload"]),
         (&json!("k3"), &json!("422 no"), &json!("{\"n\": 1}"))
     );
     let older = format!("outflow-items?before={}", items.body["next_before"]);
-    assert_eq!(max.call("GET", &older, None).await.body["items"].as_array().unwrap().len(), 2);
+    assert_eq!(max.get(&older).await.body["items"].as_array().unwrap().len(), 2);
     let retry = format!("outflow-items/{}/retry", item["id"].as_str().unwrap());
-    let answers = join_all((0..4).map(|_| max.call("POST", &retry, Some(json!({}))))).await;
+    let answers = join_all((0..4).map(|_| max.post(&retry, json!({})))).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
-    let all = root.call("POST", "outflows/letters/retry", Some(json!({}))).await;
+    let all = root.post("outflows/letters/retry", json!({})).await;
     assert_eq!(all.body, json!({ "retried": 2, "more": false }));
-    assert_eq!(root.call("POST", "outflows/none/retry", Some(json!({}))).await.code(), "404 not-found");
+    assert_eq!(root.post("outflows/none/retry", json!({})).await.code(), "404 not-found");
     assert_eq!(
         system.value::<i64>("SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await,
         3

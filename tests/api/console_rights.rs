@@ -383,7 +383,7 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     ];
     assert_eq!(told, all.into(), "where managers and admins see the buyer");
     // A viewer who knows a buyer's id finds the buyer's orders.
-    let found = people["viewer"].call("GET", &format!("orders?user={BUYER}"), None).await.body;
+    let found = people["viewer"].get(&format!("orders?user={BUYER}")).await.body;
     assert_eq!(found["orders"].as_array().unwrap().len(), 1, "{found}");
 
     let lines = async || -> Vec<String> {
@@ -392,16 +392,16 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     };
     assert_eq!(lines().await, Vec::<String>::new(), "first pages");
     for name in ["viewer", "manager"] {
-        let next = people[name].call("GET", "orders?limit=1", None).await.body["next_before"].clone();
+        let next = people[name].get("orders?limit=1").await.body["next_before"].clone();
         let second = format!("orders?limit=1&before={}", next.as_str().unwrap());
-        assert_eq!(people[name].call("GET", &second, None).await.status, 200);
+        assert_eq!(people[name].get(&second).await.status, 200);
     }
     assert_eq!(lines().await, ["manager orders"]);
-    let next = people["root"].call("GET", "orders?limit=1", None).await.body["next_before"].clone();
+    let next = people["root"].get("orders?limit=1").await.body["next_before"].clone();
     let page = format!("/admin/orders?before={}", next.as_str().unwrap());
     assert_eq!(people["root"].page(&page).await.0, 200);
     for list in ["payments", "refunds", "payments/conflicts", "outbox", "outflow-items", "sales/1/lapsed-holds"] {
-        assert_eq!(people["root"].call("GET", &format!("{list}?limit=101"), None).await.status, 200, "{list}");
+        assert_eq!(people["root"].get(&format!("{list}?limit=101")).await.status, 200, "{list}");
     }
     let read = [
         "manager orders",
@@ -461,7 +461,7 @@ async fn no_route_is_changed_by_what_another_site_could_send() {
 /// Sends every change as another site could. Each is refused, and ends no session.
 async fn forge(system: &System, root: &Person) {
     let other = Person::sign_in(system, "root").await;
-    let others_token = other.call("GET", "session", None).await.body["csrf_token"].as_str().unwrap().to_owned();
+    let others_token = other.get("session").await.body["csrf_token"].as_str().unwrap().to_owned();
     for rule in RULES.iter().filter(|rule| rule.changes()) {
         let url = rule.url(system).await;
         let typed = |kind: Option<&str>| {
@@ -493,7 +493,7 @@ async fn forge(system: &System, root: &Person) {
         }
     }
     for person in [root, &other] {
-        assert_eq!(person.call("GET", "session", None).await.status, 200, "a forged request has ended a session");
+        assert_eq!(person.get("session").await.status, 200, "a forged request has ended a session");
     }
 }
 

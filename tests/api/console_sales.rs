@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::admin_api::{Person, UNLIMITED, account, send};
-use crate::console_frame::{people, without_workers};
+use crate::console_frame::people;
 use crate::pages::png;
 use crate::payments_and_callbacks::bought;
 
@@ -75,16 +75,16 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     assert_eq!(stands().await, "paused");
     assert_ne!(system.buy(&bought_in, "ben").send().await.status, 202);
     assert_eq!(max.call("PUT", &address("/status"), set("open")).await.status, 200);
-    assert_eq!(max.call("POST", &address("/stock"), Some(json!({ "units": 3 }))).await.status, 200);
+    assert_eq!(max.post(&address("/stock"), json!({ "units": 3 })).await.status, 200);
     for user in ["ben", "cem", "dan", "eve"] {
         bought(&system, &bought_in, user).await;
     }
     system.settled(&bought_in).await;
 
-    let details = vic.call("GET", &address(""), None).await.body;
+    let details = vic.get(&address("")).await.body;
     assert_eq!((&details["sale"]["stock"], &details["sale"]["total_stock"]), (&json!(0), &json!(5)));
     assert_eq!((&details["waves"][0]["units"], &details["waves"][0]["planned"]), (&json!(3), &json!(false)));
-    assert_eq!(max.call("DELETE", &address(""), None).await.code(), "409 conflict", "it has orders");
+    assert_eq!(max.delete(&address("")).await.code(), "409 conflict", "it has orders");
     assert_eq!(root.call("PUT", &address("/status"), set("closed")).await.status, 200);
     assert_eq!(stands().await, "ended");
     for (method, path, body) in
@@ -120,7 +120,7 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     });
     let planned = root.call("POST", "sales", plan("Phone", terms)).await;
     let id = planned.body["sale_id"].as_i64().unwrap();
-    let details = root.call("GET", &format!("sales/{id}"), None).await.body;
+    let details = root.get(&format!("sales/{id}")).await.body;
     let shown = &details["sale"];
     assert_eq!((&shown["starts_at_ms"], &shown["ends_at_ms"]), (&json!(starts_at_ms), &json!(ends_at_ms)));
     assert_eq!((&shown["status"], &shown["stock"], &shown["per_user"]), (&json!("scheduled"), &json!(6), &json!(2)));
@@ -130,11 +130,11 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     assert!(wave["released_at_ms"].is_null() && wave["planned"] == json!(true), "{wave}");
 
     assert!(root.page(&format!("/admin/sales/{id}")).await.1.contains(&removal(id)), "the page offers it");
-    assert_eq!(root.call("DELETE", &format!("sales/{id}"), None).await.status, 200);
+    assert_eq!(root.delete(&format!("sales/{id}")).await.status, 200);
     for path in [format!("sales/{id}"), format!("sales/{id}/live"), format!("sales/{id}/lapsed-holds")] {
-        assert_eq!(root.call("GET", &path, None).await.code(), "404 not-found", "{path}");
+        assert_eq!(root.get(&path).await.code(), "404 not-found", "{path}");
     }
-    assert_eq!(root.call("DELETE", &format!("sales/{id}"), None).await.code(), "404 not-found");
+    assert_eq!(root.delete(&format!("sales/{id}")).await.code(), "404 not-found");
     system.is_followed().await;
     assert_eq!(system.get(&format!("/api/v1/sales/{id}"), None).await.0, 404);
     system.finish().await;
@@ -207,12 +207,9 @@ async fn wrong_terms_are_refused_and_change_nothing() {
         assert_eq!(answer.code(), code, "{method} {path}: {}", answer.body);
     }
     for query in ["limit=0", "limit=1001", "before=x", "status=closed", "q=a%07", "q=a&q=b"] {
-        assert_eq!(root.call("GET", &format!("sales?{query}"), None).await.code(), "400 invalid-request", "{query}");
+        assert_eq!(root.get(&format!("sales?{query}")).await.code(), "400 invalid-request", "{query}");
     }
-    assert_eq!(
-        root.call("GET", &format!("sales/{id}/lapsed-holds?by=colour"), None).await.code(),
-        "400 invalid-request"
-    );
+    assert_eq!(root.get(&format!("sales/{id}/lapsed-holds?by=colour")).await.code(), "400 invalid-request");
     assert_eq!(there_are().await, (1, 1, 5));
     system.finish().await;
 }
@@ -231,7 +228,7 @@ async fn sales_are_found_and_lapsed_holds_counted() {
     }
     // Other tests have sales too.
     let found = async |query: &str| -> Vec<usize> {
-        let sales = vic.call("GET", &format!("sales?{query}"), None).await.body["sales"].clone();
+        let sales = vic.get(&format!("sales?{query}")).await.body["sales"].clone();
         let ids_of = sales.as_array().unwrap().iter().map(|sale| sale["id"].as_i64().unwrap());
         ids_of.filter_map(|id| ids.iter().position(|known| *known == id)).collect()
     };
@@ -253,7 +250,7 @@ async fn sales_are_found_and_lapsed_holds_counted() {
         sqlx::query(insert).bind(ids[0]).bind(user).bind(address).execute(&system.sql).await.unwrap();
     }
     let lapsed = async |by: &str| {
-        let answer = max.call("GET", &format!("sales/{}/lapsed-holds?{by}", ids[0]), None).await.body;
+        let answer = max.get(&format!("sales/{}/lapsed-holds?{by}", ids[0])).await.body;
         let first = &answer["lapsed"][0];
         (
             first["name"].clone(),
@@ -275,7 +272,7 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let [_, max, _] = people(&system).await;
     let (name, encoded) = ("50% off / new", "50%25%20off%20%2F%20new");
     let path = format!("products/{encoded}");
-    let set = max.call("PUT", &path, Some(json!({ "description": "Rings.\nLoud." }))).await;
+    let set = max.put(&path, json!({ "description": "Rings.\nLoud." })).await;
     // The other instances may need longer than the answer's 3 s.
     assert!(set.status == 200 && set.body["everywhere"].is_boolean(), "{}", set.body);
     system.is_followed().await;
@@ -300,7 +297,7 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let hash = set.body["picture"].as_str().unwrap();
     let small = reqwest::get(system.url(&format!("/pictures/{hash}-480.jpg"))).await.unwrap();
     assert_eq!((small.status().as_u16(), &small.headers()[CONTENT_TYPE]), (200, &"image/jpeg".parse().unwrap()));
-    assert_eq!(max.call("PUT", &path, Some(json!({ "picture_alt": "A red phone" }))).await.status, 200);
+    assert_eq!(max.put(&path, json!({ "picture_alt": "A red phone" })).await.status, 200);
     // No other test in the shared system sends pictures.
     let kept = "SELECT (SELECT count(*) FROM pictures), picture_alt,
                        (SELECT count(*) FROM audit_log
@@ -496,7 +493,7 @@ async fn the_live_figures_add_up() {
 /// sampler ends. The next one starts without an earlier sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
-    let mut system = without_workers().await;
+    let mut system = System::without_workers(&[]).await;
     let vic = viewer(&system, "vic").await;
     let sale = system.create_sale(terms(5)).await;
     let vin = viewer(&system, "vin").await;
@@ -540,14 +537,13 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
 async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_service() {
     let shutdown_timeout_ms = 60_000;
     let setting = shutdown_timeout_ms.to_string();
-    let mut system = System::prepare(&[("SECKILL_HTTP__SHUTDOWN_TIMEOUT_MS", &setting)]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[("SECKILL_HTTP__SHUTDOWN_TIMEOUT_MS", &setting)]).await;
     let vic = viewer(&system, "vic").await;
     let sale = system.create_sale(terms(5)).await;
     let missing = Sale { id: SaleId::from_db(999_999), key: String::new(), waiting_key: String::new() };
     assert_eq!(Live::request(&system, &Person::signed_out(&system), &sale, None).await.status(), 401);
     assert_eq!(Live::request(&system, &vic, &missing, None).await.status(), 404);
-    assert_eq!(vic.call("GET", "sales/x/live", None).await.code(), "400 invalid-request");
+    assert_eq!(vic.get("sales/x/live").await.code(), "400 invalid-request");
     let mut open = Vec::new();
     let mut people = vec![vic];
     for n in 1..9 {
@@ -587,7 +583,7 @@ async fn a_stream_ends_with_its_session() {
     let mut ending = Live::open(&system, &vic, &sale, None).await;
     let mut going_on = Live::open(&system, &other, &sale, None).await;
     assert!(ending.next().await.is_some());
-    assert_eq!(vic.call("DELETE", "session", None).await.status, 200);
+    assert_eq!(vic.delete("session").await.status, 200);
     ending.end().await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(Live::request(&system, &vic, &sale, None).await.status(), 401);

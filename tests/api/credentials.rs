@@ -28,7 +28,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     }
     account(&system, "root", AccountRole::Admin).await;
     let root = Person::sign_in(&system, "root").await;
-    let made = root.call("POST", "apps", Some(json!({ "name": "shop" }))).await;
+    let made = root.post("apps", json!({ "name": "shop" })).await;
     let first = made.body["token"].as_str().unwrap().to_owned();
 
     let hour = || Some(json!({ "overlap_ms": 3_600_000 }));
@@ -44,7 +44,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     // Another new token would end the first one early, while callers still use it.
     assert_eq!(root.call("POST", "apps/shop/tokens", hour()).await.code(), "409 conflict");
     // The list identifies the tokens, and does not contain them.
-    let listed = root.call("GET", "apps", None).await.body;
+    let listed = root.get("apps").await.body;
     let tokens = |listed: &Value| {
         let apps = listed["apps"].as_array().unwrap().iter();
         apps.filter(|app| app["name"] == "shop").flat_map(|app| app["tokens"].as_array().unwrap().clone()).collect()
@@ -62,7 +62,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     system.execute(sooner).await;
     becomes([401, 401], || asked(&system, &first)).await;
     assert_eq!(asked(&system, &second).await, [200, 200]);
-    let shown: Vec<Value> = tokens(&root.call("GET", "apps", None).await.body);
+    let shown: Vec<Value> = tokens(&root.get("apps").await.body);
     assert_eq!(shown.len(), 1, "{shown:?}");
 
     // A leaked token is replaced without an overlap, and every earlier token ends.
@@ -83,7 +83,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
         assert_eq!(root.call("POST", &format!("apps/{app}/tokens"), hour()).await.code(), "404 not-found");
     }
     for overlap in [-1_i64, 2_592_000_001] {
-        let wrong = root.call("POST", "apps/shop/tokens", Some(json!({ "overlap_ms": overlap }))).await;
+        let wrong = root.post("apps/shop/tokens", json!({ "overlap_ms": overlap })).await;
         assert_eq!(wrong.code(), "400 invalid-request");
     }
     let actions = "SELECT count(*) FROM audit_log WHERE action = 'app token rotated' AND subject = 'app shop'";
@@ -95,8 +95,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
 async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
     let (shop, issuer) = ("shop.example", "https://id.example");
     let settings = [("SECKILL_AUTH__JWT_AUDIENCE", shop), ("SECKILL_AUTH__JWT_ISSUER", issuer)];
-    let mut system = System::prepare(&settings).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&settings).await;
     let read = async |system: &System, more: Value| {
         let mut claims = json!({ "sub": "ann", "exp": chrono::Utc::now().timestamp() + 3600 });
         claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -21,9 +21,8 @@ const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <>
 /// settled at full speed, purchases or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn settling_gives_way_to_purchases_and_never_stops() {
-    let mut system =
-        System::prepare(&[("SECKILL_OUTBOX__BATCH_MAX", "1"), ("SECKILL_PURCHASE__WAIT_TARGET_MS", "250")]).await;
-    system.serve(true).await;
+    let system =
+        System::start_with(&[("SECKILL_OUTBOX__BATCH_MAX", "1"), ("SECKILL_PURCHASE__WAIT_TARGET_MS", "250")]).await;
     // A row for each purchase, and so a step of the relay for each.
     only_ones(&system).await;
     let sale = system.create_sale(terms(100)).await;

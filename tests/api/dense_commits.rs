@@ -30,8 +30,7 @@ async fn share_epoch(system: &System, sale: &Sale, lock: &str) -> Vec<AbortOnDro
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_succeeds_at_once_while_commits_follow_each_other_without_a_gap() {
     let redis = OwnRedis::start().await;
-    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
-    system.serve(true).await;
+    let system = System::start_with(&[("REDIS_URL", &redis.url())]).await;
     let (sale, other) = (system.create_sale(terms(1000)).await, system.create_sale(terms(1000)).await);
     for lock in ["FOR SHARE", "FOR KEY SHARE"] {
         sells(&system, &sale).await;

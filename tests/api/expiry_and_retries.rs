@@ -63,8 +63,7 @@ async fn the_sweeper_is_a_net_under_lost_delays() {
 
 /// A system without workers, and a sale whose units have all been bought by as many buyers.
 async fn bought_by(buyers: usize, pay_within_ms: i64, settings: &[(&str, &str)]) -> (System, Sale, Vec<OrderId>) {
-    let mut system = System::prepare(settings).await;
-    system.serve(false).await;
+    let system = System::without_workers(settings).await;
     let sale = system.create_sale(NewSale { pay_within_ms, ..terms(i64::try_from(buyers).unwrap()) }).await;
     let orders = system.all_buy(&sale, &users(buyers)).await.into_iter().map(OrderId).collect();
     (system, sale, orders)
@@ -195,8 +194,7 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
 /// deadlock, which PostgreSQL would end with an error. Each order is made once, and each unit comes back once.
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let (mut first, mut second, mut sales) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..2 {
         let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(40) }).await;
@@ -247,8 +245,7 @@ async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
 /// A payment that begins during a cancellation prolongs the order: the order is not cancelled now, and its cancellation comes later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_that_was_skipped_stays_to_be_done() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(5)).await;
     let order = OrderId(system.all_buy(&sale, &["ann"]).await[0]);
     let ledger = &system.stores.ledger;

@@ -9,11 +9,10 @@ use actix_web::{App, HttpRequest, HttpResponse, HttpServer};
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Excess, NewPolicy, WhenDown};
+use seckill::domain::policy::{Excess, NewPolicy};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::broken_network::wired;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
@@ -277,36 +276,6 @@ async fn a_long_prepared_answer_leaves_the_429() {
         })
         .await;
     }
-    drop(nginx);
-    application.stop().await;
-    system.finish().await;
-}
-
-/// While Redis is away, each policy decides by its `when_down`, and the gateway passes on granted requests.
-#[tokio::test(flavor = "multi_thread")]
-async fn without_redis_the_policy_decides() {
-    let (system, wire) = wired("REDIS_URL").await;
-    let shop = Caller::new(&system, "shop").await;
-    let application = Application::start().await;
-    let nginx = gateway(system.instances[0].address, &application, &shop.token, &PATIENT).await;
-    set(&system, policy("shop", "web", a_day(1_000))).await;
-    // On a busy machine, Redis may have answered one call too late.
-    becomes(200, || async { nginx.get("/").await.status() }).await;
-    wire.cut();
-    for (when_down, statuses) in [
-        (WhenDown::Closed, [429, 429, 429]),
-        (WhenDown::Open, [200, 200, 200]),
-        // The only instance has the whole limit.
-        (WhenDown::Local, [200, 200, 429]),
-    ] {
-        set(&system, NewPolicy { when_down, ..policy("shop", "web", a_day(2)) }).await;
-        let mut seen = Vec::new();
-        for _ in 0..3 {
-            seen.push(nginx.get("/").await.status().as_u16());
-        }
-        assert_eq!(seen, statuses, "{when_down:?}");
-    }
-    wire.mend();
     drop(nginx);
     application.stop().await;
     system.finish().await;

@@ -44,8 +44,7 @@ impl Shared {
             ("SECKILL_DATABASE__MAX_CONNECTIONS", "10"),
             ("SECKILL_ADMIN__LOGIN_LIMIT", "100"),
         ];
-        let mut system = System::prepare(&[&settings[..], &patient].concat()).await;
-        system.serve(true).await;
+        let system = System::start_with(&[&settings[..], &patient].concat()).await;
         for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog] {
             let given = Parameters { limit: Some(10_000), window_ms: Some(86_400_000), ..Parameters::default() };
             set(&system, policy("greedy", kind.as_str(), Algorithm::new(kind, &given).unwrap())).await;

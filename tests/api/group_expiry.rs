@@ -22,8 +22,7 @@ async fn cancelled(system: &System, sale: &Sale, orders: i64) {
 /// A system with a sweeper that comes too late to act, and a sale of ten units.
 async fn unswept(settings: &[(&str, &str)]) -> (System, Sale) {
     let never = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")];
-    let mut system = System::prepare(&[&never[..], settings].concat()).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[&never[..], settings].concat()).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(10) }).await;
     (system, sale)
 }

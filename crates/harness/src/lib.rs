@@ -231,6 +231,13 @@ impl System {
         system
     }
 
+    /// One instance without workers.
+    pub async fn without_workers(settings: &[(&str, &str)]) -> Self {
+        let mut system = Self::prepare(settings).await;
+        system.serve(false).await;
+        system
+    }
+
     /// One instance with workers that other tests use at the same time, for a test that only reads answers. The test's sales, buyers,
     /// products, accounts and applications have names of their own, and it counts only those.
     pub async fn shared() -> Self {

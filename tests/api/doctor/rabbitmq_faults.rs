@@ -1,8 +1,8 @@
 //! Faults of RabbitMQ: queues under a prefix of the test's own, and a private broker for faults of a whole broker.
 
-use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use reqwest::RequestBuilder;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
 use seckill::queue::{Broker, Publisher};
@@ -39,7 +39,10 @@ async fn queues_of_another_kind_are_found() {
     let environment = quiet_environment().await;
     let (settings, prefix) = (config(&environment, &[]), environment["SECKILL_AMQP__PREFIX"].clone());
     let look = async || Look::with(&environment, &[]).await;
-    look().await.shows("rabbitmq.queues", Warn, "do not exist yet");
+    // A look declares nothing.
+    for _ in 0..2 {
+        look().await.shows("rabbitmq.queues", Warn, "do not exist yet");
+    }
 
     let broker = Broker::new(&settings);
     let link = Publisher::new(broker.clone());
@@ -67,44 +70,6 @@ async fn queues_of_another_kind_are_found() {
     channel.exchange_declare(name.into(), ExchangeKind::Fanout, options, FieldTable::default()).await.unwrap();
     look().await.shows("rabbitmq.queues", Fail, "our exchange exists otherwise");
     channel.exchange_delete(format!("{prefix}seckill").into(), Default::default()).await.unwrap();
-    connection.close(200, "".into()).await.unwrap();
-    eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
-}
-
-/// The doctor declares no missing queue or exchange, and takes no message away.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_look_changes_nothing() {
-    let environment = quiet_environment().await;
-    let url = &environment["AMQP_URL"];
-    let prefix = environment["SECKILL_AMQP__PREFIX"].clone();
-    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    Look::with(&environment, &[]).await;
-    for name in ["dead", "groups-placed", "groups-expire"] {
-        let (_connection, channel) = channel(url).await;
-        let found = channel.queue_declare(format!("{prefix}{name}").into(), passive, FieldTable::default()).await;
-        assert!(found.is_err(), "{name} exists");
-    }
-    let settings = config(&environment, &[]);
-    let broker = Broker::new(&settings);
-    let publisher = Publisher::new(broker.clone());
-    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
-    let (connection, channel) = channel(&settings.amqp.url).await;
-    let queue = format!("{prefix}groups-placed");
-    channel.confirm_select(Default::default()).await.unwrap();
-    let terms = BasicPublishOptions::default();
-    // A queue that was just declared may refuse the first message.
-    eventually(|| async {
-        let sent = channel.basic_publish("".into(), queue.as_str().into(), terms, b"1", BasicProperties::default());
-        let sent = sent.await.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())?;
-        sent.is_ack().then_some(()).ok_or_else(|| format!("{sent:?}"))
-    })
-    .await;
-    Look::with(&environment, &[]).await;
-    eventually(|| async {
-        let found = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
-        (found.message_count() >= 1).then_some(()).ok_or_else(|| found.message_count().to_string())
-    })
-    .await;
     connection.close(200, "".into()).await.unwrap();
     eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
