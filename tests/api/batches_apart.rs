@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
-use seckill::config;
+use seckill::config::Purchase;
 use seckill::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
 use seckill::domain::captcha::PassCheck;
 use seckill::domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
@@ -19,7 +19,9 @@ use seckill::domain::shards::{SaleShards, ShardCount};
 use seckill::gate::reserve::batcher::ReserveBatcher;
 use seckill::gate::thread_gate::CommitGroup;
 use seckill::gate::{Gate, GateError};
-use seckill_harness::{PATIENCE, eventually};
+use seckill_harness::{PATIENCE, becomes};
+
+use crate::configuration;
 
 /// The script's reply for this number of buyers.
 type Reply = fn(usize) -> String;
@@ -143,32 +145,26 @@ fn no_commit() -> CommitGroup {
 }
 
 fn batcher(redis: &SlowRedis, commit: CommitGroup) -> ReserveBatcher {
+    let mut config = configuration::read(&[("REDIS_URL", &redis.url), ("SECKILL_REDIS__PREFIX", "t:")]).unwrap();
     let patience_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
-    let redis = config::Redis {
-        url: redis.url.clone(),
-        lock_urls: Vec::new(),
-        ca_file: None,
-        prefix: "t:".into(),
-        connect_timeout_ms: patience_ms,
-        response_timeout_ms: patience_ms,
-    };
-    let purchase = config::Purchase {
+    (config.redis.connect_timeout_ms, config.redis.response_timeout_ms) = (patience_ms, patience_ms);
+    let purchase = Purchase {
         buyer_limit: -1,
-        buyer_window_ms: 1000,
         address_limit: -1,
-        address_window_ms: 1000,
         sale_limit: -1,
-        sale_window_ms: 1000,
-        lapses_max: -1,
-        lapse_wait_ms: 1000,
-        sold_out_memory_ms: 500,
         wait_target_ms: 250,
         batch_max: 3,
         queue_max: 5,
         commit_batch_max: 1,
         committers: 1,
+        ..config.purchase
     };
-    ReserveBatcher::new(Gate::new(&redis, &purchase).unwrap(), commit).unwrap()
+    ReserveBatcher::new(Gate::new(&config.redis, &purchase).unwrap(), commit).unwrap()
+}
+
+/// A batcher and its callers run on one thread.
+async fn local<T>(work: impl Future<Output = T>) -> T {
+    LocalSet::new().run_until(work).await
 }
 
 fn of(sale: i64) -> SaleShards {
@@ -177,11 +173,7 @@ fn of(sale: i64) -> SaleShards {
 
 /// Asks for a unit in a separate task.
 fn ask(batcher: &ReserveBatcher, sale: i64) -> JoinHandle<Result<Admission, GateError>> {
-    ask_of(batcher, of(sale))
-}
-
-fn ask_of(batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<Result<Admission, GateError>> {
-    ask_as("ann", batcher, sale)
+    ask_as("ann", batcher, of(sale))
 }
 
 fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<Result<Admission, GateError>> {
@@ -205,29 +197,28 @@ fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<
 async fn a_slow_call_of_one_sale_holds_back_no_other() {
     let mut redis = SlowRedis::start(refilling).await;
     let batcher = batcher(&redis, no_commit());
-    LocalSet::new()
-        .run_until(async {
-            let first = ask(&batcher, 1);
-            assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
-            let other = ask(&batcher, 2);
-            assert_eq!(redis.next_call().await, ("t:{2}:sale".into(), 1));
-            let waiting: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
-            tokio::task::yield_now().await;
-            assert!(batcher.take_wait() > Duration::ZERO, "five requests wait for their call");
-            waiting[0].abort();
-            redis.answers.add_permits(2);
-            assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 3));
-            assert!(!waiting[3].is_finished(), "no more fit into one call");
-            redis.answers.add_permits(2);
-            assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
-            for asked in [first, other].into_iter().chain(waiting.into_iter().skip(1)) {
-                assert_eq!(asked.await.unwrap().unwrap(), Admission::NotServing);
-            }
-            // The waits of these four were measured when the batcher took them.
-            assert!(batcher.take_wait() > Duration::ZERO);
-            assert_eq!(batcher.take_wait(), Duration::ZERO, "nobody waits");
-        })
-        .await;
+    local(async {
+        let first = ask(&batcher, 1);
+        assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
+        let other = ask(&batcher, 2);
+        assert_eq!(redis.next_call().await, ("t:{2}:sale".into(), 1));
+        let waiting: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
+        tokio::task::yield_now().await;
+        assert!(batcher.take_wait() > Duration::ZERO, "five requests wait for their call");
+        waiting[0].abort();
+        redis.answers.add_permits(2);
+        assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 3));
+        assert!(!waiting[3].is_finished(), "no more fit into one call");
+        redis.answers.add_permits(2);
+        assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
+        for asked in [first, other].into_iter().chain(waiting.into_iter().skip(1)) {
+            assert_eq!(asked.await.unwrap().unwrap(), Admission::NotServing);
+        }
+        // The waits of these four were measured when the batcher took them.
+        assert!(batcher.take_wait() > Duration::ZERO);
+        assert_eq!(batcher.take_wait(), Duration::ZERO, "nobody waits");
+    })
+    .await;
 }
 
 /// The line of all sales is bounded, whichever sale fills it. It has room again when its requests are being served.
@@ -235,38 +226,28 @@ async fn a_slow_call_of_one_sale_holds_back_no_other() {
 async fn the_line_is_bounded() {
     let mut redis = SlowRedis::start(refilling).await;
     let batcher = batcher(&redis, no_commit());
-    LocalSet::new()
-        .run_until(async {
-            let under_way = ask(&batcher, 1);
-            redis.next_call().await;
-            let waiting: Vec<_> = (0..6).map(|_| ask(&batcher, 1)).collect();
-            let refused = eventually(|| async {
-                let refused = waiting.iter().filter(|asked| asked.is_finished()).count();
-                if refused > 0 { Ok(refused) } else { Err("nobody is refused".to_owned()) }
-            })
-            .await;
-            assert_eq!(refused, 1);
-            redis.answers.add_permits(100);
-            under_way.await.unwrap().unwrap();
-            let mut answers = Vec::new();
-            for asked in waiting {
-                answers.push(asked.await.unwrap().is_ok());
-            }
-            assert_eq!(answers, [true, true, true, true, true, false]);
-            assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
-        })
-        .await;
+    local(async {
+        let under_way = ask(&batcher, 1);
+        redis.next_call().await;
+        let waiting: Vec<_> = (0..6).map(|_| ask(&batcher, 1)).collect();
+        becomes(1, || async { waiting.iter().filter(|asked| asked.is_finished()).count() }).await;
+        redis.answers.add_permits(100);
+        under_way.await.unwrap().unwrap();
+        let mut answers = Vec::new();
+        for asked in waiting {
+            answers.push(asked.await.unwrap().is_ok());
+        }
+        assert_eq!(answers, [true, true, true, true, true, false]);
+        assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
+    })
+    .await;
 }
 
 /// While the thread sheds, requests that have waited for too long are refused, and no ticket holder.
 #[tokio::test]
 async fn requests_that_waited_for_too_long_are_refused_and_no_holder() {
     // The list of ticket holders is valid for a second. After a longer pause of the machine, it is loaded again.
-    eventually(|| async {
-        let was_known = refuses_strangers().await;
-        was_known.then_some(()).ok_or_else(|| "it was not known for long".to_owned())
-    })
-    .await;
+    becomes(true, refuses_strangers).await;
 }
 
 /// Returns `false` if the list of ticket holders expired meanwhile.
@@ -274,35 +255,34 @@ async fn refuses_strangers() -> bool {
     let mut redis = SlowRedis::start(reserved_beside_ann).await;
     let batcher = batcher(&redis, Box::new(|group| Box::pin(async move { vec![true; group.members.len()] })));
     batcher.learn_holders(true);
-    LocalSet::new()
-        .run_until(async {
-            redis.answers.add_permits(1);
-            ask_as("ben", &batcher, of(1)).await.unwrap().unwrap();
-            redis.next_call().await;
-            // This call gets no answer, so that later requests stand in line.
-            ask_as("cat", &batcher, of(1));
-            redis.next_call().await;
-            let waiting = ["dan", "eve", "ann", "fay"].map(|user| ask_as(user, &batcher, of(1)));
-            tokio::task::yield_now().await;
-            batcher.pace(Duration::ZERO, Duration::ZERO);
-            redis.answers.add_permits(100);
-            let mut refused = Vec::new();
-            for asked in waiting {
-                refused.push(matches!(asked.await.unwrap(), Err(GateError::Overloaded)));
-            }
-            if !batcher.is_stranger(of(1), "eve") {
-                return false;
-            }
-            assert_eq!(refused, [true, true, false, true]);
-            batcher.pace(Duration::MAX, Duration::ZERO);
-            // There is room again for the refused requests.
-            let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
-            for asked in next {
-                asked.await.unwrap().unwrap();
-            }
-            true
-        })
-        .await
+    local(async {
+        redis.answers.add_permits(1);
+        ask_as("ben", &batcher, of(1)).await.unwrap().unwrap();
+        redis.next_call().await;
+        // This call gets no answer, so that later requests stand in line.
+        ask_as("cat", &batcher, of(1));
+        redis.next_call().await;
+        let waiting = ["dan", "eve", "ann", "fay"].map(|user| ask_as(user, &batcher, of(1)));
+        tokio::task::yield_now().await;
+        batcher.pace(Duration::ZERO, Duration::ZERO);
+        redis.answers.add_permits(100);
+        let mut refused = Vec::new();
+        for asked in waiting {
+            refused.push(matches!(asked.await.unwrap(), Err(GateError::Overloaded)));
+        }
+        if !batcher.is_stranger(of(1), "eve") {
+            return false;
+        }
+        assert_eq!(refused, [true, true, false, true]);
+        batcher.pace(Duration::MAX, Duration::ZERO);
+        // There is room again for the refused requests.
+        let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
+        for asked in next {
+            asked.await.unwrap().unwrap();
+        }
+        true
+    })
+    .await
 }
 
 /// The winners of a call are committed together, and the sale's next call runs meanwhile. No winner is answered before the row is durable
@@ -317,31 +297,30 @@ async fn winners_of_one_call_wait_for_one_commit() {
         Box::pin(async move { outcome.await.unwrap() })
     });
     let batcher = batcher(&redis, commit);
-    LocalSet::new()
-        .run_until(async {
-            let first = ask(&batcher, 1);
-            redis.next_call().await;
-            let next: Vec<_> = (0..3).map(|_| ask(&batcher, 1)).collect();
-            redis.answers.add_permits(1);
-            let (group, first_done) = to_commit.recv().await.unwrap();
-            assert_eq!((group.shards, group.hold.epoch, group.members.len()), (of(1), Epoch(7), 1));
-            assert_eq!(redis.next_call().await.1, 3);
-            assert!(!first.is_finished(), "its row is not durable");
-            next[0].abort();
-            redis.answers.add_permits(1);
-            let (group, next_done) = to_commit.recv().await.unwrap();
-            assert_eq!(group.members.len(), 3);
-            next_done.send(vec![true, true, false]).unwrap();
-            let mut answers = Vec::new();
-            for asked in next.into_iter().skip(1) {
-                answers.push(asked.await.unwrap().unwrap());
-            }
-            assert_eq!(answers, [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
-            assert!(!first.is_finished());
-            first_done.send(vec![true]).unwrap();
-            assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
-        })
-        .await;
+    local(async {
+        let first = ask(&batcher, 1);
+        redis.next_call().await;
+        let next: Vec<_> = (0..3).map(|_| ask(&batcher, 1)).collect();
+        redis.answers.add_permits(1);
+        let (group, first_done) = to_commit.recv().await.unwrap();
+        assert_eq!((group.shards, group.hold.epoch, group.members.len()), (of(1), Epoch(7), 1));
+        assert_eq!(redis.next_call().await.1, 3);
+        assert!(!first.is_finished(), "its row is not durable");
+        next[0].abort();
+        redis.answers.add_permits(1);
+        let (group, next_done) = to_commit.recv().await.unwrap();
+        assert_eq!(group.members.len(), 3);
+        next_done.send(vec![true, true, false]).unwrap();
+        let mut answers = Vec::new();
+        for asked in next.into_iter().skip(1) {
+            answers.push(asked.await.unwrap().unwrap());
+        }
+        assert_eq!(answers, [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
+        assert!(!first.is_finished());
+        first_done.send(vec![true]).unwrap();
+        assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+    })
+    .await;
 }
 
 /// A bug that ends the task of a sale closes no sale. The waiting requests are answered "unknown", and the next request is served.
@@ -354,25 +333,24 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
         Box::pin(async move { vec![true; group.members.len()] })
     });
     let batcher = batcher(&redis, commit);
-    LocalSet::new()
-        .run_until(async {
-            let unlucky = ask(&batcher, 1);
-            redis.next_call().await;
-            let waiting: Vec<_> = (0..4).map(|_| ask(&batcher, 1)).collect();
-            let other = ask(&batcher, 2);
-            assert_eq!(redis.next_call().await.0, "t:{2}:sale");
-            redis.answers.add_permits(100);
-            for asked in waiting.into_iter().chain([unlucky]) {
-                assert!(matches!(asked.await.unwrap(), Err(GateError::Unknown)), "nobody is forgotten");
-            }
-            assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
-            // These five fill the line, so the earlier requests are no longer counted.
-            let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
-            for asked in next {
-                assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
-            }
-        })
-        .await;
+    local(async {
+        let unlucky = ask(&batcher, 1);
+        redis.next_call().await;
+        let waiting: Vec<_> = (0..4).map(|_| ask(&batcher, 1)).collect();
+        let other = ask(&batcher, 2);
+        assert_eq!(redis.next_call().await.0, "t:{2}:sale");
+        redis.answers.add_permits(100);
+        for asked in waiting.into_iter().chain([unlucky]) {
+            assert!(matches!(asked.await.unwrap(), Err(GateError::Unknown)), "nobody is forgotten");
+        }
+        assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+        // These five fill the line, so the earlier requests are no longer counted.
+        let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
+        for asked in next {
+            assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+        }
+    })
+    .await;
 }
 
 /// An unreachable lender does not let the line grow beyond its bound (protocol, rule 15).
@@ -381,18 +359,17 @@ async fn those_who_borrow_count_among_those_who_wait() {
     let mut redis = SlowRedis::start(borrow).await;
     let batcher = batcher(&redis, no_commit());
     let sale = SaleShards { count: ShardCount::parse(2).unwrap(), ..of(1) };
-    LocalSet::new()
-        .run_until(async {
-            let ask = || ask_of(&batcher, sale);
-            let _borrowers = [ask(), ask(), ask()];
-            let (home, buyers) = redis.next_call().await;
-            assert_eq!(buyers, 3);
-            redis.answers.add_permits(1);
-            let (lender, borrowers) = redis.next_call().await;
-            assert!(borrowers == 3 && lender != home, "{lender} is asked for {borrowers}");
-            let _waiting = [ask(), ask()];
-            let answer = ask().await.unwrap();
-            assert!(matches!(answer, Err(GateError::Overloaded)), "{answer:?}");
-        })
-        .await;
+    local(async {
+        let ask = || ask_as("ann", &batcher, sale);
+        let _borrowers = [ask(), ask(), ask()];
+        let (home, buyers) = redis.next_call().await;
+        assert_eq!(buyers, 3);
+        redis.answers.add_permits(1);
+        let (lender, borrowers) = redis.next_call().await;
+        assert!(borrowers == 3 && lender != home, "{lender} is asked for {borrowers}");
+        let _waiting = [ask(), ask()];
+        let answer = ask().await.unwrap();
+        assert!(matches!(answer, Err(GateError::Overloaded)), "{answer:?}");
+    })
+    .await;
 }

@@ -1,8 +1,8 @@
 //! The network is broken on purpose.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -18,70 +18,49 @@ use seckill::ledger::Ledger;
 use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
 use serde_json::json;
 
-/// A wire that can be cut: connections break, and new ones fail until it is mended. It can also be slow.
+/// A wire that can be cut: connections break, and new ones fail until it is mended. It can also be slow, or lose answers.
 #[derive(Clone)]
 pub struct Wire {
     pub address: SocketAddr,
-    whole: Arc<AtomicBool>,
-    mute: Arc<AtomicBool>,
-    snip: Arc<Notify>,
-    refused: Arc<AtomicUsize>,
-    unanswered: Arc<AtomicUsize>,
-    delay_ms: Arc<AtomicU64>,
+    line: Arc<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    is_cut: AtomicBool,
+    is_mute: AtomicBool,
+    snip: Notify,
+    refused: AtomicUsize,
+    unanswered: AtomicUsize,
+    delay_ms: AtomicU64,
+    to_lose: AtomicUsize,
+    sent: Mutex<Vec<u8>>,
 }
 
 impl Wire {
     pub async fn to(target: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let wire = Self {
-            address: listener.local_addr().unwrap(),
-            whole: Arc::new(AtomicBool::new(true)),
-            mute: Arc::default(),
-            snip: Arc::default(),
-            refused: Arc::default(),
-            unanswered: Arc::default(),
-            delay_ms: Arc::default(),
-        };
-        let this = wire.clone();
+        let wire = Self { address: listener.local_addr().unwrap(), line: Arc::default() };
+        let line = Arc::clone(&wire.line);
         tokio::spawn(async move {
             loop {
-                let (mut near, _) = listener.accept().await.unwrap();
-                if !this.whole.load(Ordering::SeqCst) {
-                    this.refused.fetch_add(1, Ordering::SeqCst);
+                let (near, _) = listener.accept().await.unwrap();
+                if line.is_cut.load(Ordering::SeqCst) {
+                    line.refused.fetch_add(1, Ordering::SeqCst);
                     continue; // dropped at once
                 }
-                let (snip, mute, target) = (Arc::clone(&this.snip), Arc::clone(&this.mute), target.clone());
-                let (whole, delay_ms) = (Arc::clone(&this.whole), Arc::clone(&this.delay_ms));
-                if mute.load(Ordering::SeqCst) {
-                    this.unanswered.fetch_add(1, Ordering::SeqCst);
+                if line.is_mute.load(Ordering::SeqCst) {
+                    line.unanswered.fetch_add(1, Ordering::SeqCst);
                 }
-                tokio::spawn(async move {
-                    let cut = snip.notified();
-                    if !whole.load(Ordering::SeqCst) {
-                        return; // cut before this task began
-                    }
-                    if mute.load(Ordering::SeqCst) {
-                        return cut.await; // taken, and never answered
-                    }
-                    if let Ok(mut far) = TcpStream::connect(target).await {
-                        tokio::select! {
-                            _ = pass_on(&mut near, &mut far, &delay_ms) => {}
-                            () = cut => {
-                                if mute.load(Ordering::SeqCst) {
-                                    snip.notified().await; // both ends stay, and nothing passes
-                                }
-                            }
-                        }
-                    }
-                });
+                tokio::spawn(connect(near, target.clone(), Arc::clone(&line)));
             }
         });
         wire
     }
 
     pub fn cut(&self) {
-        self.whole.store(false, Ordering::SeqCst);
-        self.snip.notify_waiters();
+        self.line.is_cut.store(true, Ordering::SeqCst);
+        self.line.snip.notify_waiters();
     }
 
     /// Waits until this many connections have been tried since the wire was cut.
@@ -92,47 +71,93 @@ impl Wire {
 
     /// The number of connections that were refused.
     pub fn refused(&self) -> usize {
-        self.refused.load(Ordering::SeqCst)
+        self.line.refused.load(Ordering::SeqCst)
     }
 
     /// Waits until this many connections have been made that get no answer.
     pub async fn made_in_vain(&self, times: usize) {
-        becomes(true, || async { self.unanswered.load(Ordering::SeqCst) >= times }).await;
+        becomes(true, || async { self.line.unanswered.load(Ordering::SeqCst) >= times }).await;
     }
 
     /// Drops packets: connections stay open, and nothing arrives.
     pub fn swallow(&self) {
-        self.mute.store(true, Ordering::SeqCst);
-        self.snip.notify_waiters();
+        self.line.is_mute.store(true, Ordering::SeqCst);
+        self.line.snip.notify_waiters();
     }
 
     pub fn mend(&self) {
-        self.whole.store(true, Ordering::SeqCst);
-        if self.mute.swap(false, Ordering::SeqCst) {
-            self.snip.notify_waiters();
+        self.line.is_cut.store(false, Ordering::SeqCst);
+        if self.line.is_mute.swap(false, Ordering::SeqCst) {
+            self.line.snip.notify_waiters();
         }
     }
 
     /// From now on, everything takes this long in either direction.
     pub fn delay(&self, delay: Duration) {
-        self.delay_ms.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::SeqCst);
+        self.line.delay_ms.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Loses the next answers, and each connection with its answer: the server has done its work, and the caller does not know it.
+    pub fn lose(&self, answers: usize) {
+        self.line.to_lose.store(answers, Ordering::SeqCst);
+    }
+
+    /// The number of requests that begin with this line.
+    pub fn requests(&self, line: &str) -> usize {
+        String::from_utf8_lossy(&self.line.sent.lock().unwrap()).matches(line).count()
+    }
+}
+
+/// Connects a caller with the server, until one of them ends or the wire is cut.
+async fn connect(mut near: TcpStream, target: String, line: Arc<Line>) {
+    let cut = line.snip.notified();
+    if line.is_cut.load(Ordering::SeqCst) {
+        return; // cut before this task began
+    }
+    if line.is_mute.load(Ordering::SeqCst) {
+        return cut.await; // taken, and never answered
+    }
+    let Ok(mut far) = TcpStream::connect(target).await else { return };
+    tokio::select! {
+        _ = pass_on(&mut near, &mut far, &line) => {}
+        () = cut => {
+            if line.is_mute.load(Ordering::SeqCst) {
+                line.snip.notified().await; // both ends stay, and nothing passes
+            }
+        }
     }
 }
 
 /// Passes on bytes in both directions, until both ends have ended or one of them breaks.
-async fn pass_on(near: &mut TcpStream, far: &mut TcpStream, delay_ms: &AtomicU64) -> std::io::Result<()> {
+async fn pass_on(near: &mut TcpStream, far: &mut TcpStream, line: &Line) -> std::io::Result<()> {
     let ((near_in, near_out), (far_in, far_out)) = (near.split(), far.split());
-    tokio::try_join!(pass_one_way(near_in, far_out, delay_ms), pass_one_way(far_in, near_out, delay_ms)).map(drop)
+    let there = pass_one_way(near_in, far_out, line, |bytes| {
+        line.sent.lock().unwrap().extend_from_slice(bytes);
+        true
+    });
+    let back = pass_one_way(far_in, near_out, line, |_| {
+        let one_less = |left: usize| left.checked_sub(1);
+        line.to_lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_err()
+    });
+    tokio::try_join!(there, back).map(drop)
 }
 
-async fn pass_one_way(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, delay_ms: &AtomicU64) -> std::io::Result<()> {
+async fn pass_one_way(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    line: &Line,
+    passes: impl Fn(&[u8]) -> bool,
+) -> std::io::Result<()> {
     let mut bytes = vec![0; 65_536];
     loop {
         let read = from.read(&mut bytes).await?;
         if read == 0 {
             return to.shutdown().await;
         }
-        let delay = Duration::from_millis(delay_ms.load(Ordering::SeqCst));
+        if !passes(&bytes[..read]) {
+            return Err(std::io::ErrorKind::ConnectionReset.into());
+        }
+        let delay = Duration::from_millis(line.delay_ms.load(Ordering::SeqCst));
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -385,10 +410,10 @@ impl Crowd {
     async fn all_buy(&self) {
         let (user, from) = &self.next_buyer();
         let buys = self.sales.iter().map(|sale| {
-            eventually(move || async move {
-                let answer = self.system.buy(sale, user).idempotent("k").from(from).send().await.code();
-                (answer == "202").then_some(()).ok_or(answer)
-            })
+            becomes(
+                "202",
+                move || async move { self.system.buy(sale, user).idempotent("k").from(from).send().await.code() },
+            )
         });
         join_all(buys).await;
     }
@@ -447,11 +472,8 @@ impl Crowd {
         self.sells().await;
         self.settles().await;
         // On a slow machine the last buyers may have to repeat.
-        let read = || async {
-            let (status, body) = self.system.get("/api/v1/orders", Some("c0")).await;
-            (status == 200).then_some(()).ok_or_else(|| format!("{status} {body}"))
-        };
-        join_all((0..64).map(|_| eventually(read))).await;
+        let read = || async { self.system.get("/api/v1/orders", Some("c0")).await.0 };
+        join_all((0..64).map(|_| becomes(200, read))).await;
         self.system.finish().await;
     }
 }

@@ -9,7 +9,7 @@ use seckill::ledger::outbox::RetryTerms;
 use seckill::queue::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
 use seckill::sale_work::relay::Relay;
 use seckill_harness::folder::Folder;
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, becomes, eventually, terms};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, raw_sql};
 use tokio::time::timeout;
@@ -34,28 +34,21 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     queue("suspend");
     let retry = RetryTerms { max_attempts: 8, backoff_base_ms: 500, backoff_max_ms: 60_000 };
     let relay = Relay { ledger: system.stores.ledger.clone(), publisher, batch_max: 500, retry };
-    let step = tokio::spawn({
-        let relay = relay.clone();
-        async move { relay.step().await }
-    });
+    let stepping = relay.clone();
+    let step = tokio::spawn(async move { stepping.step().await });
     let mut sql = PgConnection::connect(&system.config.database.url).await.unwrap();
     raw_sql("SET lock_timeout = '2s'").execute(&mut sql).await.unwrap();
     // Only after the relay has claimed them.
-    eventually(|| async {
-        let taken = "SELECT count(*) FROM outbox WHERE next_attempt_at > now() + interval '1 second'";
-        let taken: i64 = system.value(taken).await;
-        (taken == 2).then_some(()).ok_or_else(|| format!("{taken} are leased"))
-    })
-    .await;
+    let leased = "SELECT count(*) FROM outbox WHERE next_attempt_at > now() + interval '1 second'";
+    becomes(2, || system.value::<i64>(leased)).await;
     let locked = raw_sql("SELECT FROM outbox FOR UPDATE").execute(&mut sql).await;
     assert!(locked.is_ok(), "{locked:?}");
     assert!(step.await.unwrap().is_err(), "the broker did not answer");
     queue("resume");
     // The lease ended with the failure.
-    eventually(|| async {
-        relay.step().await.map_err(|error| error.to_string())?;
-        let sent: i64 = system.value("SELECT count(*) FROM outbox WHERE status = 'sent'").await;
-        (sent == 2).then_some(()).ok_or_else(|| format!("{sent} are sent"))
+    becomes(2, || async {
+        _ = relay.step().await;
+        system.value::<i64>("SELECT count(*) FROM outbox WHERE status = 'sent'").await
     })
     .await;
     system.finish().await;
@@ -84,7 +77,7 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
         let given_up = timeout(Duration::from_secs(20), async {
             tokio::select! {
                 _ = consumer.step(&stop, never) => {}
-                () = eventually(|| async { (*begun.lock() > 0).then_some(()).ok_or_else(|| "not delivered".to_owned()) }) => {}
+                () = becomes(true, || async { *begun.lock() > 0 }) => {}
             }
         });
         given_up.await.unwrap();

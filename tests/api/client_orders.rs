@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seckill::domain::ids::Units;
@@ -13,8 +11,6 @@ use seckill_client::{
     Ticket,
 };
 use seckill_load::{Plan, Role};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -44,63 +40,19 @@ async fn written(buyer: &BuyerClient, ticket: &Ticket) -> Order {
     buyer.wait_for(ticket.order_id, PATIENCE, |order| order.status != OrderStatus::Accepted).await.unwrap()
 }
 
-/// A proxy that loses the first answers: the service has done its work, and the caller does not know it. It records the callers' requests.
-struct Proxy {
-    address: SocketAddr,
-    sent: Arc<Mutex<Vec<u8>>>,
+/// A wire to the service that loses the first answers.
+async fn wire_losing(answers: usize, system: &System) -> Wire {
+    let wire = Wire::to(system.instances[0].address.to_string()).await;
+    wire.lose(answers);
+    wire
 }
 
-impl Proxy {
-    async fn losing(answers: usize, system: &System) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, target) = (listener.local_addr().unwrap(), system.instances[0].address);
-        let (left, sent) = (Arc::new(AtomicUsize::new(answers)), Arc::new(Mutex::new(Vec::new())));
-        let heard = Arc::clone(&sent);
-        tokio::spawn(async move {
-            loop {
-                let (near, _) = listener.accept().await.unwrap();
-                let (left, heard) = (Arc::clone(&left), Arc::clone(&heard));
-                tokio::spawn(async move {
-                    let (mut from_near, mut to_near) = near.into_split();
-                    let (mut from_far, mut to_far) = TcpStream::connect(target).await.unwrap().into_split();
-                    let up = async {
-                        let mut chunk = [0; 4096];
-                        while let Ok(length @ 1..) = from_near.read(&mut chunk).await {
-                            heard.lock().unwrap().extend_from_slice(&chunk[..length]);
-                            to_far.write_all(&chunk[..length]).await.unwrap();
-                        }
-                    };
-                    let down = async {
-                        let mut chunk = [0; 4096];
-                        while let Ok(length @ 1..) = from_far.read(&mut chunk).await {
-                            let one_less = |left: usize| left.checked_sub(1);
-                            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
-                                return; // the answer is lost, and the connection with it
-                            }
-                            if to_near.write_all(&chunk[..length]).await.is_err() {
-                                return;
-                            }
-                        }
-                    };
-                    tokio::select! { () = up => {}, () = down => {} }
-                });
-            }
-        });
-        Self { address, sent }
-    }
-
-    /// The number of requests that begin with this line.
-    fn requests(&self, line: &str) -> usize {
-        String::from_utf8_lossy(&self.sent.lock().unwrap()).matches(line).count()
-    }
-}
-
-/// The proxy loses the first two answers. The client repeats under the same Idempotency-Key, and there is one order.
+/// The wire loses the first two answers. The client repeats under the same Idempotency-Key, and there is one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
     let system = System::shared_with(&UNLIMITED).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(5) }).await;
-    let proxy = Proxy::losing(2, &system).await;
+    let proxy = wire_losing(2, &system).await;
     let ticket = buyer_at(&system, proxy.address, "ann").purchase(&purchase(&sale)).await.unwrap();
     assert!(proxy.requests("POST ") >= 3);
     let ann = buyer(&system, "ann");
@@ -109,7 +61,7 @@ async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 4));
 
     // When every answer is lost, the client says that it does not know. A later repeat of the same purchase finds out.
-    let deaf = Proxy::losing(usize::MAX, &system).await;
+    let deaf = wire_losing(usize::MAX, &system).await;
     let terms = RetryTerms { attempts: 2, ..RetryTerms::default() };
     let again = purchase(&sale).under("stored-before-the-crash").unwrap();
     let unknown = buyer_at(&system, deaf.address, "ann").with_retry(terms).purchase(&again).await.unwrap_err();
@@ -229,9 +181,9 @@ async fn seen_until(mut changes: OrderChanges, last: OrderStatus) -> (Vec<OrderS
 
 /// Follows an order until its first status came by a stream, without a poll. A busy service may refuse a stream for a moment; then the test
 /// follows the order again.
-async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Proxy, OrderChanges) {
+async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Wire, OrderChanges) {
     eventually(|| async {
-        let wire = Proxy::losing(0, system).await;
+        let wire = wire_losing(0, system).await;
         let mut changes = buyer_at(system, wire.address, user).follow(order);
         changes.next().await.unwrap().expect("the order has not ended");
         let polls = wire.requests(&format!("GET /api/v1/orders/{order} "));
@@ -292,7 +244,7 @@ async fn polling_is_the_net_under_events() {
     // Ann's stream is the only one.
     let (_wire, watching) = follow_by_events(&system, "ann", anns.order_id).await;
 
-    let wire = Proxy::losing(0, &system).await;
+    let wire = wire_losing(0, &system).await;
     let follower =
         tokio::spawn(seen_until(buyer_at(&system, wire.address, "bob").follow(bobs.order_id), OrderStatus::Cancelled));
     let refused = format!("GET /api/v1/orders/{}/events ", bobs.order_id);
@@ -314,7 +266,7 @@ async fn a_follower_survives_the_end_of_its_stream() {
     let sale = system.create_sale(terms(5)).await;
     let ann = buyer(&system, "ann");
     let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
-    let wire = Wire::to(system.instances[0].address.to_string()).await;
+    let wire = wire_losing(0, &system).await;
     let changes = buyer_at(&system, wire.address, "ann").follow(ticket.order_id);
     let (seen, changes) = seen_until(changes, OrderStatus::Accepted).await;
     assert_eq!(seen, [OrderStatus::Accepted]);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use regex::{Captures, Regex};
 use seckill::config::{self, Config};
 use seckill_harness::secret;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::dashboards::{TOP, read};
 
@@ -47,16 +47,26 @@ fn names(value: &Value) -> Vec<&str> {
     keys.chain(texts(value)).collect()
 }
 
-/// The references to missing services, networks and volumes.
+/// The words of the Compose Specification that the file uses. `docker compose` refuses a service with another word.
+const WORDS: &str = "build cap_add cap_drop command depends_on entrypoint environment healthcheck hostname image networks ports read_only \
+    restart security_opt shm_size stop_grace_period tmpfs volumes";
+const HEALTH_WORDS: &str = "disable interval retries test timeout";
+
+/// Unknown words, and references to missing services, networks and volumes.
 fn problems(compose: &Value) -> Vec<String> {
     let mut problems = Vec::new();
+    let [words, health_words] = [WORDS, HEALTH_WORDS].map(|words| words.split(' ').filter(|word| !word.is_empty()).collect());
     let [services, networks, volumes] = ["services", "networks", "volumes"].map(|key| names(&compose[key]));
     for (name, service) in compose["services"].as_object().unwrap() {
         let sources = texts(&service["volumes"]).into_iter().map(|volume| volume.split(':').next().unwrap());
         let sources = sources.filter(|source| !source.starts_with("./")).collect();
-        for (found, known) in
-            [(names(&service["depends_on"]), &services), (names(&service["networks"]), &networks), (sources, &volumes)]
-        {
+        for (found, known) in [
+            (names(service), &words),
+            (names(&service["healthcheck"]), &health_words),
+            (names(&service["depends_on"]), &services),
+            (names(&service["networks"]), &networks),
+            (sources, &volumes),
+        ] {
             let missing = found.into_iter().filter(|word| !known.contains(word));
             problems.extend(missing.map(|word| format!("{name}: {word}")));
         }
@@ -65,8 +75,19 @@ fn problems(compose: &Value) -> Vec<String> {
 }
 
 #[test]
-fn compose_yaml_refers_to_what_it_has() {
-    assert_eq!(problems(&compose()), Vec::<String>::new());
+fn compose_yaml_has_only_known_words_and_references() {
+    let compose = compose();
+    assert_eq!(problems(&compose), Vec::<String>::new());
+    for (place, value) in [
+        ("/services/edge", json!({ "helthcheck": {} })),
+        ("/services/edge/healthcheck", json!({ "intervall": "1s" })),
+        ("/services/edge/depends_on", json!({ "serve-3": {} })),
+        ("/services/publish/volumes", json!(["sites:/var/www/seckill"])),
+    ] {
+        let mut wrong = compose.clone();
+        *wrong.pointer_mut(place).unwrap() = value;
+        assert!(!problems(&wrong).is_empty(), "{place} is not checked");
+    }
 }
 
 /// The configurations of other programs name services of this network, and all instances and workers.
@@ -227,17 +248,8 @@ fn the_dockerfile_ends_in_a_program_without_root() {
         }
     }
     // All inputs of the program reach the build.
-    for needed in [
-        "src",
-        "crates",
-        "migrations",
-        "lua",
-        "frontend-static",
-        ".sqlx",
-        "config.default.toml",
-        "askama.toml",
-        "docs/runbooks",
-    ] {
+    let inputs = "src crates migrations lua frontend-static .sqlx config.default.toml askama.toml docs/runbooks";
+    for needed in inputs.split(' ') {
         assert!(Path::new(TOP).join(needed).exists() && !ignored.lines().any(|line| line == needed), "{needed}");
     }
     let last = file.rsplit("\nFROM ").next().unwrap();

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use seckill::config::{self, Config};
 
-fn read(settings: &[(&str, &str)]) -> Result<Config, String> {
+/// The default configuration with these settings.
+pub fn read(settings: &[(&str, &str)]) -> Result<Config, String> {
     let base = [
         ("REDIS_URL", "redis://127.0.0.1:1/"),
         ("DATABASE_URL", "postgres://x@127.0.0.1:1/x"),

@@ -338,13 +338,9 @@ async fn an_admin_is_always_left() {
             outcome
         };
         let release = async {
-            eventually(|| async {
-                let waiting = "SELECT count(*) FROM pg_stat_activity
-                               WHERE datname = current_database() AND wait_event_type = 'Lock'";
-                let waiting: i64 = system.value(waiting).await;
-                (waiting >= 2 || has_ended.get()).then_some(()).ok_or(format!("{waiting} wait"))
-            })
-            .await;
+            let waits = "SELECT count(*) >= 2 FROM pg_stat_activity
+                         WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            becomes(true, || async { system.value::<bool>(waits).await || has_ended.get() }).await;
             held.commit().await.unwrap();
         };
         let (one, other, ()) = tokio::join!(change(&name_of_bob, "ann"), change(&name_of_ann, "bob"), release);

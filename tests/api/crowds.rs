@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
 
-use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
 
 use crate::admin_api::{Person, account};
 use crate::own_redis::OwnRedis;
@@ -44,7 +44,7 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     buy_all(&system, &sale, 1).await;
     system.settled(&sale).await;
     let seen = reports.load(Ordering::SeqCst);
-    eventually(|| async { (reports.load(Ordering::SeqCst) > seen + 1).then_some(()).ok_or("no report".into()) }).await;
+    becomes(true, || async { reports.load(Ordering::SeqCst) > seen + 1 }).await;
     let began = Instant::now();
     let at_first = system.count(SENT, &sale).await;
     buy_all(&system, &sale, 100).await;
@@ -112,13 +112,8 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     }));
     assert_eq!(reads.await, [503; 50], "it takes too long");
     lock.rollback().await.unwrap();
-    eventually(|| async {
-        let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
-        (status == 200 && body.as_array().is_some_and(|orders| orders.len() == 1))
-            .then_some(())
-            .ok_or_else(|| format!("{status} {body}"))
-    })
-    .await;
+    let orders = async || system.get("/api/v1/orders", Some("c0")).await.1.as_array().map(Vec::len);
+    becomes(Some(1), orders).await;
     for sale in &sales {
         system.settled(sale).await;
     }
@@ -140,11 +135,7 @@ async fn a_buyer_may_read_so_often() {
     .await;
     assert_eq!(system.get("/api/v1/orders", Some("c1")).await.0, 200);
     // In the next second.
-    eventually(|| async {
-        let (status, body) = system.get("/api/v1/orders", Some("c0")).await;
-        (status == 200).then_some(()).ok_or_else(|| format!("{status} {body}"))
-    })
-    .await;
+    becomes(200, || async { system.get("/api/v1/orders", Some("c0")).await.0 }).await;
     system.finish().await;
 }
 
@@ -212,10 +203,9 @@ async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
     };
     tokio::join!(slow, crowd, winners);
     assert!(won.load(Ordering::SeqCst) > 0);
-    eventually(|| async {
+    becomes("202", || async {
         let user = format!("late{}", uuid::Uuid::new_v4().simple());
-        let code = system.buy(&sale, &user).send().await.code();
-        (code == "202").then_some(()).ok_or(code)
+        system.buy(&sale, &user).send().await.code()
     })
     .await;
     system.settled(&sale).await;
@@ -227,10 +217,7 @@ async fn buy_all(system: &System, sale: &Sale, buyers: usize) {
     let users: Vec<String> = (0..buyers).map(|n| format!("c{n}")).collect();
     for some in users.chunks(50) {
         let bought = some.iter().map(|user| {
-            eventually(|| async {
-                let code = system.buy(sale, user).idempotent("k").send().await.code();
-                (code == "202").then_some(()).ok_or(code)
-            })
+            becomes("202", move || async move { system.buy(sale, user).idempotent("k").send().await.code() })
         });
         join_all(bought).await;
     }

@@ -3,7 +3,7 @@
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
-use reqwest::RequestBuilder;
+use reqwest::Method;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
 use seckill::queue::{Broker, Publisher};
 use seckill_harness::{Environment, eventually, http_client, quiet_environment, secret};
@@ -122,9 +122,9 @@ async fn faults_of_a_whole_broker_are_found() {
     policies_are_found(&management, &environment, &prefix).await;
     alternate_exchange_is_found(&management, &environment, &prefix).await;
 
-    management.put("users/limited", json!({ "password": password, "tags": "" })).await;
+    management.send(Method::PUT, "users/limited", json!({ "password": password, "tags": "" })).await;
     let other = json!({ "configure": "^other", "write": "^other", "read": "^other" });
-    management.put("permissions/%2F/limited", other).await;
+    management.send(Method::PUT, "permissions/%2F/limited", other).await;
     let limited = Look::with(&environment, &[("AMQP_URL", &url.replace("seckill:", "limited:"))]).await;
     limited.shows("rabbitmq.permissions", Fail, "limited");
     limited.shows("rabbitmq.alarms", Unknown, "may not publish");
@@ -142,15 +142,8 @@ struct Management {
 }
 
 impl Management {
-    async fn put(&self, what: &str, body: Value) {
-        self.send(http_client().put(format!("{}/api/{what}", self.address)).json(&body)).await;
-    }
-
-    async fn delete(&self, what: &str) {
-        self.send(http_client().delete(format!("{}/api/{what}", self.address))).await;
-    }
-
-    async fn send(&self, request: RequestBuilder) {
+    async fn send(&self, method: Method, what: &str, body: Value) {
+        let request = http_client().request(method, format!("{}/api/{what}", self.address)).json(&body);
         let answer = request.basic_auth("seckill", Some(&self.password)).send().await.unwrap();
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
     }
@@ -169,10 +162,10 @@ async fn policies_are_found(management: &Management, environment: &Environment, 
         [(losing, Fail, "message-ttl, expires"), (json!({ "delivery-limit": 600_000 }), Warn, "delivery-limit")]
     {
         let planted = json!({ "pattern": pattern, "definition": definition, "apply-to": "queues" });
-        management.put("policies/%2F/planted", planted).await;
+        management.send(Method::PUT, "policies/%2F/planted", planted).await;
         shows(verdict, &format!("{prefix}groups-placed ({terms})")).await;
     }
-    management.delete("policies/%2F/planted").await;
+    management.send(Method::DELETE, "policies/%2F/planted", Value::Null).await;
     shows(Pass, "").await;
     let with_user = address.replace("http://", &format!("http://seckill:{password}@"));
     let asked = Look::with(environment, &[("SECKILL_AMQP__MANAGEMENT_URL", &with_user)]).await;
@@ -194,8 +187,8 @@ async fn alternate_exchange_is_found(management: &Management, environment: &Envi
     let pattern = format!("^{prefix}seckill$").replace('.', "\\.");
     let terms = json!({ "alternate-exchange": "amq.fanout" });
     let alternate = json!({ "pattern": pattern, "definition": terms, "apply-to": "exchanges" });
-    management.put("policies/%2F/alternate", alternate).await;
+    management.send(Method::PUT, "policies/%2F/alternate", alternate).await;
     shows_in_time(async || Look::with(environment, &[]).await, "rabbitmq.policies", Fail, "did not come back").await;
-    management.delete("policies/%2F/alternate").await;
+    management.send(Method::DELETE, "policies/%2F/alternate", Value::Null).await;
     connection.close(200, "".into()).await.unwrap();
 }

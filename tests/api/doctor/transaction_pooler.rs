@@ -1,21 +1,13 @@
-//! Poolers in front of PostgreSQL, as far as the doctor notices them.
+//! A pooler in front of PostgreSQL, as far as the doctor notices it: one session serves all clients, each for the length of a transaction,
+//! as with PgBouncer's pool_mode = transaction.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, OwnedMutexGuard};
-
-/// How a pooler shares the sessions of the server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    /// One session serves all clients, each for the length of a transaction: PgBouncer's pool_mode = transaction.
-    Transaction,
-    /// Each client has a session, without the options that it requested: ignore_startup_parameters = options.
-    SessionWithoutOptions,
-}
 
 /// A session of the server, and the server's first messages.
 struct Session {
@@ -24,7 +16,7 @@ struct Session {
 }
 
 /// Starts a pooler in front of the server at this port, and returns its port. It runs until the test ends.
-pub async fn start(server: u16, pooling: Pooling) -> u16 {
+pub async fn start(server: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = SocketAddr::from(([127, 0, 0, 1], server));
@@ -32,31 +24,11 @@ pub async fn start(server: u16, pooling: Pooling) -> u16 {
     tokio::spawn(async move {
         loop {
             let (client, _) = listener.accept().await.unwrap();
-            let session = Arc::clone(&session);
             // A client that disconnects ends its task with an error.
-            tokio::spawn(async move {
-                match pooling {
-                    Pooling::Transaction => by_transaction(client, server, session).await,
-                    Pooling::SessionWithoutOptions => without_options(client, server).await,
-                }
-            });
+            tokio::spawn(by_transaction(client, server, Arc::clone(&session)));
         }
     });
     port
-}
-
-async fn without_options(mut client: TcpStream, server: SocketAddr) -> io::Result<()> {
-    let mut startup = read_startup(&mut client).await?;
-    let options = b"options\0";
-    if let Some(at) = startup.windows(options.len()).position(|bytes| bytes == options) {
-        let value = startup[at + options.len()..].iter().position(|byte| *byte == 0).unwrap() + 1;
-        startup.drain(at..at + options.len() + value);
-        let length = u32::try_from(startup.len()).unwrap().to_be_bytes();
-        startup[..4].copy_from_slice(&length);
-    }
-    let mut server = TcpStream::connect(server).await?;
-    server.write_all(&startup).await?;
-    copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
 async fn by_transaction(
