@@ -167,9 +167,7 @@ impl Person {
 }
 
 pub async fn send(request: RequestBuilder) -> Answer {
-    let response = request.send().await.unwrap();
-    let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Answer { status, body: response.json().await.unwrap(), headers }
+    Answer::of(request.send().await.unwrap()).await
 }
 
 /// The attributes of a cookie that an answer sets, in alphabetical order.
@@ -237,7 +235,6 @@ async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
             assert_eq!(refusals(&system, name).await - before, refused, "{name}: {method} {path}");
         }
     }
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,7 +277,6 @@ async fn applications_that_were_not_granted_stay_hidden() {
     assert_eq!(max.get("policies?app=granted").await.status, 404);
     let unknown = json!({ "app": "granted", "account": "noone", "role": "viewer" });
     assert_eq!(root.put("grants", unknown).await.status, 404);
-    system.finish().await;
 }
 
 /// A11: what looks like our own origin or type, and is not. All other forgeries at every route: `console_rights`.
@@ -306,7 +302,6 @@ async fn other_sites_change_nothing() {
     let own = root.request("POST", "apps", new()).header(ORIGIN, format!("http://{host}"));
     assert_eq!(send(own).await.status, 201);
     assert_eq!(root.call("POST", "apps", new()).await.code(), "409 conflict");
-    system.finish().await;
 }
 
 /// A14: a mistake cannot create a policy that refuses everything, or nothing.
@@ -351,7 +346,6 @@ async fn policies_with_impossible_thresholds_are_refused_clearly() {
     for limit in ["0", "-1", "1001", "x", "99999999999999999999"] {
         assert_eq!(root.get(&format!("audit-log?limit={limit}")).await.status, 400, "{limit}");
     }
-    system.finish().await;
 }
 
 /// A15: attempts are limited by account and address, and by address, and no answer shows which accounts exist.
@@ -490,7 +484,6 @@ async fn sessions_end_by_signing_out_by_age_and_by_idleness() {
     }
     visitor.cookie = Some("seckill_session=".to_owned() + &"0".repeat(64));
     assert_eq!(visitor.get("policies").await.code(), "401 signed-out");
-    system.finish().await;
 }
 
 /// Another site under the same domain can set cookies for it, but none with this name.
@@ -536,5 +529,4 @@ async fn accounts_are_created_on_the_command_line() {
     let root = Person::sign_in(&system, "typed").await;
     let session = root.get("session").await.body;
     assert_eq!((&session["name"], &session["role"]), (&json!("typed"), &json!("admin")));
-    system.finish().await;
 }

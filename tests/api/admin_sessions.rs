@@ -170,7 +170,6 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     assert_eq!(code, "401 wrong-credentials");
     let open = "SELECT count(*) FROM sessions WHERE account = 'changing'";
     assert_eq!(system.value::<i64>(open).await, 0);
-    system.finish().await;
 }
 
 /// An actor may write 31 lines in a minute, one of them for the sign-in. At least ten are written, and the requests of a test may take

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
@@ -233,11 +234,8 @@ async fn the_line_is_bounded() {
         becomes(1, || async { waiting.iter().filter(|asked| asked.is_finished()).count() }).await;
         redis.answers.add_permits(100);
         under_way.await.unwrap().unwrap();
-        let mut answers = Vec::new();
-        for asked in waiting {
-            answers.push(asked.await.unwrap().is_ok());
-        }
-        assert_eq!(answers, [true, true, true, true, true, false]);
+        let answers = join_all(waiting).await.into_iter().map(|answer| answer.unwrap().is_ok());
+        assert!(answers.eq([true, true, true, true, true, false]));
         assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
     })
     .await;
@@ -266,18 +264,15 @@ async fn refuses_strangers() -> bool {
         tokio::task::yield_now().await;
         batcher.pace(Duration::ZERO, Duration::ZERO);
         redis.answers.add_permits(100);
-        let mut refused = Vec::new();
-        for asked in waiting {
-            refused.push(matches!(asked.await.unwrap(), Err(GateError::Overloaded)));
-        }
+        let answers = join_all(waiting).await;
+        let refused: Vec<_> = answers.iter().map(|answer| matches!(answer, Ok(Err(GateError::Overloaded)))).collect();
         if !batcher.is_stranger(of(1), "eve") {
             return false;
         }
         assert_eq!(refused, [true, true, false, true]);
         batcher.pace(Duration::MAX, Duration::ZERO);
         // There is room again for the refused requests.
-        let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
-        for asked in next {
+        for asked in [1; 5].map(|sale| ask(&batcher, sale)) {
             asked.await.unwrap().unwrap();
         }
         true
@@ -311,11 +306,8 @@ async fn winners_of_one_call_wait_for_one_commit() {
         let (group, next_done) = to_commit.recv().await.unwrap();
         assert_eq!(group.members.len(), 3);
         next_done.send(vec![true, true, false]).unwrap();
-        let mut answers = Vec::new();
-        for asked in next.into_iter().skip(1) {
-            answers.push(asked.await.unwrap().unwrap());
-        }
-        assert_eq!(answers, [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
+        let answers = join_all(next.into_iter().skip(1)).await.into_iter().map(|answer| answer.unwrap().unwrap());
+        assert_eq!(answers.collect::<Vec<_>>(), [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
         assert!(!first.is_finished());
         first_done.send(vec![true]).unwrap();
         assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
@@ -345,8 +337,7 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
         }
         assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
         // These five fill the line, so the earlier requests are no longer counted.
-        let next: Vec<_> = (0..5).map(|_| ask(&batcher, 1)).collect();
-        for asked in next {
+        for asked in [1; 5].map(|sale| ask(&batcher, sale)) {
             assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
         }
     })

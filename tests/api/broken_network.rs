@@ -69,7 +69,6 @@ impl Wire {
         becomes(true, || async { self.refused() >= before + times }).await;
     }
 
-    /// The number of connections that were refused.
     pub fn refused(&self) -> usize {
         self.line.refused.load(Ordering::SeqCst)
     }
@@ -290,10 +289,7 @@ async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
     let crowd = Crowd::at(system).await;
     crowd.sells().await;
     crowd.settles().await;
-    let mut stock = Vec::new();
-    for sale in &crowd.sales {
-        stock.push(crowd.system.available(sale).await);
-    }
+    let stock = join_all(crowd.sales.iter().map(|sale| crowd.system.available(sale))).await;
     wire.cut();
     // Not ready, for this reason: Redis's guard may have noticed PostgreSQL's absence first.
     becomes(false, || async { crowd.system.get("/readyz", None).await.1["postgres"].clone() }).await;
@@ -306,9 +302,7 @@ async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
         }
     }
     assert_eq!(crowd.holds().await, before);
-    for (sale, stock) in crowd.sales.iter().zip(stock) {
-        assert_eq!(crowd.system.available(sale).await, stock);
-    }
+    assert_eq!(join_all(crowd.sales.iter().map(|sale| crowd.system.available(sale))).await, stock);
     wire.mend();
     crowd.recovers().await;
 }
@@ -381,7 +375,6 @@ async fn a_slow_server_makes_purchases_wait_and_loses_none() {
     }
 }
 
-/// The units of each sale.
 const STOCK: i64 = 10_000;
 
 /// Five sales in one system, and buyers who keep coming.
@@ -393,10 +386,7 @@ struct Crowd {
 
 impl Crowd {
     async fn at(system: System) -> Self {
-        let mut sales = Vec::new();
-        for _ in 0..5 {
-            sales.push(system.create_sale(terms(STOCK)).await);
-        }
+        let sales = join_all((0..5).map(|_| system.create_sale(terms(STOCK)))).await;
         Self { system, sales, next: AtomicUsize::new(0) }
     }
 
@@ -425,7 +415,6 @@ impl Crowd {
         join_all(clicks).await.iter().map(seckill_harness::Answer::code).collect()
     }
 
-    /// Waits until every sale sells.
     async fn sells(&self) {
         becomes(vec!["202".to_owned(); self.sales.len()], || self.buy()).await;
     }
@@ -462,9 +451,7 @@ impl Crowd {
     }
 
     async fn settles(&self) {
-        for sale in &self.sales {
-            self.system.settled(sale).await;
-        }
+        join_all(self.sales.iter().map(|sale| self.system.settled(sale))).await;
     }
 
     /// The fault is over: every sale sells and settles, and every connection of the pools works.

@@ -149,7 +149,6 @@ async fn a_policy_and_key_twice_is_refused_and_uses_up_nothing() {
     let (status, answer, _) = careless.post("acquire", &ask("k")).await;
     assert_eq!((status, &answer["code"]), (400, &json!("invalid-request")), "{answer}");
     assert_eq!(careless.ask(ask("l")).await["remaining"], 999);
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -339,7 +338,6 @@ async fn a_place_granted_too_late_is_given_back() {
     system.finish().await;
 }
 
-/// A threshold that has just sunk is not the caller's mistake.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     let system = patient(&[("SECKILL_FLOW__ADAPT_INTERVAL_MS", "3600000")]).await;

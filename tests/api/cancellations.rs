@@ -34,15 +34,12 @@ async fn those_who_cancel_at_once_have_an_answer_each() {
     system.finish().await;
 }
 
-/// A sale with a locked row does not delay the cancellations of another sale.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_that_is_locked_keeps_the_cancellations_of_no_other() {
     let system = System::start().await;
     let sales = join_all((0..4).map(|_| system.create_sale(terms(10)))).await;
     let bought = join_all(sales.iter().map(|sale| system.buy(sale, "ann").send())).await;
-    for sale in &sales {
-        system.settled(sale).await;
-    }
+    join_all(sales.iter().map(|sale| system.settled(sale))).await;
     let mut blocker = system.sql.begin().await.unwrap();
     sqlx::query("SELECT FROM sales WHERE id = $1 FOR UPDATE")
         .bind(sales[0].id.get())

@@ -26,7 +26,6 @@ pub const EASY: [(&str, &str); 5] = [
     ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
 ];
 
-/// A sale that asks for a challenge.
 pub fn guarded(captcha: CaptchaKind, stock: i64, per_user: u64) -> NewSale {
     NewSale { captcha, per_user: Units::parse(per_user).unwrap(), ..terms(stock) }
 }
@@ -47,9 +46,7 @@ impl<'a> Caller<'a> {
     async fn post(&self, sale: &str, what: &str, body: &Value) -> Answer {
         let request = Client::new().post(format!("http://{}/api/v1/sales/{sale}/{what}", self.at));
         let request = request.bearer_auth(self.system.token(self.user, 0)).header("x-forwarded-for", self.from);
-        let response = request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Answer { status, headers, body: response.json().await.unwrap() }
+        Answer::of(request.json(body).send().await.unwrap()).await
     }
 
     async fn ask(&self, sale: &Sale, wish: Value) -> Answer {
@@ -97,12 +94,10 @@ pub async fn solved(system: &System, sale: &Sale, user: &str) -> Value {
     json!({ "challenge_id": challenge["challenge_id"], "answer": right_answer(&challenge) })
 }
 
-/// A purchase that shows a pass.
 fn buy<'a>(system: &'a System, sale: &'a Sale, user: &'a str, pass: &str) -> Click<'a> {
     system.buy(sale, user).body(json!({ "key": sale.key, "pass": pass }))
 }
 
-/// How often each answer came.
 fn counted(answers: &[Answer]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for answer in answers {
@@ -159,7 +154,6 @@ async fn each_kind_is_solved_and_its_pass_buys_once() {
         system.settled(&sale).await;
         assert_eq!((system.stock(&sale).await, system.available(&sale).await), (8, Some(8)));
     }
-    system.finish().await;
 }
 
 /// A wrong answer consumes the challenge, as a right one does.
@@ -189,7 +183,6 @@ async fn a_wrong_answer_uses_the_challenge_up() {
             assert_eq!(ann.answer(&sale, &challenge, &straight).await.code(), FAILED);
         }
     }
-    system.finish().await;
 }
 
 /// A1: two instances get the right answer 100 times at once.
@@ -265,7 +258,6 @@ async fn a_challenge_and_a_pass_are_good_for_their_buyer_and_their_sale_alone() 
     assert_eq!(buy(&system, &sale, "ann", &"p".repeat(1025)).send().await.code(), "400 invalid-request");
     assert_eq!(buy(&system, &sale, "ann", pass).send().await.code(), "202");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// The order of answers: checks before the pass answer first, and only a purchase that takes units spends the pass.
@@ -294,7 +286,6 @@ async fn a_pass_is_spent_only_by_a_purchase_that_takes_units() {
     // A sale without a challenge ignores a pass.
     assert_eq!(buy(&system, &plain, "ann", "anything").send().await.code(), "202");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// Answers cannot be collected before the sale, or after its end.
@@ -327,7 +318,6 @@ async fn challenges_are_given_from_shortly_before_the_start_until_the_end() {
     assert_eq!(anybody.status(), 401);
     // No body is the same as an empty one.
     assert_eq!(system.post(&url, "ann").await.0, 201);
-    system.finish().await;
 }
 
 /// Waits until well after this moment by the service's clock. Redis's clock differs by milliseconds.
@@ -501,5 +491,4 @@ async fn the_command_line_creates_guarded_sales() {
         let path = format!("/api/v1/sales/{}", created["sale_id"]);
         assert_eq!(system.get(&path, None).await.1["captcha"], kind);
     }
-    system.finish().await;
 }

@@ -79,7 +79,6 @@ async fn a_permit_is_granted_refused_prepared_or_not_configured() {
     let service = Service::new(&address(&system)).unwrap();
     let stranger = FlowClient::new(&service, "client-decisions", &"0".repeat(64)).unwrap().with_timeout(PATIENCE);
     assert_eq!(stranger.acquire("login", "ann", 1).await.unwrap_err().code(), Some(&Code::Unauthenticated));
-    system.finish().await;
 }
 
 /// A lease returns however its holder ends: by hand, by a drop, in a cancelled or panicking task, on a thread without a runtime.
@@ -127,7 +126,6 @@ async fn a_lease_comes_back_however_its_holder_ends() {
     assert!(flow.drain(PATIENCE).await);
     drop(ask(&flow, "place").await.expect("what was drained has been given back"));
     assert!(flow.drain(PATIENCE).await);
-    system.finish().await;
 }
 
 /// The outcome that a release reports reaches the policy's breaker.
@@ -148,7 +146,6 @@ async fn failures_that_are_reported_open_the_breaker_of_a_policy() {
         }
     })
     .await;
-    system.finish().await;
 }
 
 /// A silent service, and a missing one: the caller's choice applies, and no call takes longer than the time-out.
@@ -193,7 +190,6 @@ async fn callers_of_a_service_that_is_away_do_not_storm_it() {
     assert!(made < 1_000, "{made} connections for 10000 calls");
     wire.mend();
     drop(granted(&flow, "login").await);
-    system.finish().await;
 }
 
 /// The headers of a message that arrived.

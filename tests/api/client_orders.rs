@@ -71,7 +71,6 @@ async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
     assert_eq!(ann.purchase(&again).await.unwrap().order_id, second.order_id);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (2, 3));
-    system.finish().await;
 }
 
 /// Refusals carry the service's code and its details, and come at the first attempt.
@@ -105,7 +104,6 @@ async fn refusals_are_typed_and_are_not_retried() {
     let channel = ann.pay(ticket.order_id, "no-such-channel").await.unwrap_err();
     assert_eq!(channel.code(), Some(&Code::InvalidRequest));
     assert!(channel.to_string().contains("no such payment channel"), "{channel}");
-    system.finish().await;
 }
 
 /// A buyer's reads: sales, the state, the time, the channels, and a sign-in of development mode.
@@ -132,7 +130,6 @@ async fn sales_and_their_state_are_read() {
     assert_eq!((listed.orders.len(), listed.orders[0].order_id, listed.next), (1, ticket.order_id, None));
     let refused = BuyerClient::sign_in(&service, "no name", 0).await.unwrap_err();
     assert_eq!(refused.code(), Some(&Code::InvalidRequest));
-    system.finish().await;
 }
 
 /// More orders than fit on a page are all read, each once.
@@ -154,7 +151,6 @@ async fn a_buyer_of_many_orders_reads_them_page_by_page() {
     assert_eq!(ids(&[first.orders, second.orders].concat()), bought);
     assert_eq!(ids(&ann.newest_orders(None, 1_000).await.unwrap()), bought);
     assert_eq!(ann.newest_orders(None, 101).await.unwrap().len(), 101);
-    system.finish().await;
 }
 
 /// The progress of an order: each status is greater than the earlier ones.
@@ -229,7 +225,6 @@ async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
         let (_, mut changes) = seen_until(changes, OrderStatus::Refunded).await;
         assert_eq!(changes.next().await.unwrap(), None, "nothing comes after the end");
     }
-    system.finish().await;
 }
 
 /// When no stream is possible, the client polls and misses nothing. Two causes: the instance has its maximum of streams, or the network
@@ -322,7 +317,6 @@ async fn a_rush_has_more_than_buyers_in_it() {
     assert!(unknown.is_err_and(|error| error.to_string().starts_with("no name could not be signed in: 400")));
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (10, 0));
-    system.finish().await;
 }
 
 /// A wait for a status ends at its time-out, or when the order ends otherwise.
@@ -339,5 +333,4 @@ async fn a_wait_for_an_order_is_bounded() {
     ann.cancel(ticket.order_id).await.unwrap();
     let ended = ann.wait_for(ticket.order_id, PATIENCE, paid).await.unwrap();
     assert_eq!((ended.status, ended.reason.as_deref()), (OrderStatus::Cancelled, Some("by-buyer")));
-    system.finish().await;
 }

@@ -84,7 +84,6 @@ async fn a_preview_says_what_a_change_would_have_refused() {
     let (status, text) = owner.page("/admin/policies/previewed/p").await;
     assert_eq!(status, 200);
     assert!(text.contains("13 calls, 5 of them refused") && text.contains("less than narrow"), "{text}");
-    system.finish().await;
 }
 
 /// The page of a policy offers its users a form for each algorithm. Others see only the terms.
@@ -126,7 +125,6 @@ async fn a_policy_is_shown_to_viewers_and_changed_by_owners() {
     ] {
         assert_eq!(owner.page(address).await.0, status, "{address}");
     }
-    system.finish().await;
 }
 
 /// The lines of an answer, as `action` and `subject`.
@@ -150,11 +148,8 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     let owners = get("actor=logged-owner&action=policy%20set").await.body;
     assert_eq!(lines(&owners), vec![("policy set".to_owned(), "policy p of logged".to_owned()); 3]);
     assert_eq!(owners["lines"][0]["details"]["after"]["limit"], 7, "the newest first");
-    assert_eq!(
-        lines(&get("subject=policy%20p%20of%20logged").await.body).len(),
-        5,
-        "with the one of the test's beginning"
-    );
+    // With the one of the test's beginning.
+    assert_eq!(lines(&get("subject=policy%20p%20of%20logged").await.body).len(), 5);
     assert!(lines(&get("subject=policy%20p").await.body).is_empty(), "to the letter");
     // Pages: the last line of one leads to the next. No line is read twice or left out.
     let ids = |log: &Value| -> Vec<i64> {
@@ -204,7 +199,6 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     );
     assert!(!text.contains("signed in</a>"), "{text}");
     assert_eq!(root.page("/admin/audit-log?from=yesterday").await.0, 400);
-    system.finish().await;
 }
 
 /// The index of the audit log has only the beginning of a subject. A policy of a hundred applications has a longer subject than an index
@@ -222,7 +216,6 @@ async fn a_policy_of_a_hundred_applications_is_logged_and_found() {
     let log = root.get("audit-log?action=policy%20set&actor=wide").await.body;
     assert!(log["lines"][0]["subject"].as_str().unwrap().len() > 6_000, "{log}");
     assert_eq!(root.page("/admin/audit-log").await.0, 200);
-    system.finish().await;
 }
 
 /// The runbook of an alarm is in the console.
@@ -240,7 +233,6 @@ async fn a_runbook_says_what_to_do() {
     for unknown in ["nothing", "..%2F..%2FCargo", "parked.md", "README%00"] {
         assert_eq!(root.page(&format!("/admin/runbooks/{unknown}")).await.0, 404, "{unknown}");
     }
-    system.finish().await;
 }
 
 /// A token is shown once, in the answer that creates it. The page identifies tokens by the first digits of their hashes.
@@ -259,5 +251,4 @@ async fn applications_are_looked_after_on_their_page() {
         assert!(text.contains(shown), "{shown}: {text}");
     }
     assert!(!text.contains(&token) && !text.contains("apps/seckill/tokens"), "{text}");
-    system.finish().await;
 }

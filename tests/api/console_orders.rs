@@ -455,7 +455,6 @@ async fn an_operator_refunds_an_order_once() {
     assert_eq!(system.value::<i64>("SELECT count(*) FROM journal WHERE entry = 'refund'").await, 1);
     assert_eq!(max.call("POST", &refund, reason()).await.code(), "409 illegal-state", "it is over");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// Payments are listed page by page. A callback that contradicts our books is shown until an operator settles it.
@@ -497,7 +496,6 @@ async fn payments_and_contradicting_callbacks_are_listed() {
     assert_eq!(max.post(&settle, json!({})).await.code(), "200");
     assert_eq!(max.post(&settle, json!({})).await.code(), "404 not-found");
     assert_eq!(max.get("payments/conflicts").await.body["conflicts"], json!([]));
-    system.finish().await;
 }
 
 /// An outflow is paused, resumed and given another rate, and each parked item is sent again once.
@@ -590,5 +588,4 @@ async fn the_pages_show_what_the_api_says() {
         let (_, list) = person.page("/admin/orders?user=shown").await;
         assert_eq!(list.contains("/api/v1/admin/orders.csv?user=shown"), offered);
     }
-    system.finish().await;
 }

@@ -43,40 +43,27 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     }
     // Another new token would end the first one early, while callers still use it.
     assert_eq!(root.call("POST", "apps/shop/tokens", hour()).await.code(), "409 conflict");
-    // The list identifies the tokens, and does not contain them.
-    let listed = root.get("apps").await.body;
-    let tokens = |listed: &Value| {
-        let apps = listed["apps"].as_array().unwrap().iter();
-        apps.filter(|app| app["name"] == "shop").flat_map(|app| app["tokens"].as_array().unwrap().clone()).collect()
-    };
-    let shown: Vec<Value> = tokens(&listed);
-    let ends = [&shown[0]["ends_at_ms"], &shown[1]["ends_at_ms"]];
-    assert_eq!(ends, [&Value::Null, &rotated.body["old_token_ends_at_ms"]], "{listed}");
-    assert_ne!(shown[0]["id"], shown[1]["id"]);
-    for secret in [&first, &second] {
-        assert!(!listed.to_string().contains(&secret[..8]), "{listed}");
-    }
+    // The list does not contain the tokens.
+    let listed = root.get("apps").await.body.to_string();
+    assert!(listed.contains("\"shop\"") && [&first, &second].iter().all(|secret| !listed.contains(&secret[..8])));
 
     // The old token ends by itself, without a change at that moment.
     let sooner = "UPDATE apps SET old_token_ends_at = now() + interval '1 second' WHERE name = 'shop'";
     system.execute(sooner).await;
     becomes([401, 401], || asked(&system, &first)).await;
     assert_eq!(asked(&system, &second).await, [200, 200]);
-    let shown: Vec<Value> = tokens(&root.get("apps").await.body);
-    assert_eq!(shown.len(), 1, "{shown:?}");
 
     // A leaked token is replaced without an overlap, and every earlier token ends.
-    let third = seckill(&system, &["app", "rotate", "shop", "--overlap", "600"], "").unwrap();
-    let third: Value = serde_json::from_str(&third).unwrap();
-    let fourth = seckill(&system, &["app", "rotate", "shop", "--overlap", "0"], "").unwrap();
-    let fourth: Value = serde_json::from_str(&fourth).unwrap();
+    let [third, fourth] = ["600", "0"].map(|overlap| {
+        let rotated = seckill(&system, &["app", "rotate", "shop", "--overlap", overlap], "").unwrap();
+        serde_json::from_str::<Value>(&rotated).unwrap()["token"].as_str().unwrap().to_owned()
+    });
     policies_are_followed(&system).await;
-    for (token, answer) in [(&second, 401), (&third["token"].as_str().unwrap().to_owned(), 401)] {
+    for (token, answer) in [(&second, 401), (&third, 401), (&fourth, 200)] {
         assert_eq!(asked(&system, token).await, [answer, answer]);
     }
-    assert_eq!(asked(&system, fourth["token"].as_str().unwrap()).await, [200, 200]);
     let listed = seckill(&system, &["app", "list", "--format", "json"], "").unwrap();
-    assert!(listed.contains("\"shop\"") && !listed.contains(fourth["token"].as_str().unwrap()), "{listed}");
+    assert!(listed.contains("\"shop\"") && !listed.contains(&fourth), "{listed}");
 
     // Not for a missing application, or for the service itself, which needs no token.
     for app in ["nowhere", "seckill"] {

@@ -114,9 +114,7 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     lock.rollback().await.unwrap();
     let orders = async || system.get("/api/v1/orders", Some("c0")).await.1.as_array().map(Vec::len);
     becomes(Some(1), orders).await;
-    for sale in &sales {
-        system.settled(sale).await;
-    }
+    join_all(sales.iter().map(|sale| system.settled(sale))).await;
     system.finish().await;
 }
 

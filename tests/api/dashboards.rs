@@ -15,8 +15,7 @@ use tokio::process::Command;
 pub const TOP: &str = env!("CARGO_MANIFEST_DIR");
 pub const RULES: &str = "deploy/prometheus/rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/dashboards/seckill.json";
-/// Prometheus's own names: whether a target can be scraped, the firing alerts, and two labels.
-const OWN_NAMES: [&str; 2] = ["up", "ALERTS"];
+/// Labels that Prometheus adds.
 const OWN_LABELS: [&str; 3] = ["job", "instance", "le"];
 
 /// A file of the repository.
@@ -60,27 +59,17 @@ struct Named {
 
 fn named(expression: &str) -> Named {
     let regex = |text: &str| Regex::new(text).unwrap();
-    let (identifier, selector) = (regex(r"[a-zA-Z_:][a-zA-Z0-9_:]*"), regex(r"([a-zA-Z_:][a-zA-Z0-9_:]*)?\{([^}]*)\}"));
-    let lists = regex(r"\b(by|without|on|ignoring)\s*\(([^)]*)\)");
     let mut named = Named::default();
-    for found in selector.captures_iter(expression) {
+    for found in regex(r"(\bseckill_\w+)?\{([^}]*)\}").captures_iter(expression) {
         let metric = found.get(1).map_or("", |name| name.as_str());
         for label in regex(r"([a-zA-Z_]+)\s*(=|!)").captures_iter(&regex(r#""[^"]*""#).replace_all(&found[2], "")) {
             named.matched.insert((metric.to_owned(), label[1].to_owned()));
         }
     }
-    for list in lists.captures_iter(expression) {
-        named.grouped.extend(identifier.find_iter(&list[2]).map(|label| label.as_str().to_owned()));
+    for list in regex(r"\b(by|without|on|ignoring)\s*\(([^)]*)\)").captures_iter(expression) {
+        named.grouped.extend(regex(r"\w+").find_iter(&list[2]).map(|label| label.as_str().to_owned()));
     }
-    let bare = regex(r"\{[^}]*\}").replace_all(expression, " ");
-    let bare = lists.replace_all(&bare, " ");
-    let bare = regex(r"\b[0-9]+[smhd]\b").replace_all(&bare, " ");
-    for name in identifier.find_iter(&bare) {
-        let is_function = bare[name.end()..].trim_start().starts_with('(');
-        if !is_function && !["and", "or", "unless", "offset"].contains(&name.as_str()) {
-            named.metrics.insert(name.as_str().to_owned());
-        }
-    }
+    named.metrics.extend(regex(r"\bseckill[_:][\w:]+").find_iter(expression).map(|name| name.as_str().to_owned()));
     named
 }
 
@@ -109,7 +98,7 @@ fn rules_and_dashboard_name_only_metrics_and_labels_that_exist() {
         for name in metrics.iter().map(String::as_str) {
             match metric_of(name) {
                 Some(metric) => _ = used.insert(metric.name),
-                None if recorded.contains(name) || OWN_NAMES.contains(&name) => {}
+                None if recorded.contains(name) => {}
                 None => _ = unknown.insert(format!("metric {name} in {expression}")),
             }
         }

@@ -105,7 +105,6 @@ async fn on_the_servers_of_dev_nothing_is_alarming() {
         (alarming.is_empty() && look.verdict == Verdict::Warn).then_some(()).ok_or_else(|| format!("{alarming:#?}"))
     })
     .await;
-    system.finish().await;
 }
 
 /// A server that is away makes its own checks unknown, and the checks that compare it with another server. No other check changes.
@@ -185,7 +184,6 @@ async fn the_program_tells_by_its_exit_code() {
     assert_eq!((code, err.as_str()), (Some(2), ""), "{out}");
     let (code, out, err) = doctor(&["--json"], &[("SECKILL_HTTP__BIND", "nowhere")]);
     assert_eq!((code, out.as_str(), err.lines().count()), (Some(2), "", 1), "{err}");
-    system.finish().await;
 }
 
 /// docs/install.md has one row for each check.

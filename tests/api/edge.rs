@@ -178,7 +178,6 @@ async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     };
     let watched = join(join_all((0..WATCHERS).map(watch)), start);
     timeout(PATIENCE, watched).await.expect("the sale opens");
-    shop.system.finish().await;
 }
 
 /// One client cannot change the other clients' answers.
@@ -208,10 +207,8 @@ async fn nobody_spoils_the_state_for_others() {
     let unknown = shop.edge.get("/sales/999999/state.js").await;
     assert_eq!(unknown.status(), 404);
     assert_eq!(unknown.headers()[CACHE_CONTROL], "no-store");
-    shop.system.finish().await;
 }
 
-/// A browser that has the file gets 304.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_file_has_the_headers_of_its_kind() {
     let shop = Shop::open().await;
@@ -259,7 +256,6 @@ async fn every_file_has_the_headers_of_its_kind() {
     let posted = client.post(shop.edge.url("/")).send().await.unwrap();
     assert_eq!(posted.status(), 405);
     assert_secured(posted.headers());
-    shop.system.finish().await;
 }
 
 /// With deploy/tls.conf, every answer over TLS tells browsers to use TLS only, errors too. Port 80 only redirects.
@@ -348,7 +344,6 @@ async fn events_are_not_held_back() {
             assert_eq!(done.status(), 200);
         }
     }
-    shop.system.finish().await;
 }
 
 /// While no instance answers, the pages still load, and all other answers are a problem with Retry-After.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
 use seckill::app::Worker;
@@ -289,9 +290,7 @@ async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
         system.all_buy(&sale, &["ann"]).await;
         sales.push(sale);
     }
-    for sale in &sales {
-        system.settled(sale).await;
-    }
+    join_all(sales.iter().map(|sale| system.settled(sale))).await;
     let (broken, well) = sales.split_first().unwrap();
     let tickets = format!("{}{{{}}}:tickets", system.config.redis.prefix, broken.id);
     let mut redis = redis_at(&system.config.redis.url).await.unwrap();

@@ -49,9 +49,11 @@ impl Application {
     fn reached(&self) -> usize {
         self.reached.load(Ordering::SeqCst)
     }
+}
 
-    async fn stop(self) {
-        self.server.stop(false).await;
+impl Drop for Application {
+    fn drop(&mut self) {
+        drop(self.server.stop(false));
     }
 }
 
@@ -132,7 +134,6 @@ async fn a_status_says_whether_a_request_may_pass() {
         assert_eq!((outcome(&tried), header(&tried, "x-seckill-reason")), ((204, "granted"), reason));
     }
     assert_eq!(outcome(&asking(&system, &shop, "", "none").send().await.unwrap()), (204, "not-configured"));
-    system.finish().await;
 }
 
 /// A gateway's mistake is 403, and a wrong token 401: nginx treats every other status as a failure.
@@ -166,7 +167,6 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
     assert_eq!(outcome(&large.send().await.unwrap()), (403, "body-too-large"));
     let left = shop.ask(json!({ "app": "mistaken-shop", "policy": "web" })).await;
     assert_eq!(left["remaining"], 4, "mistakes use up nothing");
-    system.finish().await;
 }
 
 /// Envoy sends its caller's method and appends its caller's path and query, which have no effect. It takes 200 for a grant, and passes any
@@ -198,7 +198,6 @@ async fn a_gateway_may_append_the_path_of_its_caller() {
     let url = system.url("/api/v1/flow/authorize/x?policy=web");
     let unnamed = Client::new().get(url).bearer_auth(&shop.token).send().await.unwrap();
     assert_eq!(outcome(&unnamed), (403, "invalid-request"));
-    system.finish().await;
 }
 
 /// nginx passes on granted requests, and answers the others itself: 429 with its fields, the prepared answer, 403, 503.
@@ -255,9 +254,6 @@ async fn nginx_passes_on_what_is_granted_and_nothing_else() {
         assert_eq!(strange.get(path).await.status(), 503, "a wrong token lets nothing pass: {path}");
     }
     assert_eq!(application.reached(), reached + 4);
-    drop((nginx, strange));
-    application.stop().await;
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,9 +272,6 @@ async fn a_long_prepared_answer_leaves_the_429() {
         })
         .await;
     }
-    drop(nginx);
-    application.stop().await;
-    system.finish().await;
 }
 
 /// While the service is away, or does not answer in time, nginx decides for each location.
@@ -299,7 +292,6 @@ async fn without_the_service_each_location_is_open_or_closed() {
         let echo: Value = open.json().await.unwrap();
         assert_eq!(echo, json!({ "method": "POST", "uri": "/search/a?b", "body": "hello", "lease": null }));
     }
-    application.stop().await;
 }
 
 /// A lease travels to the application, which gives it back; otherwise it expires. A caller cannot name one.
@@ -328,7 +320,4 @@ async fn the_application_receives_the_lease() {
     set(&system, policy("lease-shop", "brief", one_at_a_time(500))).await;
     assert_eq!(asking(&system, &shop, "", "brief").send().await.unwrap().status(), 204);
     becomes(204, || async { asking(&system, &shop, "", "brief").send().await.unwrap().status() }).await;
-    drop(nginx);
-    application.stop().await;
-    system.finish().await;
 }

@@ -294,7 +294,7 @@ impl System {
         .await;
     }
 
-    /// Stops all instances gracefully, and deletes the system's queues. A shared system keeps running.
+    /// Stops all instances gracefully, and deletes the system's queues. A shared system, which keeps running, needs no end.
     pub async fn finish(mut self) {
         self.stop().await;
         if self.shared.is_none() {
@@ -506,10 +506,7 @@ impl Click<'_> {
         if let Some(from) = self.from {
             request = request.header("x-forwarded-for", from);
         }
-        let response = request.send().await?;
-        let headers = response.headers().clone();
-        let (status, body) = read(response).await;
-        Ok(Answer { status, body, headers })
+        Ok(Answer::of(request.send().await?).await)
     }
 }
 
@@ -522,6 +519,12 @@ pub struct Answer {
 }
 
 impl Answer {
+    pub async fn of(response: reqwest::Response) -> Self {
+        let headers = response.headers().clone();
+        let (status, body) = read(response).await;
+        Self { status, body, headers }
+    }
+
     /// The status and the problem's code, such as `409 sold-out`, or the status alone.
     pub fn code(&self) -> String {
         match self.body["code"].as_str() {

@@ -56,7 +56,6 @@ async fn an_append_only_file_that_fails_is_found() {
     shows_in_time(async || Look::with(&environment, &[]).await, "redis.aof", Warn, "last rewrite").await;
 }
 
-/// Less memory than the planned sales need.
 #[tokio::test(flavor = "multi_thread")]
 async fn too_little_memory_for_the_planned_sales_is_found() {
     let redis = OwnRedis::start().await;
@@ -113,7 +112,6 @@ async fn a_script_that_does_not_see_the_server_is_found() {
     assert_eq!((look.verdict("redis.script"), look.verdict("redis.eviction"), look.verdict), (Pass, Pass, Unknown));
 }
 
-/// A node of a Redis Cluster, which has only a part of the keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_found() {
     let redis = OwnRedis::start_as_cluster_node().await;
