@@ -210,11 +210,8 @@ async fn several_policies_and_leases_hold_without_redis() {
     }
     assert_eq!(codes, [1, 1, -1, -1, -1, -1, -1, -1, -1, -1]);
     let left = shop.ask(json!({ "app": "shop", "policy": "user" })).await;
-    assert_eq!(
-        (&left["remaining"], &left["reason"]),
-        (&json!(7), &json!("limiter-down")),
-        "refused requests use up nothing"
-    );
+    assert_eq!(left["reason"], "limiter-down");
+    assert_eq!(left["remaining"], 7, "refused requests use up nothing");
     let place = json!({ "app": "shop", "policy": "places" });
     let lease = shop.ask(place.clone()).await["lease"].clone();
     assert_eq!(shop.code(place.clone()).await, -1);

@@ -43,10 +43,7 @@ async fn a_preview_says_what_a_change_would_have_refused() {
     let preview = owner.post("policies/p/preview", a_minute(APP, 6)).await;
     assert_eq!(preview.status, 200, "{}", preview.body);
     let seen = &preview.body;
-    assert_eq!(
-        (&seen["calls"], &seen["recorded_refused"], &seen["resolution_ms"]),
-        (&json!(13), &json!(5), &json!(60_000))
-    );
+    assert_eq!(json!([seen["calls"], seen["recorded_refused"], seen["resolution_ms"]]), json!([13, 5, 60_000]));
     assert_eq!(seen["changed"], json!({ "evenly": 2, "at_once": 2 }));
     assert_eq!(seen["present"], json!({ "evenly": 5, "at_once": 5 }));
     let minutes: Vec<_> =

@@ -35,7 +35,7 @@ async fn open(system: &System, person: Option<&Person>, path: &str) -> Response 
     request.send().await.unwrap()
 }
 
-fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+pub fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response.headers().get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
 }
 
@@ -163,17 +163,13 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
         alarms.map(|alarm| alarm["kind"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(kinds(&seen), ["drift", "parked"]);
-    assert_eq!(
-        (&seen["drift"], &seen["alarms"][1]["runbook"]),
-        (&json!(["sale 7"]), &json!("docs/runbooks/parked.md"))
-    );
+    assert_eq!(seen["drift"], json!(["sale 7"]));
+    assert_eq!(seen["alarms"][1]["runbook"], "docs/runbooks/parked.md");
     let waits: Vec<_> =
         seen["work"]["backlog"].as_array().unwrap().iter().map(|row| [&row["kind"], &row["pending"]]).collect();
     assert_eq!(waits, [[&json!("group_placed"), &json!(1)]]);
-    assert_eq!(
-        (&seen["work"]["workers"][0]["workers"], &seen["work"]["workers"][0]["alive"]),
-        (&json!(workers), &json!(true))
-    );
+    let process = &seen["work"]["workers"][0];
+    assert_eq!((&process["workers"], &process["alive"]), (&json!(workers), &json!(true)));
     assert_eq!(seen["work"]["instances"].as_array().unwrap().len(), 1);
 
     let viewer = vic.get("overview").await.body;
@@ -293,12 +289,9 @@ async fn admins_look_after_accounts() {
     let about_new = "SELECT array_agg(action ORDER BY id) FROM audit_log
                      WHERE subject = 'account new' AND actor = 'root'";
     let about_new: Vec<String> = system.value(about_new).await;
-    assert_eq!(
-        about_new,
-        ["account created", "role changed", "role changed", "password changed", "account disabled", "account enabled"]
-    );
-    let details =
-        "SELECT details FROM audit_log WHERE action = 'role changed' AND subject = 'account new' ORDER BY id LIMIT 1";
+    let all = "account created, role changed, role changed, password changed, account disabled, account enabled";
+    assert_eq!(about_new.join(", "), all);
+    let details = "SELECT details FROM audit_log WHERE action = 'role changed' AND subject = 'account new' ORDER BY id";
     let details: Value = system.value(details).await;
     assert_eq!(details, json!({ "before": "viewer", "after": "admin" }));
 }
@@ -371,10 +364,7 @@ async fn the_console_works_behind_the_edge() {
     let site = Folder::new("site");
     let edge = Nginx::edge(&[system.instances[0].address], site.path(), &[]).await;
     let sent = browser().get(edge.url("/admin/accounts")).send().await.unwrap();
-    assert_eq!(
-        (sent.status().as_u16(), header(&sent, LOCATION.as_str())),
-        (303, "/admin/sign-in?then=%2Fadmin%2Faccounts")
-    );
+    assert_eq!(header(&sent, LOCATION.as_str()), "/admin/sign-in?then=%2Fadmin%2Faccounts");
     let root = Person::shared(&system, "root", AccountRole::Admin).await.at(edge.address);
     let page = root.authenticated(browser().get(edge.url("/admin"))).send().await.unwrap();
     assert_eq!(page.status(), 200);

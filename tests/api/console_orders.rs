@@ -535,10 +535,7 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
 
     let items = max.get("outflow-items?outflow=letters&limit=1").await;
     let item = &items.body["items"][0];
-    assert_eq!(
-        (&item["key"], &item["error"], &item["payload"]),
-        (&json!("k3"), &json!("422 no"), &json!("{\"n\": 1}"))
-    );
+    assert_eq!(json!([item["key"], item["error"], item["payload"]]), json!(["k3", "422 no", "{\"n\": 1}"]));
     let older = format!("outflow-items?before={}", items.body["next_before"]);
     assert_eq!(max.get(&older).await.body["items"].as_array().unwrap().len(), 2);
     let retry = format!("outflow-items/{}/retry", item["id"].as_str().unwrap());
@@ -547,10 +544,8 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let all = root.post("outflows/letters/retry", json!({})).await;
     assert_eq!(all.body, json!({ "retried": 2, "more": false }));
     assert_eq!(root.post("outflows/none/retry", json!({})).await.code(), "404 not-found");
-    assert_eq!(
-        system.value::<i64>("SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0").await,
-        3
-    );
+    let again = "SELECT count(*) FROM outflow_items WHERE status = 'pending' AND attempts = 0";
+    assert_eq!(system.value::<i64>(again).await, 3);
     assert_eq!(system.value::<i64>("SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");
     system.stop().await;
 }

@@ -22,12 +22,7 @@ async fn the_private_servers_keep_their_passwords() {
         {
             let file = set.join(name);
             let found = std::fs::metadata(&file).map(|file| file.permissions().mode() & 0o777).ok();
-            assert_eq!(
-                found,
-                Some(expected),
-                "{}: ./dev destroy, if the data is of an earlier version",
-                file.display()
-            );
+            assert_eq!(found, Some(expected), "{}", file.display());
         }
         let password = std::fs::read_to_string(set.join("pg-password")).unwrap();
         let options: PgConnectOptions = address.replace(&format!(":{password}@"), "@").parse().unwrap();

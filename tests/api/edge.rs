@@ -304,18 +304,13 @@ async fn over_tls_browsers_are_told_to_come_by_tls() {
         wire.read_to_end(&mut answer).await.unwrap();
         let answer = String::from_utf8(answer).unwrap();
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
-        assert_eq!(
-            answer.matches("\r\nStrict-Transport-Security: max-age=31536000\r\n").count(),
-            1,
-            "{path}: {answer}"
-        );
+        let told = answer.matches("\r\nStrict-Transport-Security: max-age=31536000\r\n").count();
+        assert_eq!(told, 1, "{path}: {answer}");
     }
     let plain = Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let led = plain.get(edge.url("/sales/7?x=1")).header("host", "shop.example").send().await.unwrap();
-    assert_eq!(
-        (led.status().as_u16(), &led.headers()["location"]),
-        (301, &"https://shop.example/sales/7?x=1".parse().unwrap())
-    );
+    assert_eq!(led.status(), 301);
+    assert_eq!(led.headers()["location"], "https://shop.example/sales/7?x=1");
     assert!(!led.headers().contains_key("strict-transport-security"));
 }
 

@@ -13,6 +13,7 @@ use seckill::domain::policy::{Excess, NewPolicy};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::console_frame::header;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
@@ -74,10 +75,6 @@ const PATIENT: [(&str, &str); 2] = [
     ("proxy_connect_timeout 250ms;", "proxy_connect_timeout 60s;"),
     ("proxy_read_timeout 500ms;", "proxy_read_timeout 60s;"),
 ];
-
-fn header<'a>(answer: &'a Response, name: &str) -> &'a str {
-    answer.headers().get(name).map_or("", |value| value.to_str().unwrap())
-}
 
 /// Status and `X-Seckill-Code`.
 fn outcome(answer: &Response) -> (u16, &str) {

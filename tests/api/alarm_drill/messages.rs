@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lapin::options::{QueueDeleteOptions, QueuePurgeOptions};
-use lapin::{Channel, Connection, ConnectionProperties};
+use lapin::options::QueuePurgeOptions;
+use lapin::{Connection, ConnectionProperties};
 use seckill::domain::delay::rung_for;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher};
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, eventually, terms};
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::scene::Scene;
 use crate::broken_network::Wire;
-use crate::relay_resends::published;
+use crate::relay_resends::{delete, published};
 
 /// Unpublished rows of the outbox: the expiry of an order.
 const UNPUBLISHED: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
@@ -42,7 +42,7 @@ pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
     let before = unroutable(scene.at).await;
     // Sometimes the broker closes the connection that publishes to a deleted queue. The next connection declares the queue.
     let lose = eventually(|| async {
-        delete_queue(system, &format!("delay-groups-{delay_ms}")).await;
+        delete(system, &format!("delay-groups-{delay_ms}")).await;
         scene.bought(sale, &format!("u{}", Uuid::new_v4().simple())).await;
         system.settled(sale).await;
         scene.counts(UNPUBLISHED, sale, 0).await;
@@ -70,7 +70,8 @@ pub async fn a_message_cannot_be_read(scene: Scene<'_>) {
     };
     scene.drill.fires_after(&alerts, publish).await;
     let purge = async {
-        let (connection, channel) = link(system).await;
+        let connection = Connection::connect(&system.config.amqp.url, ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
         let dead = format!("{}dead", system.config.amqp.prefix);
         channel.queue_purge(dead.into(), QueuePurgeOptions::default()).await.unwrap();
         connection.close(200, "".into()).await.unwrap();
@@ -83,7 +84,7 @@ pub async fn the_dead_letter_queue_is_deleted(scene: Scene<'_>, wire: &Wire) {
     // A link opened meanwhile for another reason would declare the queue.
     let delete = async {
         loop {
-            delete_queue(scene.system, "dead").await;
+            delete(scene.system, "dead").await;
             sleep(Duration::from_secs(1)).await;
         }
     };
@@ -94,17 +95,4 @@ pub async fn the_dead_letter_queue_is_deleted(scene: Scene<'_>, wire: &Wire) {
         wire.mend();
     };
     scene.drill.clears_after(&alerts, connect_anew).await;
-}
-
-async fn delete_queue(system: &System, name: &str) {
-    let (connection, channel) = link(system).await;
-    let queue = format!("{}{name}", system.config.amqp.prefix);
-    channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await.unwrap();
-    connection.close(200, "".into()).await.unwrap();
-}
-
-async fn link(system: &System) -> (Connection, Channel) {
-    let connection = Connection::connect(&system.config.amqp.url, ConnectionProperties::default()).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
-    (connection, channel)
 }
