@@ -24,8 +24,7 @@ use seckill_harness::{Answer, System, becomes, eventually, http_client};
 
 pub const PASSWORD: &str = "a password of the tests";
 
-/// No limits for tests that share a system: many people sign in from one address, and buyers buy often. An eighth of the connections reads
-/// for the console, so four requests at once.
+/// No limits for tests that share a system. An eighth of the connections reads for the console, so four requests at once.
 pub const UNLIMITED: [(&str, &str); 4] = [
     ("SECKILL_ADMIN__LOGIN_LIMIT", "10000"),
     ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
@@ -89,8 +88,7 @@ impl Person {
         self
     }
 
-    /// A person whose session all tests of a system share, because each sign-in costs a password check. Such a test does not end the
-    /// session and does not count the account's actions.
+    /// A person whose session all tests of a system share. Such a test neither ends the session nor counts the account's actions.
     pub async fn shared(system: &System, name: &str, role: AccountRole) -> Self {
         static SIGNED_IN: Mutex<BTreeMap<(String, String), Session>> = Mutex::new(BTreeMap::new());
         let key = (system.config.database.url.clone(), name.to_owned());
@@ -155,8 +153,7 @@ impl Person {
         self.call("DELETE", path, None).await
     }
 
-    /// What the service answers, when it is not too busy. It may answer 503 for a moment: a sign-in when the limiter is slow, a new
-    /// password when the thread that hashes it gets no processor. A test that expects a 503 sends the request by itself.
+    /// The answer when the service is not too busy. A test that expects a 503 sends the request by itself.
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         eventually(|| async {
             let answer = send(self.request(method, path, body.clone())).await;
@@ -189,8 +186,7 @@ fn window(apps: &[&str], limit: i64) -> Value {
     json!({ "apps": apps, "algorithm": "fixed-window", "limit": limit, "window_ms": 86_400_000 })
 }
 
-/// A10: a policy of several applications is changed by those who may change the policies of all of them. Each refusal is in the audit
-/// log. Every role on every route: `console_rights`.
+/// A10: a policy of several applications is changed by accounts with the right for all of them. Each refusal is in the audit log.
 #[tokio::test(flavor = "multi_thread")]
 async fn accounts_see_and_change_what_they_were_granted_and_nothing_else() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -387,8 +383,7 @@ async fn guessing_is_limited_and_reveals_nothing() {
     system.stop().await;
 }
 
-/// The processor time that a process has spent on passwords, in hundredths of a second. Unlike the time of an answer, it does not grow
-/// while other processes use the processors.
+/// The processor time that a process has spent on passwords, in hundredths of a second. Other processes do not prolong it.
 fn spent_on_passwords(process: &Process) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());

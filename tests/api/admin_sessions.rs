@@ -172,8 +172,7 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
     assert_eq!(system.value::<i64>(open).await, 0);
 }
 
-/// An actor may write 31 lines in a minute, one of them for the sign-in. At least ten are written, and the requests of a test may take
-/// several minutes on a busy machine.
+/// An actor may write 31 lines in a minute, one of them for the sign-in. The requests of a test may take several minutes.
 async fn assert_bounded(system: &System, actor: &str) {
     let lines = "SELECT coalesce(sum(lines), 0)::bigint, coalesce(max(lines), 0) FROM (
                    SELECT count(*) AS lines FROM audit_log WHERE actor = $1 GROUP BY date_trunc('minute', at)) AS minutes";

@@ -137,8 +137,7 @@ fn filled(path: &str, value: &str) -> String {
     ["{id}", "{name}", "{channel}", "{path}"].iter().fold(path.to_owned(), |path, part| path.replace(part, value))
 }
 
-/// Decisions for operators, written into the tables: a refused refund, a parked item, a parked message, and a callback that contradicts our
-/// books.
+/// Decisions for operators: a refused refund, a parked item, a parked message, and a callback that contradicts our books.
 pub struct ForOperators {
     refund: Uuid,
     item: Uuid,

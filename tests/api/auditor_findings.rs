@@ -60,8 +60,7 @@ async fn an_illegal_step_is_refused_and_a_forged_history_is_found() {
     system.finish().await;
 }
 
-/// I9: one statement inserts many orders. If one of them may not begin with its status, none is inserted, and no step is written. Otherwise
-/// each order has its first step, and a subscribed shop has one event for each.
+/// I9: one statement inserts many orders: none of them, or all with a step and an event each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_with_one_illegal_order_makes_none() {
     let mut system = System::prepare(&[]).await;

@@ -192,8 +192,7 @@ fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<
     spawn_local(async move { batcher.reserve(sale, request, 0).await })
 }
 
-/// An unanswered call holds back its own sale alone. Later requests for that sale go into its next calls, except requests of callers who
-/// have gone away.
+/// An unanswered call holds back its own sale alone. Later requests for that sale go into its next calls.
 #[tokio::test]
 async fn a_slow_call_of_one_sale_holds_back_no_other() {
     let mut redis = SlowRedis::start(refilling).await;
@@ -280,8 +279,7 @@ async fn refuses_strangers() -> bool {
     .await
 }
 
-/// The winners of a call are committed together, and the sale's next call runs meanwhile. No winner is answered before the row is durable
-/// (rule 3). The purchase of a caller who has gone away is committed too.
+/// The winners of a call are committed together, and none is answered before the row is durable (rule 3).
 #[tokio::test]
 async fn winners_of_one_call_wait_for_one_commit() {
     let mut redis = SlowRedis::start(reserved).await;

@@ -186,8 +186,7 @@ pub async fn wired_with(variable: &'static str, settings: &[(&str, &str)]) -> (S
     (system, wire)
 }
 
-/// A system that does not wait long for a lost server. Only the instance is impatient: the test's own calls may take longer on a busy
-/// machine.
+/// A system whose instance does not wait long for a lost server. The test's own calls may take longer.
 async fn wired_and_impatient(variable: &'static str) -> (System, Wire) {
     let mut system = System::prepare(&[]).await;
     let wire = put_wire(&mut system, variable).await;
@@ -331,8 +330,7 @@ async fn without_redis_purchases_fail_closed_and_quickly() {
     }
 }
 
-/// A step may be interrupted while its transaction begins, for example when a buyer hangs up. It must leave no transaction on its
-/// connection: the next user would take uncommitted writes for committed ones.
+/// A step that is interrupted while its transaction begins must leave no transaction on its connection for the next user.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_begin_leaves_no_transaction_open() {
     let system = System::prepare(&[]).await;
@@ -465,8 +463,7 @@ impl Crowd {
     }
 }
 
-/// The most holds that may be without a row when PostgreSQL stops working: the purchases in flight, and the arrivals during the second in
-/// which the failure is noticed.
+/// The most holds without a row when PostgreSQL stops: purchases in flight, and arrivals until the failure is noticed.
 const FEW: i64 = 500;
 
 /// F25: PostgreSQL disappears without a word. Packets are dropped, connections stay open.

@@ -1,5 +1,4 @@
-//! The highest cost of one call, whatever its caller asks for. It is counted in commands, elements and bytes of a private Redis, not by a
-//! clock.
+//! The highest cost of one call, whatever its caller asks for, counted in commands, elements and bytes of a private Redis.
 
 use futures_util::future::join_all;
 use redis::{FromRedisValue, RedisResult};
@@ -41,8 +40,7 @@ struct Limiters {
 }
 
 impl Limiters {
-    /// Asks all of them for this number of permits, and gives them back if granted. Returns whether they were granted, and the number of
-    /// commands of both scripts.
+    /// Asks all of them for permits, and gives them back if told. Returns whether they were granted, and the number of commands.
     async fn ask(&self, at: i64, permits: i64, gives_back: bool) -> (bool, i64) {
         let before = self.commands().await;
         let limiter = self.limiter.at(at);

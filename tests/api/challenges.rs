@@ -212,8 +212,7 @@ async fn a_pass_that_is_shown_a_hundred_times_at_once_buys_once() {
     });
     let answers = join_all(clicks).await;
     assert_eq!(counted(&answers), BTreeMap::from([("202".into(), 1), (INVALID.into(), 99)]));
-    // Passes earned before a purchase are for that purchase: two of them do not buy two units. The second challenge was made at one
-    // instance, and is answered at the other.
+    // Passes earned before a purchase are for that purchase: two of them do not buy two units.
     let ben = Caller::new(&system, "ben");
     let elsewhere = Caller { at: system.instances[1].address, ..Caller::new(&system, "ben") };
     let one = ben.pass(&sale, json!({})).await;
@@ -395,8 +394,7 @@ async fn guessing_is_limited_by_buyer_and_by_address() {
     system.finish().await;
 }
 
-/// When no challenge can be drawn, a 503 comes at once and counts against no limit. Purchases continue, and impatient buyers can choose
-/// work.
+/// When no challenge can be drawn, a 503 comes at once and counts against no limit. Purchases continue, and work can be chosen.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_pool_is_a_503_at_once_and_disturbs_no_purchase() {
     let settings = [("SECKILL_CAPTCHA__DRAW_THREADS", "0"), ("SECKILL_CAPTCHA__BUYER_LIMIT", "6")];
@@ -454,8 +452,7 @@ async fn a_spent_pass_stays_spent_through_a_refill_and_others_stay_good() {
     system.finish().await;
 }
 
-/// A purchase is cut off after its hold, as if the process had died on that line. One call of one script takes the units and spends the
-/// pass. So the repeat needs no other pass, and nobody can use this one again.
+/// A purchase is cut off after its hold. One script takes the units and spends the pass, so the repeat needs no other pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_that_was_cut_off_after_its_hold_needs_no_other_pass() {
     let settings = [("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")];

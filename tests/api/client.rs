@@ -112,8 +112,7 @@ async fn a_lease_comes_back_however_its_holder_ends() {
     let elsewhere = granted(&flow, "place").await;
     std::thread::spawn(move || drop(elsewhere)).join().unwrap();
 
-    // A release that is cancelled before its answer goes on in the background. On a busy machine the answer may be there at once; then
-    // another release is cancelled.
+    // A release that is cancelled before its answer goes on in the background. An answer that comes at once is tried again.
     eventually(|| async {
         let hasty = granted(&flow, "place").await;
         let mut release = Box::pin(hasty.release(Outcome::Error));

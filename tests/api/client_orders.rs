@@ -175,8 +175,7 @@ async fn seen_until(mut changes: OrderChanges, last: OrderStatus) -> (Vec<OrderS
     (seen, changes)
 }
 
-/// Follows an order until its first status came by a stream, without a poll. A busy service may refuse a stream for a moment; then the test
-/// follows the order again.
+/// Follows an order until its first status came by a stream, without a poll. A busy service may refuse a stream for a moment.
 async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Wire, OrderChanges) {
     eventually(|| async {
         let wire = wire_losing(0, system).await;
@@ -227,8 +226,7 @@ async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
     }
 }
 
-/// When no stream is possible, the client polls and misses nothing. Two causes: the instance has its maximum of streams, or the network
-/// breaks streams.
+/// When the instance has its maximum of streams, or the network breaks them, the client polls and misses nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn polling_is_the_net_under_events() {
     let system = System::start_with(&[("SECKILL_HTTP__STREAMS_MAX", "1")]).await;
@@ -279,8 +277,7 @@ async fn a_follower_survives_the_end_of_its_stream() {
     system.finish().await;
 }
 
-/// The load program signs its crowd in, waits for the sale, and sends each kind of visitor from several threads. It follows some winners
-/// through the client, and reports whether the crowd was sent on schedule.
+/// The load program signs its crowd in, waits for the sale, sends each kind of visitor, and follows some winners.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_has_more_than_buyers_in_it() {
     let system = System::shared().await;

@@ -259,8 +259,7 @@ fn the_dockerfile_ends_in_a_program_without_root() {
     assert!(!after.contains("\nRUN ") && after.contains("\nHEALTHCHECK "), "{after}");
 }
 
-/// Cargo refuses a manifest that names a missing test file. For its first layers the Dockerfile deletes all files except the manifests, so
-/// it creates an empty file for each test.
+/// Cargo refuses a manifest that names a missing test, so the Dockerfile's first layers create an empty file for each.
 #[test]
 fn the_dockerfile_makes_each_test_that_a_manifest_names() {
     let dockerfile = read("Dockerfile");

@@ -1,5 +1,4 @@
-//! Attacks and careless texts in the console: texts that look like HTML, forged lines of the log, and secrets in answers. docs/protocol.md,
-//! Abuse: A11, A17.
+//! Texts that look like HTML, forged lines of the log, and secrets in answers (docs/protocol.md, Abuse: A11, A17).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -89,8 +88,7 @@ async fn assert_text_on_every_page(system: &System, root: &Person) {
     }
 }
 
-/// Secrets are password hashes, tokens of applications, of sessions and browsers, and the keys of the service. An application's token is
-/// shown once, in the answer that creates it.
+/// Secrets are password hashes, the service's keys, and tokens. An application's token is shown once, in its first answer.
 async fn assert_no_secret_in_any_answer(system: &System, people: &BTreeMap<&str, Person>) {
     let root = &people["root"];
     let made = root.post("apps", json!({ "name": "till" })).await;
@@ -166,8 +164,7 @@ fn raw(cookie: &str, csrf: &str) -> Vec<String> {
     ]
 }
 
-/// A17: no text that a caller sends begins a line of the log, sends an escape sequence to a reader's terminal, or reveals a secret, even at
-/// the most verbose log level.
+/// A17: no caller begins a line of the log, sends an escape sequence to a reader's terminal, or reveals a secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_caller_writes_a_line_of_the_log_and_no_secret_is_in_it() {
     let system = System::prepare(&[]).await;

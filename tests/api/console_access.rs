@@ -198,8 +198,7 @@ async fn the_audit_log_is_filtered_and_read_in_pages() {
     assert_eq!(root.page("/admin/audit-log?from=yesterday").await.0, 400);
 }
 
-/// The index of the audit log has only the beginning of a subject. A policy of a hundred applications has a longer subject than an index
-/// can hold, and can still be changed.
+/// A policy of a hundred applications has a longer subject than an index can hold, and can still be changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_of_a_hundred_applications_is_logged_and_found() {
     let system = System::shared_with(&UNLIMITED).await;

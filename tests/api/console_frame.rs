@@ -226,8 +226,7 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     system.finish().await;
 }
 
-/// Admins create, change, disable and enable accounts. Lost rights and a new password apply from the next request on, and each change is in
-/// the audit log.
+/// Lost rights and a new password apply from the next request on, and each change of an account is in the audit log.
 #[tokio::test(flavor = "multi_thread")]
 async fn admins_look_after_accounts() {
     let system = System::shared_with(&UNLIMITED).await;

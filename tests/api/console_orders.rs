@@ -274,8 +274,7 @@ async fn a_parked_message_is_sent_again_once() {
     system.finish().await;
 }
 
-/// While purchases without an order cannot be read, the orders, the overview and a sale's page appear without them, and a sale can be
-/// paused.
+/// While purchases without an order cannot be read, pages appear without them, and a sale can be paused.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_go_without_what_takes_too_long() {
     let mut system = System::without_workers(&[]).await;
@@ -328,8 +327,7 @@ async fn pages_go_without_what_takes_too_long() {
     system.stop().await;
 }
 
-/// Above the maximum count, the page says `more`, and each kind shows its oldest unsent message. Parked messages and items are retried a
-/// thousand at a time, each thousand with its line in the audit log, until none is left.
+/// Above the maximum count, the page says `more`. Parked messages and items are retried a thousand at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     let mut system = System::without_workers(&[]).await;
@@ -393,8 +391,7 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     system.stop().await;
 }
 
-/// An operator's refund moves money once, however often it is requested. The audit log has it with its reason. A refund that the channel
-/// refuses is retried under another key.
+/// An operator's refund moves money once, however often it is requested. A refused refund is retried under another key.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_refunds_an_order_once() {
     let system = System::shared_with(&UNLIMITED).await;

@@ -1,5 +1,4 @@
-//! The rights of each role in the console and its API, and the requests that another site can cause: generated from the tables of routes,
-//! so that a route without a rule fails here. docs/protocol.md, Abuse: A10, A11.
+//! The rights of each role at each route, and the requests that another site can cause (docs/protocol.md, Abuse: A10, A11).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -444,9 +443,7 @@ async fn contents(system: &System) -> BTreeMap<String, String> {
     contents
 }
 
-/// A11: a request that another site could cause changes nothing. Forged requests are refused at every route: only our pages know the
-/// session's token, and only they can send JSON from our origin. A link does no harm, because no page and no read of the API changes
-/// anything.
+/// A11: our pages alone know the session's token and send JSON from our origin. No page and no read changes anything.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_route_is_changed_by_what_another_site_could_send() {
     let (system, people) = staffed().await;

@@ -398,8 +398,7 @@ fn units(figures: &Value, status: &str) -> i64 {
     orders.iter().filter(|of| of["status"] == status).map(|of| of["units"].as_i64().unwrap()).sum()
 }
 
-/// PostgreSQL's figures of an event are from one moment and add up. At rest, Redis's stock is PostgreSQL's remaining stock. A reader who
-/// reconnects continues after the last event.
+/// PostgreSQL's figures of an event add up. At rest, Redis's stock is PostgreSQL's. A reader who reconnects continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_live_figures_add_up() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -445,8 +444,7 @@ async fn the_live_figures_add_up() {
     assert!(again.next().await.unwrap().0 > seen);
 }
 
-/// Ten open pages cost the same as one: all streams get the same samples, which two samplers could not produce. When all are closed, the
-/// sampler ends. The next one starts without an earlier sample.
+/// All streams get the same samples, which two samplers could not produce. The sampler ends with the last stream.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     let mut system = System::without_workers(&[]).await;
@@ -471,8 +469,7 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     drop(streams);
     let last = *samples.keys().max().unwrap();
     eventually(|| async {
-        // The service notices at its next event that a reader has gone. A reader who connects before all have been noticed keeps the
-        // sampler running.
+        // The service notices at its next event that a reader has gone. An earlier reader keeps the sampler running.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let response = Live::request(&system, &vic, &sale, None).await;
         if response.status() != 200 {
@@ -487,8 +484,7 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     system.stop().await;
 }
 
-/// A stream needs a signed-in account and an existing sale. Each account and each instance has a maximum of streams. A stopping service
-/// ends them.
+/// A stream needs an account and an existing sale. Accounts and instances have a maximum. A stopping service ends streams.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_service() {
     let shutdown_timeout_ms = 60_000;
@@ -505,8 +501,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     for n in 1..9 {
         people.push(viewer(&system, &format!("vic{n}")).await);
     }
-    // Eight accounts each have their maximum of streams, and together the instance's maximum. On a busy machine a stream may be refused
-    // earlier: the request waits in line while the sessions of the open streams are checked.
+    // Eight accounts each have their maximum of streams, together the instance's. On a busy machine one may be refused earlier.
     for (n, person) in people.iter().enumerate() {
         while open.len() < (8 * (n + 1)).min(64) {
             let stream = eventually(|| async {

@@ -17,8 +17,7 @@ use seckill::domain::account::AccountRole;
 
 const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <> 'pending'";
 
-/// While purchases wait in another process, the relay rests after each step. It never stops, and rows that have waited for five seconds are
-/// settled at full speed, purchases or not.
+/// While purchases wait elsewhere, the relay rests after each step. Rows older than five seconds are settled at full speed.
 #[tokio::test(flavor = "multi_thread")]
 async fn settling_gives_way_to_purchases_and_never_stops() {
     let system =
@@ -69,8 +68,7 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     system.finish().await;
 }
 
-/// Every read of orders hangs, because their table is locked. The readers wait in line, or are refused immediately because the line is
-/// full. Purchases, sign-ins and health probes continue.
+/// The table of orders is locked, so its readers wait in line, or are refused when it is full. All else continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     let settings = [("SECKILL_HTTP__BUYER_READS", "100000"), ("SECKILL_HTTP__LINE_MAX", "20")];
@@ -137,8 +135,7 @@ async fn a_buyer_may_read_so_often() {
     system.finish().await;
 }
 
-/// Redis is slower than the crowd: some requests are refused, and take no stock. A ticket holder who repeats is never refused. When the
-/// crowd has gone, everyone is served.
+/// Redis is slower than the crowd: some requests are refused, and take no stock. A ticket holder who repeats is never refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
     let redis = OwnRedis::start().await;
@@ -186,8 +183,7 @@ async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
         while repeats < 40 || shed.load(Ordering::SeqCst) < 200 {
             let user = format!("c{}", repeats % 20);
             let answer = system.buy(&sale, &user).idempotent("k").send().await;
-            // Redis itself may not answer in time on a busy machine. That is rare, while shedding would hit every second repeat. The buyer
-            // repeats after the given delay, so a shop closed for a moment refuses the buyer once.
+            // Redis may answer late on a busy machine, which is rare, while shedding would hit every second repeat.
             if answer.status == 503 {
                 unanswered += 1;
                 tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,5 +1,4 @@
-//! deploy/prometheus and deploy/grafana: they name only metrics and labels that exist, and the unit tests of the rules pass.
-//! tests/api/alarm_drill has the alerts on the running service, and tests/api/runbooks.rs their runbooks.
+//! deploy/prometheus and deploy/grafana name only metrics and labels that exist, and the unit tests of the rules pass.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! `seckill doctor`: each check finds its fault, planted in a real server, and raises no false alarm. The modules plant the faults of one
-//! server each; this file has the tests about all of them.
+//! `seckill doctor`: each check finds its fault, planted in a real server, and raises no false alarm.
 
 mod postgres_faults;
 mod rabbitmq_faults;

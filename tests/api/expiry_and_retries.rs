@@ -70,8 +70,7 @@ async fn bought_by(buyers: usize, pay_within_ms: i64, settings: &[(&str, &str)])
     (system, sale, orders)
 }
 
-/// F9: every message ten times, in any order, before and after its effect. Each order also comes in messages about many, of more orders
-/// than one transaction takes.
+/// F9: every message ten times, in any order, before and after its effect, alone and with many orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_deliveries_have_one_effect() {
     let (mut system, sale, orders) = bought_by(30, 600_000, &[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
@@ -115,8 +114,7 @@ fn expire_together(orders: &[OrderId]) -> Outgoing {
     Outgoing { to, id: OutboxKind::GroupExpire.message_id_of_many(orders), body, trace: None }
 }
 
-/// Rule 8: a message about many orders that comes before their deadline goes round again. No relay and no sweeper runs, so only this
-/// message can end the orders.
+/// Rule 8: an early message about many orders goes round again. No relay and no sweeper runs, so only it can end the orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_message_about_many_orders_goes_round_again() {
     // The message spends one second on the ladder, and comes three seconds early.
@@ -135,8 +133,7 @@ async fn an_early_message_about_many_orders_goes_round_again() {
     system.finish().await;
 }
 
-/// F13, in its plain form. A message that cannot be read goes alone to the dead-letter queue. A purchase that cannot be written is tried up
-/// to the maximum, then parked with its error. The others continue, including those of the same message.
+/// F13: an unreadable message is dead-lettered alone. A purchase that cannot be written is parked alone, with its error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_message_holds_up_nobody() {
     let (mut system, sale, orders) = bought_by(20, 900_000, &FEW_ATTEMPTS).await;
@@ -191,8 +188,7 @@ async fn want_of_stock_rejects_the_order_and_refills_the_sale() {
     system.finish().await;
 }
 
-/// I1, rule 7: batches of two sales are settled while other orders of the same buyers expire, in any order and overlapping. There is no
-/// deadlock, which PostgreSQL would end with an error. Each order is made once, and each unit comes back once.
+/// I1, rule 7: batches settle while other orders of the same buyers expire. There is no deadlock, and no unit comes back twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_of_the_same_sales_and_buyers_never_wait_in_a_circle() {
     let mut system = System::without_workers(&[]).await;

@@ -166,8 +166,7 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
     assert_eq!(left["remaining"], 4, "mistakes use up nothing");
 }
 
-/// Envoy sends its caller's method and appends its caller's path and query, which have no effect. It takes 200 for a grant, and passes any
-/// other status on.
+/// Envoy appends its caller's path and query, which have no effect. It takes 200 for a grant, and passes other statuses on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_may_append_the_path_of_its_caller() {
     let system = System::shared().await;

@@ -48,8 +48,7 @@ async fn a_group_expires_and_is_released_as_one() {
     system.finish().await;
 }
 
-/// While an order of the group has a payment in flight that began in time, the message goes round again, and the other orders end. When
-/// that payment fails after the deadline, the order is due immediately, by a row of its own.
+/// While an order has a payment in flight, its group goes round again. When the payment fails, the order is due at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_goes_round_again_while_one_waits_for_its_payment() {
     let (mut system, sale) = unswept(&[]).await;

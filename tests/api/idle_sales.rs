@@ -1,5 +1,4 @@
-//! Idle sales cost almost nothing: supervision checks changed sales, and takes selling sales and other sales in turn (rules 10 to 12). It
-//! still finds every fault of an idle sale.
+//! Supervision checks changed sales at once and others in turn (rules 10 to 12). It still finds every fault of an idle sale.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -222,8 +221,7 @@ async fn a_look_at_ten_times_as_many_sales_that_sell_takes_few_of_them() {
     assert!(many.1 < few.1 + 600_000, "PostgreSQL: {few:?}, {many:?} rows");
 }
 
-/// Each of 2,400 selling sales has its turn within five rounds: a lost key, an old hold and a wrong figure are found then. A sale with a
-/// wrong figure that is busy in the next round is checked again without waiting for its turn.
+/// Each of 2,400 selling sales has its turn within five rounds: a lost key, an old hold and a wrong figure are found then.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_with_one_of_many_that_sell_is_found_in_its_turn() {
     const TURNS: usize = 5;

@@ -25,8 +25,7 @@ const ONE_WAY: Duration = Duration::from_millis(300);
 const BUYERS: usize = 40;
 const READERS: usize = 12;
 
-/// Redis and PostgreSQL become slow while a crowd buys and reads. The delays, refusals and queues are alerts until the servers are fast
-/// again and few buyers come.
+/// Redis and PostgreSQL become slow while a crowd buys and reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
     let settings = [

@@ -80,8 +80,7 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     programs.system.finish().await;
 }
 
-/// Cuts the wire until a step of the program at this address has failed. A counter appears with its first event, which `increase` does not
-/// see, and the drill causes too few later events to lose one.
+/// Cuts the wire until a step of this program has failed: `increase` does not see the first event of a counter.
 async fn fails(at: SocketAddr, step: &str, wire: &Wire) {
     let series = format!("seckill_step_failures_total{{step=\"{step}\"}}");
     wire.cut();

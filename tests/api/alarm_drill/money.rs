@@ -184,8 +184,7 @@ async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uui
     scene.has_status(paid, "refunded").await;
 }
 
-/// The bank dies while buyers pay. The test backdates the payments and the bank's absence and does not wait. When the bank is back it has a
-/// refund to decline, while the alerts clear.
+/// The test backdates the payments and the bank's absence. The bank that is back has a refund to decline meanwhile.
 async fn the_bank_dies(
     scene: Scene<'_>,
     bank: &Bank<'_>,

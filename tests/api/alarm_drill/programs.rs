@@ -1,5 +1,4 @@
-//! The programs of a world: instances, workers and the sandbox bank, each a process of its own, as in production. Metrics belong to a
-//! process, so Prometheus scrapes this world alone.
+//! Instances, workers and the sandbox bank, each a process of its own with its own metrics, as in production.
 
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -26,8 +25,7 @@ impl Programs {
         Self { system: System::prepare(&[&own, settings].concat()).await, folder: Folder::new("drill") }
     }
 
-    /// Starts a program that listens at this address, with these settings added to the system's, and waits until it is ready. Its log is
-    /// appended to the log of an earlier program with this name.
+    /// Starts a program at this address with these further settings, and waits until it is ready. It appends to its log.
     pub async fn start(&self, name: &str, at: SocketAddr, command: &[&str], more: &[(&str, &str)]) -> Process {
         let bind = at.to_string();
         let own = [

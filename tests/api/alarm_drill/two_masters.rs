@@ -15,8 +15,7 @@ use seckill_harness::folder::free_address;
 const NO_REFILL_FOR_3_S: &str = "SELECT NOT EXISTS (
     SELECT FROM audit_log WHERE action = 'refill' AND at > now() - interval '3 seconds')";
 
-/// Three causes are alerts until each is put right: an instance at the wrong Redis server, a queue without a consumer, and a step that
-/// always fails.
+/// An instance at the wrong Redis server, a queue without a consumer, and a step that always fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() {
     let settings = [("SECKILL_OUTBOX__RESEND_AFTER_MS", "500"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "500")];
@@ -41,8 +40,7 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
             programs.start("right", at_right, &["serve"], &[("REDIS_URL", other_redis.url().as_str())]).await
         };
         let right = drill.fires_after(&["SeckillTwoMasters"], split).await;
-        // For ten seconds, an instance leaves a sale alone that another server has taken. A second sale, some seconds later, puts a refill
-        // into each window.
+        // A sale that another server has taken is left alone for 10 s. A second sale puts a refill into each window.
         let create = async {
             becomes(true, || system.value::<bool>(NO_REFILL_FOR_3_S)).await;
             system.stores.create_sale(&terms(10).check().unwrap(), "test").await.unwrap()

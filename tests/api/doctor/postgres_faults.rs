@@ -42,8 +42,7 @@ async fn commits_that_are_not_durable_are_found() {
     look().await.shows("postgres.primary", Fail, "read-only");
 }
 
-/// Replicas that a failover could promote without our last commits, commits that wait for no replica or for ever, and a replica in place of
-/// the primary.
+/// Replicas without our last commits, commits that wait for no replica or for ever, and a replica instead of the primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_without_our_last_commits_are_found() {
     let postgres = OwnPostgres::start(&[]).await;

@@ -1,5 +1,4 @@
-//! A pooler in front of PostgreSQL, as far as the doctor notices it: one session serves all clients, each for the length of a transaction,
-//! as with PgBouncer's pool_mode = transaction.
+//! A pooler whose one session serves all clients, each for the length of a transaction: PgBouncer's pool_mode = transaction.
 
 use std::io;
 use std::net::SocketAddr;
@@ -100,8 +99,7 @@ async fn read_message(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<
     Ok(kind)
 }
 
-/// Reads until the server is ready for the next query. Returns the transaction status; `I` means none. Drops notices: the listening client
-/// may hold another session by then.
+/// Reads until the server is ready for the next query, without notices. Returns the transaction status; `I` means none.
 async fn until_ready(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<u8> {
     loop {
         let begin = read.len();
