@@ -18,7 +18,7 @@ use crate::broken_network::{wired, wired_with};
 use crate::own_redis::OwnRedis;
 use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
 use crate::purchase_limits::answered;
-use seckill_harness::{System, becomes, eventually, redis_at};
+use seckill_harness::{System, becomes, redis_at};
 
 /// Asks the server directly.
 pub async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
@@ -49,11 +49,7 @@ pub async fn open_alarms(system: &System) -> Vec<String> {
 }
 
 pub async fn alarm(system: &System, named: &str) {
-    eventually(|| async {
-        let open = open_alarms(system).await;
-        open.iter().any(|alarm| alarm == named).then_some(()).ok_or(format!("{open:?}"))
-    })
-    .await;
+    becomes(true, || async { open_alarms(system).await.iter().any(|alarm| alarm == named) }).await;
 }
 
 fn queued(patience_ms: u32, algorithm: Algorithm) -> NewPolicy {
@@ -344,10 +340,10 @@ async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     let ask = |permits: i64| json!({ "app": "shop", "policy": "bank", "permits": permits });
     assert_eq!(shop.code(ask(50)).await, 1);
     system.execute("UPDATE policies SET adapted = 30, version = version + 1").await;
-    eventually(|| async {
+    becomes(1000, || async {
         let (status, answer, _) = shop.post("acquire", &ask(50)).await;
         assert_eq!((status, &answer["code"]), (200, &json!(-1)), "{answer}");
-        (answer["retry_after_ms"] == 1000).then_some(()).ok_or(answer.to_string())
+        answer["retry_after_ms"].clone()
     })
     .await;
     let both = json!({ "app": "shop", "policy": "other", "also": [{ "policy": "bank", "permits": 50 }] });
@@ -403,10 +399,9 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     assert!(open_alarms(&system).await.contains(&"limiter-down redis".to_owned()));
     // More than once: a check that began earlier may see the trouble and report it afterwards.
     let earlier = "UPDATE alarms SET seen_at = seen_at - interval '2 hours' WHERE kind = 'limiter-down'";
-    eventually(|| async {
+    becomes(["receiver-away shop"], || async {
         system.execute(earlier).await;
-        let open = open_alarms(&system).await;
-        (open == ["receiver-away shop"]).then_some(()).ok_or(format!("{open:?}"))
+        open_alarms(&system).await
     })
     .await;
     system.finish().await;

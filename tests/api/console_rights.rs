@@ -402,17 +402,8 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     for list in ["payments", "refunds", "payments/conflicts", "outbox", "outflow-items", "sales/1/lapsed-holds"] {
         assert_eq!(people["root"].get(&format!("{list}?limit=101")).await.status, 200, "{list}");
     }
-    let read = [
-        "manager orders",
-        "root orders",
-        "root payments",
-        "root refunds",
-        "root callbacks",
-        "root outbox",
-        "root outflow items",
-        "root lapsed holds",
-    ];
-    assert_eq!(lines().await, read);
+    let read = ["orders", "payments", "refunds", "callbacks", "outbox", "outflow items", "lapsed holds"];
+    assert_eq!(lines().await.join(", "), format!("manager orders, root {}", read.join(", root ")));
     system.finish().await;
 }
 
@@ -422,17 +413,9 @@ async fn contents(system: &System) -> BTreeMap<String, String> {
                   WHERE table_schema = 'public' AND table_type = 'BASE TABLE'";
     let tables: Vec<String> = sqlx::query_scalar(tables).fetch_all(&system.sql).await.unwrap();
     // Heartbeats, and marks of every request, with or without a change.
-    let others = [
-        "sessions",
-        "instances",
-        "worker_processes",
-        "audit_counts",
-        "audit_log",
-        "sign_in_addresses",
-        "outflow_depths",
-    ];
+    let others = "sessions instances worker_processes audit_counts audit_log sign_in_addresses outflow_depths";
     let mut contents = BTreeMap::new();
-    for table in tables.into_iter().filter(|table| !others.contains(&table.as_str())) {
+    for table in tables.into_iter().filter(|table| others.split(' ').all(|other| other != table)) {
         let rows = format!("SELECT coalesce(md5(string_agg(t::text, '|' ORDER BY t::text)), '') FROM \"{table}\" AS t");
         let hash = system.value(sqlx::AssertSqlSafe(rows)).await;
         contents.insert(table, hash);

@@ -15,15 +15,10 @@ use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::admin_api::{Person, UNLIMITED, account, send};
+use crate::admin_api::{Person, UNLIMITED, send};
 use crate::console_frame::people;
 use crate::pages::png;
 use crate::payments_and_callbacks::bought;
-
-async fn viewer(system: &System, name: &str) -> Person {
-    account(system, name, AccountRole::Viewer).await;
-    Person::sign_in(system, name).await
-}
 
 async fn sale(system: &System, id: i64) -> Sale {
     let keys = sqlx::query_as("SELECT purchase_key, waiting_key FROM sales WHERE id = $1");
@@ -402,7 +397,7 @@ fn units(figures: &Value, status: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_live_figures_add_up() {
     let system = System::shared_with(&UNLIMITED).await;
-    let vic = viewer(&system, "adding").await;
+    let vic = Person::new(&system, "adding", AccountRole::Viewer).await;
     let waves = vec![Wave { after_ms: 1_800_000, units: 4 }];
     let sale = system.create_sale(NewSale { waves, ..terms(10) }).await;
     let mut live = Live::open(&system, &vic, &sale, None).await;
@@ -448,9 +443,9 @@ async fn the_live_figures_add_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     let mut system = System::without_workers(&[]).await;
-    let vic = viewer(&system, "vic").await;
+    let vic = Person::new(&system, "vic", AccountRole::Viewer).await;
     let sale = system.create_sale(terms(5)).await;
-    let vin = viewer(&system, "vin").await;
+    let vin = Person::new(&system, "vin", AccountRole::Viewer).await;
     let mut streams = Vec::new();
     for n in 0..10 {
         streams.push(Live::open(&system, if n < 5 { &vic } else { &vin }, &sale, None).await);
@@ -490,7 +485,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     let shutdown_timeout_ms = 60_000;
     let setting = shutdown_timeout_ms.to_string();
     let mut system = System::without_workers(&[("SECKILL_HTTP__SHUTDOWN_TIMEOUT_MS", &setting)]).await;
-    let vic = viewer(&system, "vic").await;
+    let vic = Person::new(&system, "vic", AccountRole::Viewer).await;
     let sale = system.create_sale(terms(5)).await;
     let missing = Sale { id: SaleId::from_db(999_999), key: String::new(), waiting_key: String::new() };
     assert_eq!(Live::request(&system, &Person::signed_out(&system), &sale, None).await.status(), 401);
@@ -499,7 +494,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     let mut open = Vec::new();
     let mut people = vec![vic];
     for n in 1..9 {
-        people.push(viewer(&system, &format!("vic{n}")).await);
+        people.push(Person::new(&system, &format!("vic{n}"), AccountRole::Viewer).await);
     }
     // Eight accounts each have their maximum of streams, together the instance's. On a busy machine one may be refused earlier.
     for (n, person) in people.iter().enumerate() {
@@ -527,7 +522,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_its_session() {
     let system = System::shared_with(&UNLIMITED).await;
-    let vic = viewer(&system, "leaving").await;
+    let vic = Person::new(&system, "leaving", AccountRole::Viewer).await;
     let other = Person::sign_in(&system, "leaving").await;
     let sale = system.create_sale(terms(5)).await;
     let began = Instant::now();

@@ -33,7 +33,6 @@ async fn slow_servers_and_crowds_are_alerts_until_all_is_fast_again() {
         ("SECKILL_PURCHASE__WAIT_TARGET_MS", "50"),
         ("SECKILL_HTTP__LINE_MAX", "1"),
         // A late answer of Redis counts as an answer.
-        ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "20000"),
         ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", "10000"),
     ];
     let programs = Programs::prepare(&settings).await;

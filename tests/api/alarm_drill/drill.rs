@@ -52,6 +52,12 @@ impl Drill {
         mended
     }
 
+    /// The alerts fire after the cause, and clear when it is taken away.
+    pub async fn fires_and_clears(&self, alerts: &[&'static str], cause: impl Future, mend: impl Future) {
+        self.fires_after(alerts, cause).await;
+        self.clears_after(alerts, mend).await;
+    }
+
     /// Waits until no alert fires at all, and checks that each alert which fired has cleared.
     pub async fn finish(self) {
         self.nothing_fires().await;

@@ -45,8 +45,7 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
     system.settled(&sale).await;
     drill.begin().await;
     let lose_postgres = async {
-        drill.fires_after(&NO_POSTGRES, async { postgres.cut() }).await;
-        drill.clears_after(&NO_POSTGRES, async { postgres.mend() }).await;
+        drill.fires_and_clears(&NO_POSTGRES, async { postgres.cut() }, async { postgres.mend() }).await;
     };
     let lose_worker = async {
         drill.fires_after(&NO_WORKER, async { drop(work) }).await;
@@ -65,12 +64,11 @@ async fn servers_that_are_lost_are_alerts_until_they_are_back() {
             scene.bought(&sale, "waits").await;
             redis.cut();
         };
-        drill.fires_after(&NO_BROKER_AND_NO_REDIS, cut).await;
         let mend = async {
             redis.mend();
             broker.mend();
         };
-        drill.clears_after(&NO_BROKER_AND_NO_REDIS, mend).await;
+        drill.fires_and_clears(&NO_BROKER_AND_NO_REDIS, cut, mend).await;
         work
     };
     // Good answers continue afterwards: they clear alerts about the share of 503s.

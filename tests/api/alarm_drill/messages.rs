@@ -25,12 +25,11 @@ pub async fn an_order_cannot_be_written(scene: Scene<'_>) {
         scene.refuse_rows("orders", &format!("NEW.sale_id = {}", sale.id)).await;
         scene.bought(&sale, "ann").await;
     };
-    scene.drill.fires_after(&alerts, buy).await;
     let retry = async {
         scene.take_rows_again("orders").await;
         system.stores.ledger.unpark_step(None, "test").await.unwrap();
     };
-    scene.drill.clears_after(&alerts, retry).await;
+    scene.drill.fires_and_clears(&alerts, buy, retry).await;
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 1);
 }
@@ -49,9 +48,8 @@ pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
         let counted = unroutable(scene.at).await != before;
         counted.then_some(()).ok_or("another connection has declared the queue".to_owned())
     });
-    scene.drill.fires_after(&alerts, lose).await;
     // The relay has opened another link, which declares the queue, and has sent the message again.
-    scene.drill.clears_after(&alerts, system.settled(sale)).await;
+    scene.drill.fires_and_clears(&alerts, lose, system.settled(sale)).await;
 }
 
 /// The number of messages that reached no queue. The counter exists from the first order on.
@@ -68,7 +66,6 @@ pub async fn a_message_cannot_be_read(scene: Scene<'_>) {
         let garbage = Outgoing { to, id, body: b"{".to_vec(), trace: None };
         published(&Publisher::new(Broker::new(&system.config)), &[garbage]).await;
     };
-    scene.drill.fires_after(&alerts, publish).await;
     let purge = async {
         let connection = Connection::connect(&system.config.amqp.url, ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
@@ -76,7 +73,7 @@ pub async fn a_message_cannot_be_read(scene: Scene<'_>) {
         channel.queue_purge(dead.into(), QueuePurgeOptions::default()).await.unwrap();
         connection.close(200, "".into()).await.unwrap();
     };
-    scene.drill.clears_after(&alerts, purge).await;
+    scene.drill.fires_and_clears(&alerts, publish, purge).await;
 }
 
 pub async fn the_dead_letter_queue_is_deleted(scene: Scene<'_>, wire: &Wire) {

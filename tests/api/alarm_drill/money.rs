@@ -157,14 +157,13 @@ async fn the_bank_reports_another_amount(scene: Scene<'_>, paid: Uuid) {
         let callback = Callback::of("payment.succeeded", payment, ("order_id", paid), 999);
         becomes(422, || scene.calls_back(&callback, callback.body())).await;
     };
-    scene.drill.fires_after(&alerts, report).await;
     let settle = async {
         let ledger = &scene.system.stores.ledger;
         let aside = ledger.callbacks_set_aside(None, 10).await.unwrap();
         let ids: Vec<i64> = aside.iter().map(|callback| callback.id).collect();
         assert_eq!(ledger.settle_set_aside(&ids, "test").await.unwrap(), 1);
     };
-    scene.drill.clears_after(&alerts, settle).await;
+    scene.drill.fires_and_clears(&alerts, report, settle).await;
 }
 
 async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uuid) {
@@ -173,14 +172,13 @@ async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uui
         bank.switch(json!({ "decline_permille": 1000 })).await;
         scene.post(&format!("/api/v1/orders/{paid}/refunds"), "first", json!({ "reason": "" })).await;
     };
-    scene.drill.fires_after(&alerts, decline).await;
     let retry = async {
         bank.switch(json!({ "decline_permille": 0 })).await;
         let failed = sqlx::query_scalar("SELECT id FROM refunds WHERE status = 'failed'");
         let refund = RefundId(failed.fetch_one(&scene.system.sql).await.unwrap());
         assert!(scene.system.stores.ledger.retry_refund(refund, "test").await.unwrap());
     };
-    scene.drill.clears_after(&alerts, retry).await;
+    scene.drill.fires_and_clears(&alerts, decline, retry).await;
     scene.has_status(paid, "refunded").await;
 }
 
@@ -240,13 +238,12 @@ async fn a_receiver_refuses_an_item(scene: Scene<'_>) {
         move |_: &Arrival, _: usize| if mended.load(Ordering::Relaxed) { Reply::OK } else { Reply::status(422) };
     let receiver = Receiver::scripted(refuse);
     scene.create_outflow("coupons", &receiver).await;
-    scene.drill.fires_after(&alerts, scene.add_item("coupons")).await;
     let retry = async {
         well.store(true, Ordering::Relaxed);
         let retried = scene.system.stores.ledger.unpark_outflow("coupons", &[], "test").await.unwrap();
         assert_eq!(retried, 1);
     };
-    scene.drill.clears_after(&alerts, retry).await;
+    scene.drill.fires_and_clears(&alerts, scene.add_item("coupons"), retry).await;
 }
 
 async fn an_outflow_is_paused(scene: Scene<'_>) {
@@ -258,8 +255,7 @@ async fn an_outflow_is_paused(scene: Scene<'_>) {
         scene.add_item("vouchers").await;
         scene.add_item("vouchers").await;
     };
-    scene.drill.fires_after(&alerts, pause).await;
-    scene.drill.clears_after(&alerts, scene.set_paused("vouchers", false)).await;
+    scene.drill.fires_and_clears(&alerts, pause, scene.set_paused("vouchers", false)).await;
     // The alert has cleared with the first one.
     becomes(true, || async { receiver.seen().len() >= 2 }).await;
 }

@@ -102,9 +102,8 @@ async fn redis_sells_too_much(scene: Scene<'_>) {
         })
         .await;
     };
-    scene.drill.fires_after(&alerts, sell).await;
     // It happened once, and the rejection has put the stock right.
-    scene.drill.clears_after(&alerts, async {}).await;
+    scene.drill.fires_and_clears(&alerts, sell, async {}).await;
 }
 
 async fn a_sale_cannot_be_refilled(scene: Scene<'_>) {
@@ -137,8 +136,7 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
         })
         .await;
     };
-    scene.drill.fires_after(&alerts, hold).await;
-    scene.drill.clears_after(&alerts, scene.take_rows_again("outbox")).await;
+    scene.drill.fires_and_clears(&alerts, hold, scene.take_rows_again("outbox")).await;
     // The hold was not forgotten.
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 2);
@@ -153,12 +151,11 @@ async fn a_policy_refuses_nearly_all(scene: Scene<'_>) {
             shop.code(json!({ "app": "shop", "policy": "login" })).await;
         }
     };
-    scene.drill.fires_after(&alerts, ask(120)).await;
     let grant = async {
         set(system, policy("shop", "login", a_day(1000))).await;
         ask(100).await;
     };
-    scene.drill.clears_after(&alerts, grant).await;
+    scene.drill.fires_and_clears(&alerts, ask(120), grant).await;
 }
 
 async fn the_key_of_a_limiter_is_broken(scene: Scene<'_>) {

@@ -86,7 +86,6 @@ async fn limiters_find_no_room(scene: Scene<'_>, redis: &OwnRedis) {
 async fn a_step_fails(scene: Scene<'_>) {
     let alerts = ["SeckillStepFails"];
     let lose = scene.system.execute("ALTER TABLE outflow_depths RENAME TO outflow_depths_gone");
-    scene.drill.fires_after(&alerts, lose).await;
     let bring_back = scene.system.execute("ALTER TABLE outflow_depths_gone RENAME TO outflow_depths");
-    scene.drill.clears_after(&alerts, bring_back).await;
+    scene.drill.fires_and_clears(&alerts, lose, bring_back).await;
 }
