@@ -23,17 +23,18 @@ fn texts(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text")).collect()
 }
 
-/// A service's environment: these variables are set, and all others have their defaults.
-fn environment(service: &Value, set: &[(&str, &str)]) -> HashMap<String, String> {
-    let variable = Regex::new(r"\$\{(\w+)(?::-([^}]*))?\}").unwrap();
+/// A text of compose.yaml: these variables are set, and all others have their defaults.
+fn filled(text: &str, set: &[(&str, &str)]) -> String {
     let value_of = |found: &Captures<'_>| {
         let given = set.iter().find(|(name, _)| *name == &found[1]).map(|(_, value)| *value);
         given.unwrap_or_else(|| found.get(2).map_or("", |default| default.as_str())).to_owned()
     };
+    Regex::new(r"\$\{(\w+)(?::-([^}]*))?\}").unwrap().replace_all(text, value_of).into_owned()
+}
+
+fn environment(service: &Value, set: &[(&str, &str)]) -> HashMap<String, String> {
     let entries = service["environment"].as_object().into_iter().flatten();
-    entries
-        .map(|(name, value)| (name.clone(), variable.replace_all(value.as_str().unwrap(), &value_of).into_owned()))
-        .collect()
+    entries.map(|(name, value)| (name.clone(), filled(value.as_str().unwrap(), set))).collect()
 }
 
 /// Whether an image is named with its full version, so that a later pull gets the same one.
@@ -185,14 +186,10 @@ fn development_mode_is_not_published_by_one_variable() {
     assert_eq!(services["setup"]["depends_on"]["edge"], Value::Null);
     let entrypoint = texts(&services["setup"]["entrypoint"]);
     let [sh, flag, script] = entrypoint[..] else { panic!("{entrypoint:?}") };
-    let variable = Regex::new(r"\$\{(\w+):-([^}]*)\}").unwrap();
     // `seckill` does nothing: it is a function here.
     let starts = |set: &[(&str, &str)]| {
-        let value = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        let script =
-            variable.replace_all(script, |found: &Captures<'_>| value(&found[1]).unwrap_or(found[2].to_owned()));
-        let script = format!("seckill() {{ :; }}\n{}", script.replace("$$", "$"));
-        let dev = value("SECKILL_DEV").unwrap_or("1".to_owned());
+        let script = format!("seckill() {{ :; }}\n{}", filled(script, set).replace("$$", "$"));
+        let dev = filled("${SECKILL_DEV:-1}", set);
         let run = std::process::Command::new(sh).args([flag, &script]).env("SECKILL_DEV", dev).output().unwrap();
         assert_eq!(run.status.success(), run.stderr.is_empty(), "{}", String::from_utf8_lossy(&run.stderr));
         run.status.success()

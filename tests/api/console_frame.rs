@@ -1,4 +1,4 @@
-//! The console: which page each role sees, security headers, the overview, and the administration of accounts.
+//! The console: security headers, signing in, the overview, and the administration of accounts.
 
 use std::cell::Cell;
 

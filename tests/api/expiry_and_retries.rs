@@ -146,28 +146,18 @@ async fn a_poison_message_holds_up_nobody() {
     });
     published(&publisher, &garbage).await;
     // One purchase that the schema always refuses. All of them come in one message.
-    let refuse = format!(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF NEW.id = '{}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
-        orders[7].0
-    );
-    system.execute(refuse).await;
+    system.refuse_rows("INSERT", "orders", &format!("NEW.id = '{}'", orders[7].0)).await;
     system.serve(true).await;
-    eventually(|| async {
-        let made = system.orders(&sale).await;
-        let parked = system.stores.ledger.parked(10).await.unwrap();
-        (made == 19 && parked.len() == 1).then_some(()).ok_or(format!("{made} made, parked {parked:?}"))
-    })
-    .await;
-    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    let parked = async || system.stores.ledger.parked(10).await.unwrap();
+    becomes((19, 1), || async { (system.orders(&sale).await, parked().await.len()) }).await;
+    let parked = parked().await.remove(0);
     assert_eq!((parked.order_id, parked.attempts), (orders[7].0, 2));
     assert!(parked.last_error.unwrap().contains("this one never"));
     // The auditor reports it as broken, and the buyer still sees a definite state. An operator retries it, and it goes through.
     let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
     assert_eq!(status(&system, orders[7].0, "u7").await, "accepted");
-    system.execute("DROP TRIGGER refuse ON orders").await;
+    system.take_rows_again("orders").await;
     assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 0));
@@ -326,11 +316,7 @@ async fn a_full_redis_parks_no_release() {
         text.lines().find_map(|line| line.strip_prefix("errorstat_OOM:count=")?.parse::<u64>().ok()).unwrap_or(0)
     };
     let before = refused().await;
-    eventually(|| async {
-        let times = refused().await - before;
-        (times >= 5).then_some(()).ok_or(format!("refused {times} times"))
-    })
-    .await;
+    becomes(true, || async { refused().await >= before + 5 }).await;
     assert_eq!(system.stores.ledger.parked(10).await.unwrap().len(), 0);
     redis.ask(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     system.settled(&sale).await;

@@ -2,7 +2,7 @@
 
 use seckill::domain::sale::NewSale;
 
-use seckill_harness::{Sale, System, becomes, eventually, terms};
+use seckill_harness::{Sale, System, becomes, terms};
 
 use crate::expiry_and_retries::FEW_ATTEMPTS;
 use crate::payments_and_callbacks::{Callback, pay, status};
@@ -77,23 +77,13 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     buy_together(&system, &sale, &buyers(5)).await;
     system.serve(true).await;
     system.settled(&sale).await;
-    system
-        .execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF NEW.user_id = 'u2' AND NEW.status = 'cancelled' THEN RAISE EXCEPTION 'this one never'; END IF;
-           RETURN NEW; END $$;
-         CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
-        )
-        .await;
+    system.refuse_rows("UPDATE", "orders", "NEW.user_id = 'u2' AND NEW.status = 'cancelled'").await;
     system.let_deadlines_pass(&sale).await;
-    eventually(|| async {
-        let (left, parked) = (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap());
-        (left == 9 && parked.len() == 1).then_some(()).ok_or(format!("{left} left, parked {parked:?}"))
-    })
-    .await;
+    becomes((9, 1), || async { (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap().len()) })
+        .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
-    system.execute("DROP TRIGGER refuse ON orders").await;
+    system.take_rows_again("orders").await;
     system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 10).await;
     system.settled(&sale).await;

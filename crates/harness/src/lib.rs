@@ -420,6 +420,20 @@ impl System {
         sqlx::raw_sql(sql).execute(&self.sql).await.unwrap().rows_affected()
     }
 
+    /// From now on, PostgreSQL refuses to write a row into this table if the condition holds for `NEW`. The event is `INSERT` or `UPDATE`.
+    pub async fn refuse_rows(&self, event: &str, table: &str, condition: &str) {
+        let trigger = format!(
+            "CREATE FUNCTION refuse_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               IF {condition} THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+             CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_{table}()"
+        );
+        self.execute(trigger).await;
+    }
+
+    pub async fn take_rows_again(&self, table: &str) {
+        self.execute(format!("DROP TRIGGER refuse ON {table}")).await;
+    }
+
     /// The result of a query without parameters, which returns one value.
     pub async fn value<T>(&self, sql: impl SqlSafeStr) -> T
     where

@@ -128,7 +128,8 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
     let sale = system.create_sale(terms(5)).await;
     scene.bought(&sale, "first").await;
     let hold = async {
-        scene.refuse_rows("outbox", &format!("NEW.kind = 'group_placed' AND NEW.sale_id = {}", sale.id)).await;
+        let condition = format!("NEW.kind = 'group_placed' AND NEW.sale_id = {}", sale.id);
+        system.refuse_rows("INSERT", "outbox", &condition).await;
         eventually(|| async {
             let answer = system.buy_at(scene.at, &sale, "ann").idempotent("k").send().await.code();
             let (held, available) = (answer.starts_with("503"), system.available(&sale).await);
@@ -136,7 +137,7 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
         })
         .await;
     };
-    scene.drill.fires_and_clears(&alerts, hold, scene.take_rows_again("outbox")).await;
+    scene.drill.fires_and_clears(&alerts, hold, system.take_rows_again("outbox")).await;
     // The hold was not forgotten.
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 2);

@@ -51,20 +51,6 @@ impl Scene<'_> {
         }
     }
 
-    /// From now on, PostgreSQL refuses to insert a row into this table if the condition holds for `NEW`.
-    pub async fn refuse_rows(&self, table: &str, condition: &str) {
-        let trigger = format!(
-            "CREATE FUNCTION refuse_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-               IF {condition} THEN RAISE EXCEPTION 'the drill refuses this row'; END IF; RETURN NEW; END $$;
-             CREATE TRIGGER refuse BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_{table}()"
-        );
-        self.system.execute(trigger).await;
-    }
-
-    pub async fn take_rows_again(&self, table: &str) {
-        self.system.execute(format!("DROP TRIGGER refuse ON {table}")).await;
-    }
-
     /// Waits until a query about a sale counts this number of rows.
     pub async fn counts(&self, sql: &'static str, sale: &Sale, wanted: i64) {
         becomes(wanted, || self.system.count(sql, sale)).await;

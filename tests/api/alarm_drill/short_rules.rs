@@ -1,9 +1,7 @@
-//! deploy/prometheus/rules.yaml with shorter durations, so that the drill takes seconds and not days.
+//! deploy/prometheus/rules.yaml with shorter durations, so that the drill takes seconds and not days. Nothing else changes.
 //!
-//! Expressions, metrics, labels, thresholds and annotations stay the same, and each alert is still caused by its condition. Two durations
-//! are shorter: the window of a rate, and the time that a condition must last. Both are divided by 20, up to a bound, so that a condition
-//! that must last longer than its window still does. The bound of the windows is longer than the pause after a failed step, which grows to
-//! 5 s. The windows of the error budget, up to three days, are divided by a larger number.
+//! The windows of rates, and the times that conditions must last, are divided by 20, up to a bound. The bound of the windows is longer than
+//! the pause after a failed step, which grows to 5 s. The windows of the error budget are divided by a larger number.
 
 use regex::{Captures, Regex};
 use serde_json::Value;
