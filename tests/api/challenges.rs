@@ -17,7 +17,7 @@ use crate::own_redis::OwnRedis;
 use crate::purchase_limits::{accepted_at_once, answered};
 use crate::service_killed::{allow_commits, hold_without_commit, refuse_commits};
 
-/// Little work, and no limits except those that a test sets.
+/// Little work, and no limits but the tests' own.
 pub const EASY: [(&str, &str); 5] = [
     ("SECKILL_CAPTCHA__WORK_BITS_MIN", "8"),
     ("SECKILL_CAPTCHA__WORK_BITS_MAX", "8"),

@@ -33,7 +33,7 @@ async fn log_of(system: &System, sale: i64) -> String {
     sqlx::query_scalar(lines).bind(format!("sale {sale}")).fetch_one(&system.sql).await.unwrap()
 }
 
-/// What a page has that offers to remove a sale.
+/// The button that removes a sale.
 pub fn removal(sale: i64) -> String {
     format!("data-api=\"/api/v1/admin/sales/{sale}\" data-method=\"DELETE\"")
 }
@@ -313,10 +313,11 @@ async fn too_long_a_picture_is_refused_unread() {
 async fn a_picture_may_come_at_once() {
     let system = System::shared_with(&UNLIMITED).await;
     let [_, max, _] = people(&system).await;
+    assert_eq!(max.put("products/Whole", json!({ "description": "x" })).await.status, 200);
     let proxy = Nginx::edge(&[system.instances[0].address], Path::new("/nonexistent"), &[]).await;
     for length in [50_000, 388_000, 1_900_000] {
         for address in [system.instances[0].address, proxy.address] {
-            let request = max.at(address).request("PUT", "products/Phone/picture", None);
+            let request = max.at(address).request("PUT", "products/Whole/picture", None);
             let request = request.header(CONTENT_TYPE, "image/png").body(vec![b'x'; length]);
             for _ in 0..20 {
                 // The service reads the whole body, and finds that it is no picture. Pictures of other tests may keep it busy.
