@@ -20,7 +20,7 @@ use crate::permits_and_policies::{a_day, policy, set};
 use crate::service_killed::Process;
 use crate::sign_in_limits::GUESSED;
 use seckill_harness::folder::free_address;
-use seckill_harness::{Answer, System, becomes, eventually, http_client};
+use seckill_harness::{Answer, System, eventually, http_client, until};
 
 pub const PASSWORD: &str = "a password of the tests";
 
@@ -427,7 +427,7 @@ async fn without_the_limiter_sign_in_is_refused() {
     let root = Person::new(&system, "root", AccountRole::Admin).await;
     wire.cut();
     // The connections break shortly after the wire is cut.
-    becomes("503 temporarily-unavailable", || async {
+    until("503 temporarily-unavailable", || async {
         let credentials = Some(json!({ "name": "root", "password": PASSWORD }));
         send(Person::signed_out(&system).request("POST", "session", credentials)).await.code()
     })

@@ -9,7 +9,7 @@ use seckill::domain::account::{AccountName, AccountRole, NewPassword};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, UNLIMITED, account, send};
-use seckill_harness::{System, becomes};
+use seckill_harness::{System, until};
 
 const OTHER_PASSWORD: &str = "another password of the tests";
 
@@ -151,7 +151,7 @@ async fn a_sign_in_under_way_does_not_outlive_a_change_of_the_password() {
         };
         let committed = async {
             // The session waits for the account's row.
-            becomes(true, || async {
+            until(true, || async {
                 let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
                 let waits: bool = sqlx::query_scalar(waits).bind(holder).fetch_one(&system.sql).await.unwrap();
                 waits || is_answered.get()

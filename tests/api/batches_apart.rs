@@ -20,7 +20,7 @@ use seckill::domain::shards::{SaleShards, ShardCount};
 use seckill::gate::reserve::batcher::ReserveBatcher;
 use seckill::gate::thread_gate::CommitGroup;
 use seckill::gate::{Gate, GateError};
-use seckill_harness::{PATIENCE, becomes};
+use seckill_harness::{PATIENCE, until};
 
 use crate::configuration;
 
@@ -230,7 +230,7 @@ async fn the_line_is_bounded() {
         let under_way = ask(&batcher, 1);
         redis.next_call().await;
         let waiting: Vec<_> = (0..6).map(|_| ask(&batcher, 1)).collect();
-        becomes(1, || async { waiting.iter().filter(|asked| asked.is_finished()).count() }).await;
+        until(1, || async { waiting.iter().filter(|asked| asked.is_finished()).count() }).await;
         redis.answers.add_permits(100);
         under_way.await.unwrap().unwrap();
         let answers = join_all(waiting).await.into_iter().map(|answer| answer.unwrap().is_ok());
@@ -244,7 +244,7 @@ async fn the_line_is_bounded() {
 #[tokio::test]
 async fn requests_that_waited_for_too_long_are_refused_and_no_holder() {
     // The list of ticket holders is valid for a second. After a longer pause of the machine, it is loaded again.
-    becomes(true, refuses_strangers).await;
+    until(true, refuses_strangers).await;
 }
 
 /// Returns `false` if the list of ticket holders expired meanwhile.

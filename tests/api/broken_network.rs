@@ -15,7 +15,7 @@ use seckill::config::Database;
 use seckill::domain::log_filter::LogFilter;
 use seckill::domain::sale::NewSale;
 use seckill::ledger::Ledger;
-use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 use serde_json::json;
 
 /// A wire that can be cut: connections break, and new ones fail until it is mended. It can also be slow, or lose answers.
@@ -66,7 +66,7 @@ impl Wire {
     /// Waits until this many connections have been tried since the wire was cut.
     pub async fn tried_in_vain(&self, times: usize) {
         let before = self.refused();
-        becomes(true, || async { self.refused() >= before + times }).await;
+        until(true, || async { self.refused() >= before + times }).await;
     }
 
     pub fn refused(&self) -> usize {
@@ -75,7 +75,7 @@ impl Wire {
 
     /// Waits until this many connections have been made that get no answer.
     pub async fn made_in_vain(&self, times: usize) {
-        becomes(true, || async { self.line.unanswered.load(Ordering::SeqCst) >= times }).await;
+        until(true, || async { self.line.unanswered.load(Ordering::SeqCst) >= times }).await;
     }
 
     /// Drops packets: connections stay open, and nothing arrives.
@@ -270,7 +270,7 @@ async fn without_the_broker_the_sweeper_cancels_although_messages_are_overdue() 
     system.left(&sale, 0).await;
     // Their expiries are on the delay ladder.
     let unsent = "SELECT count(*) FROM outbox WHERE kind = 'group_expire' AND status <> 'sent'";
-    becomes(0, || system.value::<i64>(unsent)).await;
+    until(0, || system.value::<i64>(unsent)).await;
     wire.cut();
     let overdue = "UPDATE outbox SET due_at = now() - interval '1 minute' WHERE kind = 'group_expire'";
     assert!(system.execute(overdue).await > 0);
@@ -291,7 +291,7 @@ async fn without_postgres_nothing_is_promised_and_no_stock_is_touched() {
     let stock = join_all(crowd.sales.iter().map(|sale| crowd.system.available(sale))).await;
     wire.cut();
     // Not ready, for this reason: Redis's guard may have noticed PostgreSQL's absence first.
-    becomes(false, || async { crowd.system.get("/readyz", None).await.1["postgres"].clone() }).await;
+    until(false, || async { crowd.system.get("/readyz", None).await.1["postgres"].clone() }).await;
     let before = crowd.holds().await;
     for n in 0..4 {
         for sale in &crowd.sales {
@@ -398,7 +398,7 @@ impl Crowd {
     async fn all_buy(&self) {
         let (user, from) = &self.next_buyer();
         let buys = self.sales.iter().map(|sale| {
-            becomes(
+            until(
                 "202",
                 move || async move { self.system.buy(sale, user).idempotent("k").from(from).send().await.code() },
             )
@@ -414,7 +414,7 @@ impl Crowd {
     }
 
     async fn sells(&self) {
-        becomes(vec!["202".to_owned(); self.sales.len()], || self.buy()).await;
+        until(vec!["202".to_owned(); self.sales.len()], || self.buy()).await;
     }
 
     /// Sends buyers until purchases are refused before they reach Redis; then refusals come at once, and few holds are without a
@@ -458,7 +458,7 @@ impl Crowd {
         self.settles().await;
         // On a slow machine the last buyers may have to repeat.
         let read = || async { self.system.get("/api/v1/orders", Some("c0")).await.0 };
-        join_all((0..64).map(|_| becomes(200, read))).await;
+        join_all((0..64).map(|_| until(200, read))).await;
         self.system.finish().await;
     }
 }

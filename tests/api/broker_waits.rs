@@ -9,7 +9,7 @@ use seckill::ledger::outbox::RetryTerms;
 use seckill::queue::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
 use seckill::sale_work::relay::Relay;
 use seckill_harness::folder::Folder;
-use seckill_harness::{System, becomes, eventually, terms};
+use seckill_harness::{System, eventually, terms, until};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, raw_sql};
 use tokio::time::timeout;
@@ -40,13 +40,13 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
     raw_sql("SET lock_timeout = '2s'").execute(&mut sql).await.unwrap();
     // Only after the relay has claimed them.
     let leased = "SELECT count(*) FROM outbox WHERE next_attempt_at > now() + interval '1 second'";
-    becomes(2, || system.value::<i64>(leased)).await;
+    until(2, || system.value::<i64>(leased)).await;
     let locked = raw_sql("SELECT FROM outbox FOR UPDATE").execute(&mut sql).await;
     assert!(locked.is_ok(), "{locked:?}");
     assert!(step.await.unwrap().is_err(), "the broker did not answer");
     queue("resume");
     // The lease ended with the failure.
-    becomes(2, || async {
+    until(2, || async {
         _ = relay.step().await;
         system.value::<i64>("SELECT count(*) FROM outbox WHERE status = 'sent'").await
     })
@@ -77,7 +77,7 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
         let given_up = timeout(Duration::from_secs(20), async {
             tokio::select! {
                 _ = consumer.step(&stop, never) => {}
-                () = becomes(true, || async { *begun.lock() > 0 }) => {}
+                () = until(true, || async { *begun.lock() > 0 }) => {}
             }
         });
         given_up.await.unwrap();

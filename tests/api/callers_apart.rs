@@ -18,7 +18,7 @@ use crate::broken_network::{wired, wired_with};
 use crate::own_redis::OwnRedis;
 use crate::permits_and_policies::{Caller, a_day, patient, policy, set};
 use crate::purchase_limits::answered;
-use seckill_harness::{System, becomes, redis_at};
+use seckill_harness::{System, redis_at, until};
 
 /// Asks the server directly.
 pub async fn redis<T: redis::FromRedisValue>(system: &System, words: &[&str]) -> T {
@@ -33,7 +33,7 @@ pub async fn keys(system: &System, text: &str) -> Vec<String> {
 
 /// Waits until this many callers stand in line.
 async fn in_line(system: &System, callers: i64) {
-    becomes(callers, || async {
+    until(callers, || async {
         let mut waiting = 0;
         for line in keys(system, ":places:").await {
             waiting += redis::<i64>(system, &["ZCARD", &line]).await;
@@ -49,7 +49,7 @@ pub async fn open_alarms(system: &System) -> Vec<String> {
 }
 
 pub async fn alarm(system: &System, named: &str) {
-    becomes(true, || async { open_alarms(system).await.iter().any(|alarm| alarm == named) }).await;
+    until(true, || async { open_alarms(system).await.iter().any(|alarm| alarm == named) }).await;
 }
 
 fn queued(patience_ms: u32, algorithm: Algorithm) -> NewPolicy {
@@ -128,7 +128,7 @@ async fn a_hostile_application_takes_nothing_from_another() {
     // Each caller has connections of its own.
     let at = |token: &str, n: usize| Caller::of(token.to_owned(), system.instances[n % 2].address);
     let mut harming: JoinSet<()> = (0..CALLERS).map(|n| misbehave(at(&hostile.token, n))).collect();
-    becomes(false, || async { keys(&system, ":places:").await.is_empty() }).await;
+    until(false, || async { keys(&system, ":places:").await.is_empty() }).await;
     let well: JoinSet<i64> = (0..CALLERS).map(|n| ask_well(at(&well.token, n))).collect();
     assert_eq!(well.join_all().await.into_iter().sum::<i64>(), PERMITS);
     assert!(harming.try_join_next().is_none(), "a caller that harms has ended by itself");
@@ -327,7 +327,7 @@ async fn a_place_granted_too_late_is_given_back() {
     signal("-CONT");
     assert_eq!((&late["code"], &late["reason"]), (&json!(-1), &json!("limiter-down")));
     // Its lease would be valid for ten minutes.
-    becomes(1, || shop.code(ask.clone())).await;
+    until(1, || shop.code(ask.clone())).await;
     system.finish().await;
 }
 
@@ -340,7 +340,7 @@ async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     let ask = |permits: i64| json!({ "app": "shop", "policy": "bank", "permits": permits });
     assert_eq!(shop.code(ask(50)).await, 1);
     system.execute("UPDATE policies SET adapted = 30, version = version + 1").await;
-    becomes(1000, || async {
+    until(1000, || async {
         let (status, answer, _) = shop.post("acquire", &ask(50)).await;
         assert_eq!((status, &answer["code"]), (200, &json!(-1)), "{answer}");
         answer["retry_after_ms"].clone()
@@ -399,7 +399,7 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     assert!(open_alarms(&system).await.contains(&"limiter-down redis".to_owned()));
     // More than once: a check that began earlier may see the trouble and report it afterwards.
     let earlier = "UPDATE alarms SET seen_at = seen_at - interval '2 hours' WHERE kind = 'limiter-down'";
-    becomes(["receiver-away shop"], || async {
+    until(["receiver-away shop"], || async {
         system.execute(earlier).await;
         open_alarms(&system).await
     })
@@ -443,7 +443,7 @@ async fn a_receiver_that_cannot_be_reached_raises_an_alarm() {
     let sale = system.create_sale(seckill_harness::terms(1)).await;
     assert_eq!(answered(system.buy(&sale, "ann").idempotent("k")).await.code(), "202");
     let longer = "UPDATE receivers_away SET since = now() - interval '1 minute' WHERE receiver = 'shop'";
-    becomes(1, || system.execute(longer)).await;
+    until(1, || system.execute(longer)).await;
     alarm(&system, "receiver-away shop").await;
     system.finish().await;
 }

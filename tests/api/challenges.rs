@@ -9,7 +9,7 @@ use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::Units;
 use seckill::domain::sale::NewSale;
 use seckill_captcha::work;
-use seckill_harness::{Answer, Click, Sale, System, becomes, eventually, terms};
+use seckill_harness::{Answer, Click, Sale, System, eventually, terms, until};
 use serde_json::{Value, json};
 
 use crate::admin_sessions::seckill;
@@ -319,8 +319,7 @@ async fn challenges_are_given_from_shortly_before_the_start_until_the_end() {
 /// Waits until well after this moment by the service's clock. Redis's clock differs by milliseconds.
 async fn until_past(system: &System, at_ms: &Value) {
     let at_ms = at_ms.as_i64().unwrap();
-    becomes(true, || async { system.get("/api/v1/time", None).await.1["now_ms"].as_i64().unwrap() > at_ms + 500 })
-        .await;
+    until(true, || async { system.get("/api/v1/time", None).await.1["now_ms"].as_i64().unwrap() > at_ms + 500 }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

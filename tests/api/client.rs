@@ -17,7 +17,7 @@ use crate::broken_network::Wire;
 use crate::order_webhooks::{all_told, buy_and_cancel, started};
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::receiver::{Arrival, Receiver};
-use seckill_harness::{PATIENCE, System, becomes, eventually, terms, webhook_secret};
+use seckill_harness::{PATIENCE, System, eventually, terms, until, webhook_secret};
 
 /// The address of a system's first instance.
 fn address(system: &System) -> String {
@@ -138,7 +138,7 @@ async fn failures_that_are_reported_open_the_breaker_of_a_policy() {
         ask(&flow, "bank").await.unwrap().release(outcome).await.unwrap();
     }
     // A call that times out is refused for another reason.
-    becomes(Some(Reason::Breaker), || async { ask(&flow, "bank").await.err().map(|refusal| refusal.reason) }).await;
+    until(Some(Reason::Breaker), || async { ask(&flow, "bank").await.err().map(|refusal| refusal.reason) }).await;
 }
 
 /// A silent service, and a missing one: the caller's choice applies, and no call takes longer than the time-out.

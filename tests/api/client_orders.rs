@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::admin_api::UNLIMITED;
 use crate::broken_network::Wire;
 use crate::payments_and_callbacks::Callback;
-use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 /// A service with a time-out for a slow machine.
 fn service_at(address: SocketAddr) -> Service {
@@ -241,7 +241,7 @@ async fn polling_is_the_net_under_events() {
     let follower =
         tokio::spawn(seen_until(buyer_at(&system, wire.address, "bob").follow(bobs.order_id), OrderStatus::Cancelled));
     let refused = format!("GET /api/v1/orders/{}/events ", bobs.order_id);
-    becomes(true, || async { wire.requests(&refused) > 0 }).await;
+    until(true, || async { wire.requests(&refused) > 0 }).await;
     written(&bob, &bobs).await;
     assert_eq!(bob.cancel(bobs.order_id).await.unwrap().status, OrderStatus::Cancelled);
     let (seen, mut changes) = follower.await.unwrap();

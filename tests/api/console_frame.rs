@@ -16,7 +16,7 @@ use crate::broken_network::wired_with;
 use crate::payments_and_callbacks::bought;
 use seckill_harness::folder::Folder;
 use seckill_harness::nginx::Nginx;
-use seckill_harness::{System, becomes, eventually, terms};
+use seckill_harness::{System, eventually, terms, until};
 
 const OTHER_PASSWORD: &str = "another password of the tests";
 
@@ -199,7 +199,7 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     let sale = system.create_sale(terms(5)).await;
     wire.cut();
     // The connections break shortly after the wire is cut.
-    becomes(json!([sale.id, null]), || async {
+    until(json!([sale.id, null]), || async {
         let seen = root.get("overview").await.body;
         json!([seen["sales"][0]["id"], seen["sales"][0]["available"]])
     })
@@ -219,7 +219,7 @@ async fn pages_stay_as_useful_as_they_can_while_a_server_is_away() {
     assert_guarded(&page);
     assert!(page.text().await.unwrap().contains("Please try again shortly"));
     wire.mend();
-    becomes(200, || async { root.page("/admin").await.0 }).await;
+    until(200, || async { root.page("/admin").await.0 }).await;
     system.finish().await;
 }
 
@@ -316,7 +316,7 @@ async fn an_admin_is_always_left() {
         let release = async {
             let waits = "SELECT count(*) >= 2 FROM pg_stat_activity
                          WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            becomes(true, || async { system.value::<bool>(waits).await || has_ended.get() }).await;
+            until(true, || async { system.value::<bool>(waits).await || has_ended.get() }).await;
             held.commit().await.unwrap();
         };
         let (one, other, ()) = tokio::join!(change(&name_of_bob, "ann"), change(&name_of_ann, "bob"), release);

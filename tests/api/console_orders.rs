@@ -11,7 +11,7 @@ use crate::admin_api::{Person, UNLIMITED, send};
 use crate::console_frame::people;
 use crate::console_sales::removal;
 use crate::payments_and_callbacks::{self, Callback};
-use seckill_harness::{Sale, System, becomes, eventually, terms};
+use seckill_harness::{Sale, System, eventually, terms, until};
 
 /// Writes orders into the table, seven for each moment. The buyers are `u0` to `u4`.
 async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
@@ -205,7 +205,7 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     assert_eq!(root.get("orders?limit=1").await.status, 200);
     drop(unread);
     let third = async || root.request("GET", "orders.csv?user=nobody", None).send().await.unwrap().status();
-    becomes(200, third).await;
+    until(200, third).await;
     system.stop().await;
 }
 
@@ -285,12 +285,12 @@ async fn pages_go_without_what_takes_too_long() {
     let found = shown(&root, "GET", "orders", None).await;
     assert_eq!((&found["lacks_accepted"], ids(&found).len()), (&json!(true), 3), "{found}");
     let lacks = "have no order yet are missing";
-    becomes(true, || async { root.page("/admin/orders").await.1.contains(lacks) }).await;
+    until(true, || async { root.page("/admin/orders").await.1.contains(lacks) }).await;
     let overview = shown(&root, "GET", "overview", None).await;
     assert_eq!(overview["work"], Value::Null, "{overview}");
     shown(&max, "PUT", &status, Some(json!({ "status": "paused" }))).await;
     let shown = ["Counting the orders takes too long", "Counting the lapsed holds takes too long", "Resume the sale"];
-    becomes(true, || async {
+    until(true, || async {
         let (_, text) = root.page(&one_sale).await;
         shown.iter().all(|part| text.contains(part)) && !text.contains(&removal(sale.id.get()))
     })
@@ -298,7 +298,7 @@ async fn pages_go_without_what_takes_too_long() {
     lock.rollback().await.unwrap();
 
     // The requests that waited for the lock come first.
-    becomes((json!(false), 3, true), || async {
+    until((json!(false), 3, true), || async {
         let again = root.get("orders").await.body;
         let overview = root.get("overview").await.body;
         (again["lacks_accepted"].clone(), ids(&again).len(), overview["work"].is_object())

@@ -11,7 +11,7 @@ use seckill::domain::account::AccountRole;
 use seckill::domain::ids::SaleId;
 use seckill::domain::sale::{NewSale, Wave};
 use seckill_harness::nginx::Nginx;
-use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -321,7 +321,7 @@ async fn a_picture_may_come_at_once() {
             let request = request.header(CONTENT_TYPE, "image/png").body(vec![b'x'; length]);
             for _ in 0..20 {
                 // The service reads the whole body, and finds that it is no picture. Pictures of other tests may keep it busy.
-                becomes(400, || async { request.try_clone().unwrap().send().await.unwrap().status() }).await;
+                until(400, || async { request.try_clone().unwrap().send().await.unwrap().status() }).await;
             }
         }
     }
@@ -512,7 +512,7 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
     let vic = &people[7];
     // A closed stream makes room.
     drop(open.pop());
-    becomes(200, || async { Live::request(&system, vic, &sale, None).await.status() }).await;
+    until(200, || async { Live::request(&system, vic, &sale, None).await.status() }).await;
     let began = Instant::now();
     let watching = open.into_iter().map(|response| Live { response, text: String::new() }.end());
     tokio::join!(system.stop(), join_all(watching));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::admin_api::Person;
 use crate::admin_sessions::seckill;
 use crate::permits_and_policies::policies_are_followed;
-use seckill_harness::{System, becomes};
+use seckill_harness::{System, until};
 
 /// The answer to a token at each instance.
 async fn asked(system: &System, token: &str) -> Vec<u16> {
@@ -49,7 +49,7 @@ async fn an_applications_token_is_replaced_without_a_gap() {
     // The old token ends by itself, without a change at that moment.
     let sooner = "UPDATE apps SET old_token_ends_at = now() + interval '1 second' WHERE name = 'shop'";
     system.execute(sooner).await;
-    becomes([401, 401], || asked(&system, &first)).await;
+    until([401, 401], || asked(&system, &first)).await;
     assert_eq!(asked(&system, &second).await, [200, 200]);
 
     // A leaked token is replaced without an overlap, and every earlier token ends.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
 
-use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 use crate::admin_api::{Person, account};
 use crate::own_redis::OwnRedis;
@@ -43,7 +43,7 @@ async fn settling_gives_way_to_purchases_and_never_stops() {
     buy_all(&system, &sale, 1).await;
     system.settled(&sale).await;
     let seen = reports.load(Ordering::SeqCst);
-    becomes(true, || async { reports.load(Ordering::SeqCst) > seen + 1 }).await;
+    until(true, || async { reports.load(Ordering::SeqCst) > seen + 1 }).await;
     let began = Instant::now();
     let at_first = system.count(SENT, &sale).await;
     buy_all(&system, &sale, 100).await;
@@ -110,7 +110,7 @@ async fn reads_that_hang_hold_up_neither_purchases_nor_people() {
     assert_eq!(reads.await, [503; 50], "it takes too long");
     lock.rollback().await.unwrap();
     let orders = async || system.get("/api/v1/orders", Some("c0")).await.1.as_array().map(Vec::len);
-    becomes(Some(1), orders).await;
+    until(Some(1), orders).await;
     join_all(sales.iter().map(|sale| system.settled(sale))).await;
     system.finish().await;
 }
@@ -122,14 +122,14 @@ async fn a_buyer_may_read_so_often() {
     let sale = system.create_sale(terms(2)).await;
     buy_all(&system, &sale, 2).await;
     // Many at once, so that even a slow machine gets more than three within a second.
-    becomes(true, || async {
+    until(true, || async {
         let answers = join_all((0..20).map(|_| system.get("/api/v1/orders", Some("c0")))).await;
         answers.iter().any(|(status, body)| *status == 429 && body["code"] == "quota-exceeded")
     })
     .await;
     assert_eq!(system.get("/api/v1/orders", Some("c1")).await.0, 200);
     // In the next second.
-    becomes(200, || async { system.get("/api/v1/orders", Some("c0")).await.0 }).await;
+    until(200, || async { system.get("/api/v1/orders", Some("c0")).await.0 }).await;
     system.finish().await;
 }
 
@@ -195,7 +195,7 @@ async fn a_crowd_that_is_too_large_is_shed_and_no_winner_of_it() {
     };
     tokio::join!(slow, crowd, winners);
     assert!(won.load(Ordering::SeqCst) > 0);
-    becomes("202", || async {
+    until("202", || async {
         let user = format!("late{}", uuid::Uuid::new_v4().simple());
         system.buy(&sale, &user).send().await.code()
     })
@@ -209,7 +209,7 @@ async fn buy_all(system: &System, sale: &Sale, buyers: usize) {
     let users: Vec<String> = (0..buyers).map(|n| format!("c{n}")).collect();
     for some in users.chunks(50) {
         let bought = some.iter().map(|user| {
-            becomes("202", move || async move { system.buy(sale, user).idempotent("k").send().await.code() })
+            until("202", move || async move { system.buy(sale, user).idempotent("k").send().await.code() })
         });
         join_all(bought).await;
     }

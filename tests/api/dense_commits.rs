@@ -1,7 +1,7 @@
 //! Commits without a gap share the row of their sale's epoch, so that it is never free. A change of the row still goes through (rule 11).
 
 use futures_util::future::join_all;
-use seckill_harness::{Sale, System, becomes, terms};
+use seckill_harness::{Sale, System, terms, until};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -58,7 +58,7 @@ async fn a_refill_can_be_ordered_while_commits_follow_each_other_without_a_gap()
     let order = "SET lock_timeout = '500ms'; SET statement_timeout = '1s'; UPDATE sale_epochs SET run_id = NULL";
     let mut sql = PgConnection::connect(&system.config.database.url).await.unwrap();
     raw_sql(order).execute(&mut sql).await.unwrap();
-    becomes(before + 1, || system.count(EPOCH, &sale)).await;
+    until(before + 1, || system.count(EPOCH, &sale)).await;
     drop(commits);
     sells(&system, &sale).await;
     system.settled(&sale).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use seckill::config::Config;
 use seckill::doctor::{Check, Report, Verdict, examine};
-use seckill_harness::{Environment, PATIENCE, System, becomes, eventually, quiet_environment};
+use seckill_harness::{Environment, PATIENCE, System, eventually, quiet_environment, until};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -157,7 +157,7 @@ async fn the_program_tells_by_its_exit_code() {
         assert!(!out.contains(&secret) && !err.contains(&secret));
         (ended.status.code(), out, err)
     };
-    becomes(Some(0), || async { doctor(&["--json"], &[]).0 }).await;
+    until(Some(0), || async { doctor(&["--json"], &[]).0 }).await;
     let (code, out, err) = doctor(&["--json"], &[("SECKILL_REDIS__LOCK_URLS", &system.config.redis.url)]);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &report["verdict"], err.as_str()), (Some(0), &Value::from("warn"), ""));

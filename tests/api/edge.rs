@@ -24,7 +24,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use crate::service_killed::Process;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::nginx::{DEPLOY, Nginx};
-use seckill_harness::{PATIENCE, Sale, System, becomes, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 /// Views of a sale's page, and the number of browsers, each at an address of its own.
 const VIEWS: usize = 10_000;
@@ -172,7 +172,7 @@ async fn a_shared_state_is_not_older_than_a_tenth_of_a_second() {
     };
     // The sale starts when all viewers watch, which takes long on a busy machine.
     let start = async {
-        becomes(WATCHERS, || async { waiting.load(Ordering::SeqCst) }).await;
+        until(WATCHERS, || async { waiting.load(Ordering::SeqCst) }).await;
         let soon = "UPDATE sales SET starts_at = now() + interval '3 s' WHERE id = $1";
         sqlx::query(soon).bind(sale.id.get()).execute(&shop.system.sql).await.unwrap();
     };

@@ -12,7 +12,7 @@ use seckill::domain::sale::NewSale;
 use seckill::ledger::orders::expiry::ExpiryOutcome;
 use seckill::queue::{Broker, Destination, Outgoing, Publisher};
 
-use seckill_harness::{Sale, System, becomes, eventually, redis_at, terms};
+use seckill_harness::{Sale, System, eventually, redis_at, terms, until};
 
 use crate::own_redis::OwnRedis;
 use crate::payments_and_callbacks::status;
@@ -36,7 +36,7 @@ async fn an_unpaid_order_is_cancelled_by_a_delayed_message_and_sold_again() {
     let system = System::start_with(&[("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "3600000")]).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 2_500, ..terms(3) }).await;
     system.all_buy(&sale, &["a", "b", "c"]).await;
-    becomes(3, || system.count(EXPIRED, &sale)).await;
+    until(3, || system.count(EXPIRED, &sale)).await;
     assert_eq!(system.count(EARLY, &sale).await, 0, "nobody is cancelled before his time");
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (3, Some(3)));
@@ -122,9 +122,9 @@ async fn an_early_message_about_many_orders_goes_round_again() {
     let publisher = Publisher::new(Broker::new(&system.config));
     published(&publisher, &[placed_together(&orders)]).await;
     let settling = work(&system, &[Worker::Fulfil, Worker::Expire]);
-    becomes(6, || system.orders(&sale)).await;
+    until(6, || system.orders(&sale)).await;
     published(&publisher, &[expire_together(&orders)]).await;
-    becomes(6, || system.count(EXPIRED, &sale)).await;
+    until(6, || system.count(EXPIRED, &sale)).await;
     assert_eq!(system.count(EARLY, &sale).await, 0, "none before its time");
     drop(settling);
     system.serve(true).await;
@@ -146,10 +146,10 @@ async fn a_poison_message_holds_up_nobody() {
     });
     published(&publisher, &garbage).await;
     // One purchase that the schema always refuses. All of them come in one message.
-    system.refuse_rows("INSERT", "orders", &format!("NEW.id = '{}'", orders[7].0)).await;
+    system.refuse("INSERT ON orders", &format!("NEW.id = '{}'", orders[7].0)).await;
     system.serve(true).await;
     let parked = async || system.stores.ledger.parked(10).await.unwrap();
-    becomes((19, 1), || async { (system.orders(&sale).await, parked().await.len()) }).await;
+    until((19, 1), || async { (system.orders(&sale).await, parked().await.len()) }).await;
     let parked = parked().await.remove(0);
     assert_eq!((parked.order_id, parked.attempts), (orders[7].0, 2));
     assert!(parked.last_error.unwrap().contains("this one never"));
@@ -157,7 +157,7 @@ async fn a_poison_message_holds_up_nobody() {
     let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
     assert_eq!(status(&system, orders[7].0, "u7").await, "accepted");
-    system.take_rows_again("orders").await;
+    system.allow("orders").await;
     assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 0));
@@ -250,7 +250,7 @@ async fn a_cancellation_that_was_skipped_stays_to_be_done() {
     let prolonged = async {
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        becomes(true, || system.value::<bool>(waits)).await;
+        until(true, || system.value::<bool>(waits)).await;
         payment.commit().await.unwrap();
     };
     let (outcome, ()) = tokio::join!(expiry, prolonged);
@@ -316,7 +316,7 @@ async fn a_full_redis_parks_no_release() {
         text.lines().find_map(|line| line.strip_prefix("errorstat_OOM:count=")?.parse::<u64>().ok()).unwrap_or(0)
     };
     let before = refused().await;
-    becomes(true, || async { refused().await >= before + 5 }).await;
+    until(true, || async { refused().await >= before + 5 }).await;
     assert_eq!(system.stores.ledger.parked(10).await.unwrap().len(), 0);
     redis.ask(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     system.settled(&sale).await;

@@ -17,7 +17,7 @@ use crate::console_frame::header;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::folder::free_address;
 use seckill_harness::nginx::Nginx;
-use seckill_harness::{System, becomes, eventually};
+use seckill_harness::{System, eventually, until};
 
 /// The server behind the gateway. It counts its requests, and echoes them.
 struct Application {
@@ -315,5 +315,5 @@ async fn the_application_receives_the_lease() {
     // An unreturned lease expires: there is only one, and it is granted again.
     set(&system, policy("lease-shop", "brief", one_at_a_time(500))).await;
     assert_eq!(asking(&system, &shop, "", "brief").send().await.unwrap().status(), 204);
-    becomes(204, || async { asking(&system, &shop, "", "brief").send().await.unwrap().status() }).await;
+    until(204, || async { asking(&system, &shop, "", "brief").send().await.unwrap().status() }).await;
 }

@@ -7,7 +7,7 @@ use redis::FromRedisValue;
 use seckill::domain::account::AccountRole;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, NewPolicy};
-use seckill_harness::{Sale, System, becomes, terms};
+use seckill_harness::{Sale, System, terms, until};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, account};
@@ -141,7 +141,7 @@ async fn an_application_fills_its_budget_and_nobody_else_notices() {
 async fn while_memory_is_scarce_sales_have_what_is_left() {
     let shared = Shared::start().await;
     let level = async |wanted: &str| {
-        becomes((json!(wanted), json!(true)), || async {
+        until((json!(wanted), json!(true)), || async {
             let (_, ready) = shared.system.get("/readyz", None).await;
             (ready["redis_memory"].clone(), ready["ready"].clone())
         })
@@ -221,7 +221,7 @@ async fn strangers_keep_no_known_browser_waiting() {
             }
         }
     });
-    let full = becomes(true, || async { shed.load(Ordering::Relaxed) > 50 });
+    let full = until(true, || async { shed.load(Ordering::Relaxed) > 50 });
     let mut strangers = Box::pin(join_all(strangers));
     tokio::select! {
         _ = &mut strangers => panic!("they go on for ever"),

@@ -2,7 +2,7 @@
 
 use seckill::domain::sale::NewSale;
 
-use seckill_harness::{Sale, System, becomes, terms};
+use seckill_harness::{Sale, System, terms, until};
 
 use crate::expiry_and_retries::FEW_ATTEMPTS;
 use crate::payments_and_callbacks::{Callback, pay, status};
@@ -16,7 +16,7 @@ async fn rows(system: &System, sale: &Sale, kind: &str) -> i64 {
 }
 
 async fn cancelled(system: &System, sale: &Sale, orders: i64) {
-    becomes(orders, || system.count(CANCELLED, sale)).await;
+    until(orders, || system.count(CANCELLED, sale)).await;
 }
 
 /// A system with a sweeper that comes too late to act, and a sale of ten units.
@@ -77,13 +77,12 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     buy_together(&system, &sale, &buyers(5)).await;
     system.serve(true).await;
     system.settled(&sale).await;
-    system.refuse_rows("UPDATE", "orders", "NEW.user_id = 'u2' AND NEW.status = 'cancelled'").await;
+    system.refuse("UPDATE ON orders", "NEW.user_id = 'u2' AND NEW.status = 'cancelled'").await;
     system.let_deadlines_pass(&sale).await;
-    becomes((9, 1), || async { (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap().len()) })
-        .await;
+    until((9, 1), || async { (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap().len()) }).await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
-    system.take_rows_again("orders").await;
+    system.allow("orders").await;
     system.stores.ledger.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 10).await;
     system.settled(&sale).await;

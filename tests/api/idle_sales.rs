@@ -12,7 +12,7 @@ use seckill::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill::sale_work::refill::supervisor::RefillSupervisor;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill::sale_work::sales_in_turn::SalesInTurn;
-use seckill_harness::{PATIENCE, System, becomes, redis_at};
+use seckill_harness::{PATIENCE, System, redis_at, until};
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;
 
@@ -144,7 +144,7 @@ impl World {
     async fn rows(&self) -> i64 {
         let sessions = "SELECT count(*) FROM pg_stat_activity
                         WHERE datname = current_database() AND application_name = 'seckill'";
-        becomes(0, || self.system.value::<i64>(sessions)).await;
+        until(0, || self.system.value::<i64>(sessions)).await;
         self.system
             .value(
                 "SELECT ((SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables)

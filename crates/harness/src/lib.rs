@@ -57,17 +57,28 @@ pub async fn eventually<T, F: Future<Output = Result<T, String>>>(mut condition:
     }
 }
 
-/// Waits until a reading equals this value, and panics with the last reading when it does not in time.
-pub async fn becomes<W: Debug, T: Debug + PartialEq<W>, F: Future<Output = T>>(wanted: W, mut read: impl FnMut() -> F) {
-    let wanted = &wanted;
+/// Waits until a value meets a condition, and returns it. Panics with the last value when it does not in time.
+pub async fn wait_until<T: Debug, F>(mut value: impl FnMut() -> F, condition: impl Fn(&T) -> bool) -> T
+where
+    F: Future<Output = T>,
+{
+    let condition = &condition;
     eventually(|| {
-        let reading = read();
+        let value = value();
         async move {
-            let found = reading.await;
-            if found == *wanted { Ok(()) } else { Err(format!("{found:?}, not {wanted:?}")) }
+            let value = value.await;
+            if condition(&value) { Ok(value) } else { Err(format!("{value:?}")) }
         }
     })
-    .await;
+    .await
+}
+
+/// Waits until a value equals `wanted`.
+pub async fn until<W, T: PartialEq<W> + Debug, F>(wanted: W, value: impl FnMut() -> F)
+where
+    F: Future<Output = T>,
+{
+    wait_until(value, |value| *value == wanted).await;
 }
 
 /// A client that does not reuse a connection after 2 s without a request. The service closes idle connections after 5 s; a request sent
@@ -420,17 +431,19 @@ impl System {
         sqlx::raw_sql(sql).execute(&self.sql).await.unwrap().rows_affected()
     }
 
-    /// From now on, PostgreSQL refuses to write a row into this table if the condition holds for `NEW`. The event is `INSERT` or `UPDATE`.
-    pub async fn refuse_rows(&self, event: &str, table: &str, condition: &str) {
-        let trigger = format!(
+    /// From now on, PostgreSQL refuses an event such as `INSERT ON orders` for each row with this condition.
+    pub async fn refuse(&self, event: &str, condition: &str) {
+        let (_, table) = event.split_once(" ON ").unwrap();
+        self.execute(format!(
             "CREATE FUNCTION refuse_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                IF {condition} THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-             CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION refuse_{table}()"
-        );
-        self.execute(trigger).await;
+             CREATE TRIGGER refuse BEFORE {event} FOR EACH ROW EXECUTE FUNCTION refuse_{table}()"
+        ))
+        .await;
     }
 
-    pub async fn take_rows_again(&self, table: &str) {
+    /// Ends `refuse` on this table.
+    pub async fn allow(&self, table: &str) {
         self.execute(format!("DROP TRIGGER refuse ON {table}")).await;
     }
 
@@ -452,7 +465,7 @@ impl System {
 
     /// Waits until the ledger has this many units left.
     pub async fn left(&self, sale: &Sale, units: i64) {
-        becomes(units, || self.stock(sale)).await;
+        until(units, || self.stock(sale)).await;
     }
 
     pub async fn orders(&self, sale: &Sale) -> i64 {

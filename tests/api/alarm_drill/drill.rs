@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use seckill_harness::{becomes, eventually};
+use seckill_harness::{eventually, until};
 
 use super::programs::Programs;
 use super::prometheus::Prometheus;
@@ -87,7 +87,7 @@ impl Drill {
     }
 
     async fn nothing_fires(&self) {
-        becomes(Ok(BTreeSet::new()), || self.prometheus.firing()).await;
+        until(Ok(BTreeSet::new()), || self.prometheus.firing()).await;
     }
 }
 

@@ -22,11 +22,11 @@ pub async fn an_order_cannot_be_written(scene: Scene<'_>) {
     let (system, alerts) = (scene.system, ["SeckillParked"]);
     let sale = system.create_sale(terms(5)).await;
     let buy = async {
-        system.refuse_rows("INSERT", "orders", &format!("NEW.sale_id = {}", sale.id)).await;
+        system.refuse("INSERT ON orders", &format!("NEW.sale_id = {}", sale.id)).await;
         scene.bought(&sale, "ann").await;
     };
     let retry = async {
-        system.take_rows_again("orders").await;
+        system.allow("orders").await;
         system.stores.ledger.unpark_step(None, "test").await.unwrap();
     };
     scene.drill.fires_and_clears(&alerts, buy, retry).await;

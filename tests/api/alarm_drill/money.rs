@@ -12,7 +12,7 @@ use seckill::domain::payment::RefundId;
 use seckill::flow::outflow_changes::{self, OutflowChange};
 use seckill::ledger::outflow::items::NewItem;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
-use seckill_harness::{Sale, becomes, eventually, terms};
+use seckill_harness::{Sale, eventually, terms, until};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -132,7 +132,7 @@ impl Scene<'_> {
     }
 
     async fn has_status(&self, order: Uuid, wanted: &str) {
-        becomes(Some(wanted.to_owned()), || async {
+        until(Some(wanted.to_owned()), || async {
             let status = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1").bind(order);
             status.fetch_optional(&self.system.sql).await.unwrap()
         })
@@ -155,7 +155,7 @@ async fn the_bank_reports_another_amount(scene: Scene<'_>, paid: Uuid) {
     let payment: Uuid = payment.fetch_one(&scene.system.sql).await.unwrap();
     let report = async {
         let callback = Callback::of("payment.succeeded", payment, ("order_id", paid), 999);
-        becomes(422, || scene.calls_back(&callback, callback.body())).await;
+        until(422, || scene.calls_back(&callback, callback.body())).await;
     };
     let settle = async {
         let ledger = &scene.system.stores.ledger;
@@ -201,7 +201,7 @@ async fn the_bank_dies(
         scene.system.execute(longer).await;
         let away =
             "UPDATE receivers_away SET since = since - interval '10 seconds' WHERE receiver = 'payments sandbox'";
-        becomes(1, || scene.system.execute(away)).await;
+        until(1, || scene.system.execute(away)).await;
     };
     scene.drill.fires_after(&alerts, die).await;
     let opened = bank.open().await;
@@ -257,7 +257,7 @@ async fn an_outflow_is_paused(scene: Scene<'_>) {
     };
     scene.drill.fires_and_clears(&alerts, pause, scene.set_paused("vouchers", false)).await;
     // The alert has cleared with the first one.
-    becomes(true, || async { receiver.seen().len() >= 2 }).await;
+    until(true, || async { receiver.seen().len() >= 2 }).await;
 }
 
 impl Scene<'_> {

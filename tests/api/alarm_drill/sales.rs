@@ -1,6 +1,6 @@
 //! Failures of stock, holds, refills and limits, each in a sale or under a policy of its own.
 
-use seckill_harness::{becomes, eventually, terms};
+use seckill_harness::{eventually, terms, until};
 use serde_json::json;
 
 use super::drill::{Drill, while_it_goes_on};
@@ -129,7 +129,7 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
     scene.bought(&sale, "first").await;
     let hold = async {
         let condition = format!("NEW.kind = 'group_placed' AND NEW.sale_id = {}", sale.id);
-        system.refuse_rows("INSERT", "outbox", &condition).await;
+        system.refuse("INSERT ON outbox", &condition).await;
         eventually(|| async {
             let answer = system.buy_at(scene.at, &sale, "ann").idempotent("k").send().await.code();
             let (held, available) = (answer.starts_with("503"), system.available(&sale).await);
@@ -137,7 +137,7 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
         })
         .await;
     };
-    scene.drill.fires_and_clears(&alerts, hold, system.take_rows_again("outbox")).await;
+    scene.drill.fires_and_clears(&alerts, hold, system.allow("outbox")).await;
     // The hold was not forgotten.
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 2);
@@ -175,11 +175,11 @@ async fn the_key_of_a_limiter_is_broken(scene: Scene<'_>) {
         redis::<i64>(system, &["DEL", &key]).await;
         redis::<i64>(system, &["RPUSH", &key, "not a count"]).await;
         for _ in 0..5 {
-            becomes(-1, || bank.code(ask.clone())).await;
+            until(-1, || bank.code(ask.clone())).await;
         }
     };
     scene.drill.fires_after(&alerts, break_key).await;
     let forget = scene.forget_counts("pay");
     while_it_goes_on(forget, scene.drill.clears_after(&alerts, redis::<i64>(system, &["DEL", &key]))).await;
-    becomes(1, || bank.code(ask.clone())).await;
+    until(1, || bank.code(ask.clone())).await;
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use seckill_harness::{Sale, System, becomes, eventually};
+use seckill_harness::{Sale, System, eventually, until};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -53,6 +53,6 @@ impl Scene<'_> {
 
     /// Waits until a query about a sale counts this number of rows.
     pub async fn counts(&self, sql: &'static str, sale: &Sale, wanted: i64) {
-        becomes(wanted, || self.system.count(sql, sale)).await;
+        until(wanted, || self.system.count(sql, sale)).await;
     }
 }

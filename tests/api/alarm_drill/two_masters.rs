@@ -1,6 +1,6 @@
 //! Two Redis servers are used as the master, and a worker leaves work undone.
 
-use seckill_harness::{becomes, terms};
+use seckill_harness::{terms, until};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -42,7 +42,7 @@ async fn two_masters_and_work_that_stands_are_alerts_until_they_are_put_right() 
         let right = drill.fires_after(&["SeckillTwoMasters"], split).await;
         // A sale that another server has taken is left alone for 10 s. A second sale puts a refill into each window.
         let create = async {
-            becomes(true, || system.value::<bool>(NO_REFILL_FOR_3_S)).await;
+            until(true, || system.value::<bool>(NO_REFILL_FOR_3_S)).await;
             system.stores.create_sale(&terms(10).check().unwrap(), "test").await.unwrap()
         };
         drill.fires_after(&["SeckillRefillsRepeat"], create).await;
@@ -72,14 +72,14 @@ async fn limiters_find_no_room(scene: Scene<'_>, redis: &OwnRedis) {
     set(system, policy("crowded", "each-user", a_day(1000))).await;
     let limit = async |bytes| drop(redis.query(&["CONFIG", "SET", "maxmemory", bytes]).await.unwrap());
     let ask = |user: &str| shop.ask(json!({ "app": "crowded", "policy": "each-user", "key": user }));
-    becomes(1, || async { ask("old").await["code"].clone() }).await;
+    until(1, || async { ask("old").await["code"].clone() }).await;
     let fill = async {
         limit("1").await;
-        becomes("too-many-keys", || async { ask(&Uuid::new_v4().to_string()).await["reason"].clone() }).await;
+        until("too-many-keys", || async { ask(&Uuid::new_v4().to_string()).await["reason"].clone() }).await;
     };
     scene.drill.fires_after(&alerts, fill).await;
     while_it_goes_on(scene.forget_counts("each-user"), scene.drill.clears_after(&alerts, limit("0"))).await;
-    becomes(1, || async { ask(&Uuid::new_v4().to_string()).await["code"].clone() }).await;
+    until(1, || async { ask(&Uuid::new_v4().to_string()).await["code"].clone() }).await;
 }
 
 /// Only the count of the outflows' backlog needs this table.
