@@ -76,7 +76,7 @@ pub(super) fn exit_code(verdicts: &[SaleVerdict]) -> anyhow::Result<ExitCode> {
 }
 
 /// Whether the sale rests, or what of it is in flight.
-pub(super) fn state(verdict: &SaleVerdict) -> String {
+fn state(verdict: &SaleVerdict) -> String {
     let in_flight = verdict.in_flight;
     let mut state = match (verdict.at_rest, verdict.redis_compared) {
         (true, true) => "at rest".to_owned(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use seckill_load::{AuditSummary, Buyer, Plan, Report, Shape, with_commas};
+use seckill_load::{Buyer, Plan, Report, Shape};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -56,12 +56,6 @@ pub(super) struct LoadArgs {
     /// Number of threads that send, each over its share of the connections; more, if one falls behind the schedule
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
-    /// Number of winners who follow their order by server-sent events until the rush ends
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=20_000))]
-    watchers: u32,
-    /// Get the buyers' tokens from the service (POST /api/v1/dev/token, development mode only), not by the configured secret
-    #[arg(long)]
-    sign_in: bool,
     /// Buyers who are told to come back later do not: for measuring what too large a crowd costs
     #[arg(long)]
     no_retries: bool,
@@ -97,7 +91,7 @@ impl LoadArgs {
             None => newest_sale(&stores).await?,
         };
         let plan = self.plan(config, &stores, sale).await?;
-        let buyers = self.new_buyers(config, &stores, &plan).await?;
+        let buyers = Self::new_buyers(config, &stores, &plan).await?;
         let report = seckill_load::run(&plan, buyers, true).await?;
         eprintln!("{}", report.render_text());
 
@@ -107,8 +101,12 @@ impl LoadArgs {
         let lost = promised.len().saturating_sub(known);
         let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale was removed")?;
         eprintln!("promised with a 202: {}, of them in the ledger: {known}", promised.len());
-        self.write_files(&report, &verdict, promised.len(), lost)?;
-        print::lines([audit::sale_text(&verdict)])?;
+        let mut audited = audit::sale_text(&verdict);
+        print::lines([&audited])?;
+        if lost > 0 {
+            audited += &format!("\n{}", lost_orders(lost));
+        }
+        self.write_files(&report, &verdict, lost, &audited)?;
         if lost > 0 {
             bail!("{}", lost_orders(lost));
         }
@@ -134,7 +132,6 @@ impl LoadArgs {
             bots: self.bots as usize,
             connections: self.connections.map_or(seckill_load::CONNECTIONS_MAX, |number| number as usize),
             threads: self.threads as usize,
-            watchers: self.watchers as usize,
             retries: !self.no_retries,
             seed: self.seed,
             stock: figures.first().filter(|f| f.total_stock >= 0).and_then(|f| u64::try_from(f.stock).ok()),
@@ -147,18 +144,15 @@ impl LoadArgs {
     }
 
     /// Buyers with names of their own in each run, so that no rush meets the orders of an earlier one.
-    async fn new_buyers(&self, config: &Config, stores: &Stores, plan: &Plan) -> anyhow::Result<Vec<Buyer>> {
+    async fn new_buyers(config: &Config, stores: &Stores, plan: &Plan) -> anyhow::Result<Vec<Buyer>> {
         let prefix = format!("rush-{}-", &Uuid::new_v4().simple().to_string()[..8]);
         let users = (0..plan.identities()).map(|n| format!("{prefix}{n}"));
-        if self.sign_in {
-            return Ok(seckill_load::sign_in(&plan.base, users, LEVEL).await?);
-        }
         let issuer = TokenIssuer::new(config, stores).await?;
         let buyer = |user: String| Ok(Buyer { token: issuer.issue(&UserId::parse(&user)?, LEVEL, TOKEN_TTL_S)?, user });
         users.map(buyer).collect()
     }
 
-    fn write_files(&self, report: &Report, verdict: &SaleVerdict, promised: usize, lost: usize) -> anyhow::Result<()> {
+    fn write_files(&self, report: &Report, verdict: &SaleVerdict, lost: usize, audited: &str) -> anyhow::Result<()> {
         let write = |file: &Path, text: String| {
             std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
         };
@@ -166,7 +160,7 @@ impl LoadArgs {
             write(file, json!({ "report": report, "lost": lost, "audit": verdict }).to_string())?;
         }
         if let Some(file) = &self.html {
-            write(file, report.render_html(&audit_summary(verdict, promised, lost))?)?;
+            write(file, report.render_html(audited)?)?;
         }
         Ok(())
     }
@@ -174,42 +168,6 @@ impl LoadArgs {
 
 fn lost_orders(number: usize) -> String {
     format!("{number} purchases that were answered with 202 are not in the ledger")
-}
-
-/// The verdict in the words of the HTML page.
-fn audit_summary(verdict: &SaleVerdict, promised: usize, lost: usize) -> AuditSummary {
-    let number = |number: i64| u64::try_from(number).map_or_else(|_| number.to_string(), with_commas);
-    let of_stock = |units: i64| if verdict.total_stock < 0 { "unlimited".to_owned() } else { number(units) };
-    let mut problems: Vec<String> = verdict
-        .findings
-        .iter()
-        .flat_map(|found| {
-            let evidence = found.evidence.iter().map(ToString::to_string);
-            std::iter::once(format!("{}: {}", found.invariant, found.problem)).chain(evidence)
-        })
-        .collect();
-    if lost > 0 {
-        problems.push(lost_orders(lost));
-    }
-    AuditSummary {
-        held: verdict.held && lost == 0,
-        facts: vec![
-            ("State", audit::state(verdict)),
-            (
-                "Promised with a 202",
-                format!(
-                    "{} orders, of them in the ledger {}",
-                    with_commas(promised as u64),
-                    with_commas((promised - lost) as u64)
-                ),
-            ),
-            ("Stock in all", of_stock(verdict.total_stock)),
-            ("Left", of_stock(verdict.stock)),
-            ("In live orders", number(verdict.live_units)),
-            ("For sale in Redis", verdict.redis_available.map_or_else(|| "-".to_owned(), number)),
-        ],
-        problems,
-    }
 }
 
 async fn newest_sale(stores: &Stores) -> anyhow::Result<SaleId> {

@@ -1,11 +1,8 @@
-//! Kept connections of one thread, each with one request under way at a time, as a browser's are.
+//! Kept connections of one thread, each with one request in flight at a time, as a browser's are.
 //!
-//! Nothing here waits: a request is written as far as the system takes it, and [`Connections::answers`] goes on with whatever
+//! Nothing here waits: a request is written as far as the system takes it, and [`Connections::answers`] continues whatever
 //! has become possible. No request costs a task, a timer or an allocation, because a crowd shares its processors with the
-//! service that it measures.
-//!
-//! The crowd does not use `seckill-client`, because each connection is opened before the start, each attempt is counted with its own
-//! answer, and part of the crowd sends what no client sends: forged tokens, clicks before the start, purchases without a key.
+//! service that it measures. `seckill-client` opens no connection before the start, and sends no forged tokens.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,7 +14,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Registry, Token};
 use rustix::net::sockopt::set_socket_linger;
 
-use super::answer::{Answer, Found, Incoming};
+use super::answer::{Answer, Incoming};
 
 /// The most connections that are looked at before the caller has its turn.
 const EVENTS_MAX: usize = 64;
@@ -72,7 +69,7 @@ pub struct Connections<T> {
 /// The connections by their tokens. A place stays when its connection is closed, and gets another when it is used again.
 struct Places<T> {
     all: Vec<Place<T>>,
-    /// Places without a request under way, the longest idle first, so that no connection is idle until the service closes it.
+    /// Places without a request in flight, the longest idle first, so that no connection is idle until the service closes it.
     free: VecDeque<usize>,
     most: usize,
     room_since: Instant,
@@ -83,7 +80,7 @@ struct Place<T> {
     is_connecting: bool,
     /// The unwritten rest of the request.
     unsent: Vec<u8>,
-    /// The request under way, and when it must have its answer.
+    /// The request in flight, and when it must have its answer.
     request: Option<(T, Instant)>,
     incoming: Incoming,
 }
@@ -95,7 +92,9 @@ impl<T> Connections<T> {
     /// The system gives no queue of events.
     pub fn open(to: SocketAddr, bounds: Bounds) -> io::Result<Self> {
         let now = Instant::now();
-        let places = Places { all: Vec::new(), free: VecDeque::new(), most: bounds.most, room_since: now };
+        let opened = bounds.opened.min(bounds.most);
+        let all = (0..opened).map(|_| Place::closed()).collect();
+        let places = Places { all, free: (0..opened).collect(), most: bounds.most, room_since: now };
         let mut connections = Self {
             to,
             time_out: bounds.time_out,
@@ -105,10 +104,6 @@ impl<T> Connections<T> {
             read: vec![0; READ_BYTES],
             next_look: now,
         };
-        for index in 0..bounds.opened.min(bounds.most) {
-            connections.places.all.push(Place::closed());
-            connections.places.free.push_back(index);
-        }
         connections.open_all(now + bounds.time_out)?;
         Ok(connections)
     }
@@ -144,7 +139,7 @@ impl<T> Connections<T> {
     }
 
     /// Number of requests without an answer so far.
-    pub fn under_way(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.places.all.len() - self.places.free.len()
     }
 
@@ -185,22 +180,18 @@ impl<T> Connections<T> {
             let Some(place) = self.places.all.get_mut(index) else { continue };
             let Some(ended) = place.go_on(event, &mut self.read) else { continue };
             let request = place.request.take();
-            let is_under_way = request.is_some();
-            match ended {
-                Ok(found) => {
-                    if let Some((mark, _)) = request {
-                        give(mark, Ok(place.incoming.answer(&found)));
-                    }
-                    if place.can_go_on(&found) { place.incoming.clear() } else { place.close() }
-                }
-                Err(why) => {
-                    place.close();
-                    if let Some((mark, _)) = request {
-                        give(mark, Err(why));
-                    }
-                }
+            let answer = ended.and_then(|_| place.incoming.answer().ok_or(NoAnswer::Lost));
+            let is_in_flight = request.is_some();
+            if let Some((mark, _)) = request {
+                give(mark, answer);
             }
-            if is_under_way {
+            let keeps_open = ended.is_ok_and(|took_all| took_all && place.incoming.keeps_open());
+            if keeps_open && place.unsent.is_empty() {
+                place.incoming.clear()
+            } else {
+                place.close()
+            }
+            if is_in_flight {
                 self.places.release(index);
             }
         }
@@ -283,8 +274,9 @@ impl<T> Place<T> {
         self.stream.is_some()
     }
 
-    /// Connects, writes and reads, as far as possible. Returns how the request or the connection ended, if it did.
-    fn go_on(&mut self, event: &Event, read: &mut [u8]) -> Option<Result<Found, NoAnswer>> {
+    /// Connects, writes and reads, as far as possible. Returns how the request or the connection ended, if it did; with a complete
+    /// answer, also whether all of the connection's bytes were read.
+    fn go_on(&mut self, event: &Event, read: &mut [u8]) -> Option<Result<bool, NoAnswer>> {
         let stream = self.stream.as_mut()?;
         if self.is_connecting {
             match (stream.take_error(), stream.peer_addr()) {
@@ -310,24 +302,16 @@ impl<T> Place<T> {
             if self.request.is_none() {
                 return Some(Err(NoAnswer::Lost));
             }
-            let is_end = length == 0;
-            match self.incoming.add(&read[..length], is_end) {
-                Ok(Some(mut found)) => {
-                    // A full read may have left bytes behind, and no event will announce them.
-                    found.keeps_open &= !is_ending && length < read.len();
-                    return Some(Ok(found));
-                }
+            match self.incoming.add(&read[..length]) {
+                // A full read may have left bytes behind, and no event will announce them.
+                Ok(true) => return Some(Ok(!is_ending && length < read.len())),
+                Ok(false) if length == 0 => return Some(Err(NoAnswer::Lost)),
                 // A read that is not full has taken everything, and more is announced by another event (man 7 epoll).
-                Ok(None) if !is_end && (is_ending || length == read.len()) => {}
-                Ok(None) if !is_end => return None,
-                Ok(None) | Err(_) => return Some(Err(NoAnswer::Lost)),
+                Ok(false) if is_ending || length == read.len() => {}
+                Ok(false) => return None,
+                Err(_) => return Some(Err(NoAnswer::Lost)),
             }
         }
-    }
-
-    /// Whether the connection can carry another request after this answer.
-    fn can_go_on(&self, found: &Found) -> bool {
-        found.keeps_open && self.unsent.is_empty()
     }
 }
 

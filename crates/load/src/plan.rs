@@ -52,8 +52,6 @@ pub struct Plan {
     pub connections: usize,
     /// Threads that send, each its share of the arrivals over its share of the connections.
     pub threads: usize,
-    /// Winners who follow their order by server-sent events, from their 202 to the end of the rush: the first so many.
-    pub watchers: usize,
     /// Whether a buyer without a definite answer tries again.
     pub retries: bool,
     /// The same seed gives the same schedule.
@@ -77,7 +75,6 @@ impl Default for Plan {
             stock: None,
             connections: CONNECTIONS_MAX,
             threads: 1,
-            watchers: 0,
             retries: true,
             seed: 1,
         }
@@ -114,7 +111,7 @@ impl Role {
 pub struct Arrival {
     pub due: Duration,
     pub role: Role,
-    /// Index into the crowd: whose token, address and Idempotency-Key are sent.
+    /// Index into the crowd, for the token, the address and the Idempotency-Key.
     pub caller: usize,
 }
 
@@ -271,74 +268,59 @@ mod tests {
         }
     }
 
+    fn rush() -> Plan {
+        Plan { shape: Shape::Rush, rate: None, ..plan() }
+    }
+
     fn count(arrivals: &[Arrival], role: Role) -> usize {
         arrivals.iter().filter(|arrival| arrival.role == role).count()
     }
 
+    /// Whatever the shape, the schedule follows from the seed, is in order, and has every caller.
     #[test]
-    fn the_schedule_follows_from_the_seed() {
-        assert_eq!(plan().arrivals(), plan().arrivals());
-        assert_ne!(plan().arrivals(), Plan { seed: 8, ..plan() }.arrivals());
+    fn each_shape_has_all_arrivals() {
+        for plan in [plan(), rush(), Plan { rate: None, ..plan() }] {
+            let arrivals = plan.arrivals();
+            assert_eq!(arrivals, plan.arrivals());
+            assert_ne!(arrivals, Plan { seed: 8, ..plan.clone() }.arrivals());
+            assert!(arrivals.is_sorted_by_key(|arrival| arrival.due));
+            for (role, number) in [
+                (Role::Buyer, 2_000),
+                (Role::SecondClick, 20),
+                (Role::UnknownSale, 10),
+                (Role::ForgedToken, 5),
+                (Role::Bot, 60),
+            ] {
+                assert_eq!(count(&arrivals, role), number, "{role:?}");
+            }
+            let buyers = arrivals.iter().filter(|arrival| arrival.role == Role::Buyer);
+            assert!(buyers.map(|arrival| arrival.caller).eq(0..2_000), "every buyer comes once");
+        }
     }
 
     #[test]
-    fn all_arrivals_are_in_order_and_at_the_rate() {
+    fn arrivals_come_at_the_rate_or_at_once() {
         let arrivals = plan().arrivals();
-        assert!(arrivals.is_sorted_by_key(|arrival| arrival.due));
-        assert_eq!(count(&arrivals, Role::Buyer), 2_000);
-        assert_eq!(count(&arrivals, Role::Bot), 60);
-        assert_eq!(count(&arrivals, Role::SecondClick), 20);
-        assert_eq!(count(&arrivals, Role::UnknownSale), 10);
-        assert_eq!(count(&arrivals, Role::ForgedToken), 5);
         let last =
             arrivals.iter().rfind(|arrival| arrival.role == Role::Buyer).map(|arrival| arrival.due.as_secs_f64());
         assert!(last.is_some_and(|last_s| (1.8..2.2).contains(&last_s)), "2000 at 1000 a second ended at {last:?} s");
-    }
-
-    #[test]
-    fn without_a_pace_all_are_due_at_once() {
-        let arrivals = Plan { rate: None, ..plan() }.arrivals();
-        assert!(arrivals.iter().all(|arrival| arrival.due.is_zero()));
-        assert_eq!(Plan { rate: None, seconds: Some(4), ..plan() }.rate_per_second(), Some(500.0));
-    }
-
-    #[test]
-    fn a_rush_has_the_same_arrivals_in_another_shape() {
-        let rush = Plan { shape: Shape::Rush, rate: None, ..plan() };
-        let arrivals = rush.arrivals();
-        assert_eq!(arrivals, rush.arrivals());
-        assert_ne!(arrivals, Plan { seed: 8, ..rush.clone() }.arrivals());
-        assert!(rush.paced() && arrivals.is_sorted_by_key(|arrival| arrival.due));
-        for (role, number) in [
-            (Role::Buyer, 2_000),
-            (Role::SecondClick, 20),
-            (Role::UnknownSale, 10),
-            (Role::ForgedToken, 5),
-            (Role::Bot, 60),
-        ] {
-            assert_eq!(count(&arrivals, role), number, "{role:?}");
-        }
-        let callers = |role| arrivals.iter().filter(move |arrival| arrival.role == role).map(|arrival| arrival.caller);
-        assert!(callers(Role::Buyer).eq(0..2_000), "every buyer comes once");
+        let unpaced = Plan { rate: None, ..plan() };
+        assert!(unpaced.arrivals().iter().all(|arrival| arrival.due.is_zero()) && !unpaced.paced());
+        let arrivals = rush().arrivals();
         let early = arrivals.iter().filter(|arrival| arrival.due < Duration::from_secs(1)).count();
         assert!(early * 2 > arrivals.len(), "{early} of {} in the first second", arrivals.len());
     }
 
     #[test]
-    fn a_rush_is_as_long_as_planned() {
-        let rush = Plan { shape: Shape::Rush, rate: None, ..plan() };
-        assert_eq!((rush.rush_s(), rush.rate_per_second()), (10.0, Some(200.0)));
-        assert_eq!(Plan { seconds: Some(4), ..rush.clone() }.rate_per_second(), Some(500.0));
-        assert_eq!(Plan { rate: Some(100), ..rush.clone() }.rush_s(), 20.0);
-        let bounded = Plan { rate: Some(100), seconds: Some(5), ..rush };
-        assert_eq!((count(&bounded.arrivals(), Role::Buyer), bounded.rush_s()), (500, 5.0));
-    }
-
-    #[test]
     fn rate_and_seconds_together_bound_the_crowd() {
-        let bounded = Plan { seconds: Some(1), ..plan() };
-        assert_eq!(count(&bounded.arrivals(), Role::Buyer), 1_000);
+        assert_eq!(Plan { rate: None, seconds: Some(4), ..plan() }.rate_per_second(), Some(500.0));
+        assert_eq!(count(&Plan { seconds: Some(1), ..plan() }.arrivals(), Role::Buyer), 1_000);
         assert!(Plan { buyers: 0, bots: 0, ..plan() }.arrivals().is_empty());
+        assert_eq!((rush().rush_s(), rush().rate_per_second()), (10.0, Some(200.0)));
+        assert_eq!(Plan { seconds: Some(4), ..rush() }.rate_per_second(), Some(500.0));
+        assert_eq!(Plan { rate: Some(100), ..rush() }.rush_s(), 20.0);
+        let bounded = Plan { rate: Some(100), seconds: Some(5), ..rush() };
+        assert_eq!((count(&bounded.arrivals(), Role::Buyer), bounded.rush_s()), (500, 5.0));
     }
 
     #[test]
@@ -354,8 +336,7 @@ mod tests {
     #[test]
     fn every_caller_has_an_address() {
         let plan = Plan { buyers: 100_000, bots: 2, ..plan() };
-        assert_eq!(address(&plan, 0).to_string(), "10.0.0.1");
-        assert_eq!(address(&plan, 65_535).to_string(), "10.1.0.0");
-        assert_eq!(address(&plan, 100_001).to_string(), "172.16.0.2");
+        let addresses = [0, 65_535, 100_001].map(|caller| address(&plan, caller).to_string());
+        assert_eq!(addresses, ["10.0.0.1", "10.1.0.0", "172.16.0.2"]);
     }
 }

@@ -9,12 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::answer::Answer;
-use super::attempt::Attempt;
 use super::connections::{Connections, NoAnswer};
 use super::measurements::{Measurements, Settled};
-use super::plan::Arrival;
-use super::reply::{AnswerKind, Outcome, Reply};
-use super::retries::{RETRY_FOR, retry_pause};
+use super::plan::{Arrival, Role};
+use super::reply::{AnswerKind, Reply};
 use super::rush::Rush;
 
 /// The system's timer rounds up to whole milliseconds. Sending this much earlier keeps arrivals from being late for it.
@@ -23,6 +21,26 @@ const TIMER_SLACK: Duration = Duration::from_millis(1);
 const SENDS_A_TURN: usize = 32;
 /// The longest pause between two turns, which bounds how late the end of the rush is noticed.
 const TURN_MAX: Duration = Duration::from_millis(50);
+/// A buyer without a definite answer retries for this long after the first request, and at most this often.
+const RETRY_FOR: Duration = Duration::from_secs(30);
+const MAX_RETRIES: u32 = 24;
+/// First pause before a retry if there is no Retry-After; it doubles up to the second value.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// A longer Retry-After is cut to this.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// A request to be sent for an arrival, or in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attempt {
+    arrival: usize,
+    /// Requests already sent for it.
+    tries: u32,
+    first_sent: Instant,
+    sent: Instant,
+    /// How late the first request was although a connection was free.
+    own_lag: Duration,
+}
 
 pub struct Player<'a> {
     rush: &'a Rush,
@@ -65,11 +83,11 @@ impl<'a> Player<'a> {
     /// The system cannot say which connections have something to read.
     pub fn play(mut self, mut connections: Connections<Attempt>) -> io::Result<Measurements> {
         self.measured.settled.reserve(self.all);
-        while self.settled < self.all && !self.rush.is_abandoned() {
-            let within = if !self.rush.is_broken_off() {
+        while self.settled < self.all {
+            let within = if !self.rush.broken_off.load(Relaxed) {
                 self.send_due(&mut connections);
                 self.pause(&connections)
-            } else if connections.under_way() > 0 {
+            } else if connections.in_flight() > 0 {
                 TURN_MAX
             } else {
                 break;
@@ -153,20 +171,21 @@ impl<'a> Player<'a> {
         let rush = self.rush;
         let arrival = &rush.arrivals[attempt.arrival];
         let retry_after = answer.ok().and_then(|answer| answer.retry_after);
-        let reply = Reply::read(answer);
-        let kind = AnswerKind::from(&reply.outcome);
-        let pause = retry_pause(arrival.role, &reply.outcome, attempt.tries, retry_after, rand::random())
+        let Reply { status, code, kind, may_retry, order_id } = Reply::read(answer);
+        let pause = retry_pause(arrival.role, may_retry, attempt.tries, retry_after, rand::random())
             .filter(|pause| rush.retries && answered + *pause < attempt.first_sent + RETRY_FOR);
 
         let answered_us = micros(answered - rush.begun);
-        self.measured.count(arrival.role, reply.status, &reply.code, 1);
-        self.measured.traffic.add(micros(attempt.sent - rush.begun), answered_us, kind);
+        self.measured.count(arrival.role, status, &code, 1);
+        self.measured.ended(micros(attempt.sent - rush.begun), answered_us, kind);
         self.measured.retries += u64::from(attempt.tries > 0);
-        rush.count(&reply);
-        if let Outcome::Accepted { order_id } = reply.outcome {
-            rush.watchers.follow(arrival.caller, &order_id, answered.into());
+        if let Some(order_id) = order_id {
             self.measured.promise(arrival.caller, order_id.into_owned(), answered_us);
         }
+        let counters = &rush.counters;
+        counters.answered.fetch_add(u64::from(status != 0), Relaxed);
+        counters.accepted.fetch_add(u64::from(kind == AnswerKind::Accepted), Relaxed);
+        counters.sold_out.fetch_add(u64::from(kind == AnswerKind::SoldOut), Relaxed);
         match pause {
             Some(pause) => {
                 let next = Attempt { tries: attempt.tries + 1, ..attempt };
@@ -195,6 +214,42 @@ impl<'a> Player<'a> {
     }
 }
 
-fn micros(time: Duration) -> u64 {
+/// The pause before a retry, or `None` if the answer is final. `jitter` is in 0..1.
+fn retry_pause(
+    role: Role,
+    may_retry: bool,
+    tries: u32,
+    retry_after: Option<Duration>,
+    jitter: f64,
+) -> Option<Duration> {
+    // Only a buyer retries: the Idempotency-Key makes the repeated request the same purchase.
+    if role != Role::Buyer || !may_retry || tries >= MAX_RETRIES {
+        return None;
+    }
+    let default = RETRY_PAUSE.saturating_mul(1 << tries.min(10)).min(MAX_RETRY_PAUSE);
+    let pause = retry_after.map_or(default, |retry_after| retry_after.clamp(RETRY_PAUSE, MAX_RETRY_AFTER));
+    // Up to a quarter longer, so that callers who failed together do not retry together.
+    Some(pause.mul_f64(1.0 + jitter / 4.0))
+}
+
+pub fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buyer_retries_and_a_bot_does_not() {
+        let pause = |role, tries, retry_after| retry_pause(role, true, tries, retry_after, 0.0);
+        assert_eq!(pause(Role::Buyer, 0, None), Some(RETRY_PAUSE));
+        assert_eq!(pause(Role::Buyer, 2, None), Some(RETRY_PAUSE * 4));
+        assert_eq!(pause(Role::Buyer, 20, None), Some(MAX_RETRY_PAUSE));
+        assert_eq!(pause(Role::Buyer, 0, Some(Duration::from_secs(3))), Some(Duration::from_secs(3)));
+        assert_eq!(pause(Role::Buyer, 0, Some(Duration::from_secs(900))), Some(MAX_RETRY_AFTER));
+        assert_eq!(pause(Role::Buyer, MAX_RETRIES, None), None);
+        assert_eq!(pause(Role::Bot, 0, None), None);
+        assert_eq!(retry_pause(Role::Buyer, false, 0, None, 0.0), None);
+    }
 }

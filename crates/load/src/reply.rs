@@ -1,4 +1,4 @@
-//! What an answer means to its caller.
+//! The meaning of an answer to its caller.
 
 use std::borrow::Cow;
 
@@ -7,27 +7,25 @@ use serde::Deserialize;
 use super::answer::Answer;
 use super::connections::NoAnswer;
 
-/// What an answer means to the caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome<'a> {
-    Accepted {
-        order_id: Cow<'a, str>,
-    },
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerKind {
+    Accepted,
     SoldOut,
     Refused,
     /// The result is not known: the service could not answer, or no answer came.
-    Failed {
-        may_retry: bool,
-    },
+    Failed,
 }
 
-/// The part of an answer that is counted.
+/// The meaning of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply<'a> {
     /// HTTP status; 0 if there was no answer.
     pub status: u16,
     pub code: Cow<'a, str>,
-    pub outcome: Outcome<'a>,
+    pub kind: AnswerKind,
+    pub may_retry: bool,
+    /// The order that a 202 promises.
+    pub order_id: Option<Cow<'a, str>>,
 }
 
 /// The fields read from a body; a refusal is a problem document with a code.
@@ -45,42 +43,24 @@ impl<'a> Reply<'a> {
         let Answer { status, body, .. } = match answer {
             Ok(answer) => answer,
             Err(why) => {
-                return Self { status: 0, code: why.name().into(), outcome: Outcome::Failed { may_retry: true } };
+                let (kind, code) = (AnswerKind::Failed, why.name().into());
+                return Self { status: 0, code, kind, may_retry: true, order_id: None };
             }
         };
         let AnswerFields { mut code, order_id } = serde_json::from_slice(body).unwrap_or_default();
-        let outcome = match status {
+        let kind = match status {
             202 if order_id.is_empty() => {
                 code = "without order_id".into();
-                Outcome::Failed { may_retry: false }
+                AnswerKind::Failed
             }
-            202 => Outcome::Accepted { order_id },
-            409 if code == "sold-out" => Outcome::SoldOut,
-            // A proxy that got no answer from the service counts as the service not knowing.
-            502..=504 => Outcome::Failed { may_retry: true },
-            500.. => Outcome::Failed { may_retry: false },
-            _ => Outcome::Refused,
+            202 => AnswerKind::Accepted,
+            409 if code == "sold-out" => AnswerKind::SoldOut,
+            500.. => AnswerKind::Failed,
+            _ => AnswerKind::Refused,
         };
-        Self { status, code, outcome }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerKind {
-    Accepted,
-    SoldOut,
-    Refused,
-    Failed,
-}
-
-impl From<&Outcome<'_>> for AnswerKind {
-    fn from(outcome: &Outcome<'_>) -> Self {
-        match outcome {
-            Outcome::Accepted { .. } => Self::Accepted,
-            Outcome::SoldOut => Self::SoldOut,
-            Outcome::Refused => Self::Refused,
-            Outcome::Failed { .. } => Self::Failed,
-        }
+        // A proxy that got no answer from the service counts as the service not knowing.
+        let may_retry = matches!(status, 502..=504);
+        Self { status, code, kind, may_retry, order_id: (kind == AnswerKind::Accepted).then_some(order_id) }
     }
 }
 
@@ -94,17 +74,23 @@ mod tests {
 
     #[test]
     fn answers_are_classified() {
-        let accepted = reply(202, r#"{"order_id":"a1","status":"accepted","expires_at_ms":7}"#);
-        assert_eq!(accepted.outcome, Outcome::Accepted { order_id: "a1".into() });
-        assert_eq!(reply(409, r#"{"code":"sold-out"}"#).outcome, Outcome::SoldOut);
-        let already = reply(409, r#"{"code":"already-purchased","order_id":"a1"}"#);
-        assert_eq!((already.outcome, already.code.as_ref()), (Outcome::Refused, "already-purchased"));
-        assert_eq!(reply(409, r#"{"code":"sold\u002dout","title":"\u0022"}"#).outcome, Outcome::SoldOut);
-        assert_eq!(reply(502, "<html>").outcome, Outcome::Failed { may_retry: true });
-        assert_eq!(reply(500, "").outcome, Outcome::Failed { may_retry: false });
-        assert_eq!(reply(202, "{}").outcome, Outcome::Failed { may_retry: false });
+        use AnswerKind::{Accepted, Failed, Refused, SoldOut};
+        let accepted = r#"{"order_id":"a1","status":"accepted","expires_at_ms":7}"#;
+        for (status, body, kind, may_retry) in [
+            (202, accepted, Accepted, false),
+            (202, "{}", Failed, false),
+            (409, r#"{"code":"sold-out"}"#, SoldOut, false),
+            (409, r#"{"code":"sold\u002dout","title":"\u0022"}"#, SoldOut, false),
+            (409, r#"{"code":"already-purchased","order_id":"a1"}"#, Refused, false),
+            (502, "<html>", Failed, true),
+            (500, "", Failed, false),
+        ] {
+            let reply = reply(status, body);
+            assert_eq!((reply.kind, reply.may_retry), (kind, may_retry), "{status} {body}");
+        }
+        assert_eq!(reply(202, accepted).order_id.as_deref(), Some("a1"));
         let lost = Reply::read(Err(NoAnswer::TimeOut));
-        assert_eq!((lost.status, lost.code.as_ref()), (0, "time-out"));
+        assert_eq!((lost.status, lost.code.as_ref(), lost.may_retry), (0, "time-out", true));
     }
 
     /// Reading a refusal copies nothing, because a crowd gets tens of thousands a second.

@@ -1,24 +1,22 @@
-//! One run of a schedule: what its threads share.
+//! One run of a schedule: each thread sends a share of it over a share of the connections (see `player`).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::LoadError;
-use super::attempt::Attempt;
 use super::connections::{Bounds, Connections};
 use super::crowd::{Crowd, ending};
+use super::measurements::Measurements;
 use super::plan::{Arrival, Plan};
-use super::progress::{Counters, Progress};
-use super::reply::{Outcome, Reply};
+use super::player::{Attempt, Player};
 use super::target::Target;
-use super::watchers::Watchers;
 
 /// After this long a person would reload the page. The result is unknown; a retry with the same Idempotency-Key gets it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,14 +36,22 @@ pub struct Rush {
     pub retries: bool,
     pub begun: Instant,
     pub counters: Counters,
-    pub watchers: Arc<Watchers>,
-    /// No request is sent any more; requests under way are awaited.
-    broken_off: AtomicBool,
-    /// Nobody waits for the rush any more.
-    abandoned: AtomicBool,
-    /// The connections of each thread, until it plays.
-    open: Mutex<Vec<Connections<Attempt>>>,
+    /// No request is sent any more; requests in flight are awaited.
+    pub broken_off: AtomicBool,
 }
+
+/// Counts for the progress bar and for noticing a silent service. The report is computed from the measurements.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub arrived: AtomicU64,
+    pub answered: AtomicU64,
+    pub accepted: AtomicU64,
+    pub sold_out: AtomicU64,
+    pub settled: AtomicU64,
+}
+
+/// The connections of each thread.
+type Open = Vec<Connections<Attempt>>;
 
 impl Rush {
     /// Opens the connections, then starts the clock: buyers have the page open before the start.
@@ -58,11 +64,10 @@ impl Rush {
         arrivals: Vec<Arrival>,
         key: &str,
         plan: &Plan,
-        watchers: Arc<Watchers>,
-    ) -> Result<Arc<Self>, LoadError> {
+    ) -> Result<(Arc<Self>, Open), LoadError> {
         allow_connections();
         let mut opening = JoinSet::new();
-        // No crowd has more requests under way than it sends.
+        // No crowd has more requests in flight than it sends.
         for most in shares(plan.connections.min(arrivals.len()), plan.threads) {
             let opened = most.min(OPENED_MAX.div_ceil(plan.threads.max(1)));
             let (to, bounds) = (target.address, Bounds { opened, most, time_out: REQUEST_TIMEOUT });
@@ -72,7 +77,7 @@ impl Rush {
         while let Some(opened) = opening.join_next().await {
             open.push(opened?.map_err(LoadError::Events)?);
         }
-        Ok(Arc::new(Self {
+        let rush = Self {
             crowd,
             arrivals: arrivals.into(),
             ending: ending(key),
@@ -80,55 +85,69 @@ impl Rush {
             retries: plan.retries,
             begun: Instant::now(),
             counters: Counters::default(),
-            watchers,
             broken_off: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
-            open: Mutex::new(open),
-        }))
-    }
-
-    /// Takes the connections, by thread.
-    pub fn take_connections(&self) -> Vec<Connections<Attempt>> {
-        std::mem::take(&mut *self.open.lock())
-    }
-
-    /// Has the threads end at once.
-    pub fn abandon(&self) {
-        self.abandoned.store(true, Relaxed);
-    }
-
-    pub fn is_broken_off(&self) -> bool {
-        self.broken_off.load(Relaxed)
-    }
-
-    pub fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Relaxed)
-    }
-
-    /// Counts an answer for the progress bar.
-    pub fn count(&self, reply: &Reply<'_>) {
-        self.counters.answered.fetch_add(u64::from(reply.status != 0), Relaxed);
-        match reply.outcome {
-            Outcome::Accepted { .. } => self.counters.accepted.fetch_add(1, Relaxed),
-            Outcome::SoldOut => self.counters.sold_out.fetch_add(1, Relaxed),
-            Outcome::Refused | Outcome::Failed { .. } => 0,
         };
+        Ok((Arc::new(rush), open))
+    }
+
+    /// Plays the schedule to its end. Dropping the future breaks it off.
+    ///
+    /// # Errors
+    /// A thread failed, or cannot wait for its connections any more.
+    pub async fn play(
+        self: Arc<Self>,
+        open: Open,
+        bar: ProgressBar,
+    ) -> Result<(Arc<[Arrival]>, Measurements), LoadError> {
+        let step = open.len();
+        let mut threads = JoinSet::new();
+        for (first, connections) in open.into_iter().enumerate() {
+            let rush = Arc::clone(&self);
+            threads.spawn_blocking(move || Player::new(&rush, first, step).play(connections));
+        }
+        // A thread does not end with its task, so it is told.
+        let _break_off = BreakOffWhenDropped(Arc::clone(&self));
+        // Aborted when this future ends.
+        let mut background = JoinSet::new();
+        background.spawn(Arc::clone(&self).watch(bar));
+
+        let mut measured = Measurements::default();
+        while let Some(played) = threads.join_next().await {
+            measured.merge(played?.map_err(LoadError::Events)?);
+        }
+        Ok((Arc::clone(&self.arrivals), measured))
     }
 
     /// Draws the progress bar, and breaks the rush off if the service no longer answers.
-    pub async fn watch(self: Arc<Self>, progress: Progress) {
+    async fn watch(self: Arc<Self>, bar: ProgressBar) {
+        // The template is a constant. If it is wrong, the default style is used.
+        let style = ProgressStyle::with_template("{elapsed_precise} [{bar:32}] {pos}/{len} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.disable_steady_tick();
+        bar.reset_elapsed();
+        bar.set_length(self.arrivals.len() as u64);
         let (mut last_answered, mut last_change) = (0, Instant::now());
         loop {
             sleep(REDRAW_EVERY).await;
-            progress.show(&self.counters);
-            let answered = self.counters.answered.load(Relaxed);
-            let none_waiting = self.counters.settled.load(Relaxed) == self.counters.arrived.load(Relaxed);
-            if answered != last_answered || none_waiting {
+            let Counters { arrived, answered, accepted, sold_out, settled } = &self.counters;
+            let [arrived, answered, accepted, sold_out, settled] =
+                [arrived, answered, accepted, sold_out, settled].map(|counter| counter.load(Relaxed));
+            bar.set_position(settled);
+            bar.set_message(format!("answered {answered}  accepted {accepted}  sold out {sold_out}"));
+            if answered != last_answered || settled == arrived {
                 (last_answered, last_change) = (answered, Instant::now());
             } else if last_change.elapsed() > MAX_SILENCE {
                 self.broken_off.store(true, Relaxed);
             }
         }
+    }
+}
+
+struct BreakOffWhenDropped(Arc<Rush>);
+
+impl Drop for BreakOffWhenDropped {
+    fn drop(&mut self) {
+        self.0.broken_off.store(true, Relaxed);
     }
 }
 
@@ -146,16 +165,4 @@ fn shares(connections: usize, threads: usize) -> impl Iterator<Item = usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every connection belongs to one thread, and no thread is without one.
-    #[test]
-    fn connections_are_shared_evenly() {
-        for (connections, threads, expected) in
-            [(4, 1, vec![4]), (256, 3, vec![86, 85, 85]), (2, 8, vec![1, 1]), (0, 0, vec![1])]
-        {
-            assert_eq!(shares(connections, threads).collect::<Vec<_>>(), expected);
-        }
-    }
-}
+mod tests;

@@ -3,12 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use super::lag::LATE_MS;
-use super::numbers::{or_dot, with_commas};
+use super::measurements::Bucket;
 use super::plan::Role;
-use super::report::{MeasuredFrom, Report};
+use super::report::{LATE_MS, Lag, Latency, Report};
 use super::shape::{Shape, WAITING_SHARE};
-use super::statistics::{Bucket, Latency};
 
 const LABEL_WIDTH: usize = 28;
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -40,8 +38,11 @@ impl Report {
             with_commas(self.connections as u64),
             self.pace(),
         )?;
-        let mixed: Vec<String> = self.mixed_in().iter().map(|(number, what)| format!("{number} {what}")).collect();
-        writeln!(out, "  mixed in  {}", mixed.join(", "))?;
+        let percent = |number: usize| 100.0 * number as f64 / self.buyers.max(1) as f64;
+        let mixed = self.mix.iter().map(|(role, number)| {
+            format!("{} ({:.1} %) {}", with_commas(*number as u64), percent(*number), role.heading())
+        });
+        writeln!(out, "  mixed in  {}", mixed.collect::<Vec<_>>().join(", "))?;
         writeln!(
             out,
             "  answers   {} to {} arrivals in {seconds:.2} s, {} a second; {} retries",
@@ -51,47 +52,48 @@ impl Report {
             with_commas(self.retries),
         )?;
         writeln!(out, "  orders    {} promised", with_commas(self.orders as u64))?;
-        if let Some(lag) = &self.lag {
-            writeln!(out, "  schedule  {lag}")?;
+        if let Some(Lag { p99_ms, longest_ms, own_p99_ms, own_longest_ms, .. }) = &self.lag {
+            writeln!(
+                out,
+                "  schedule  p99 {p99_ms:.1} ms and longest {longest_ms:.1} ms behind, of which the generator's own \
+                 {own_p99_ms:.1} ms and {own_longest_ms:.1} ms"
+            )?;
         }
-        if let Some(watched) = &self.watched {
-            writeln!(out, "  followed  {watched}")?;
-        }
-        for (number, problem) in self.warnings() {
-            writeln!(out, "  WARNING   {} {problem}", with_commas(number))?;
-        }
-        Ok(())
+        self.write_warnings(out)
     }
 
     /// Counts of faults that must never happen, and whether the crowd was sent as planned.
-    pub(super) fn warnings(&self) -> Vec<(u64, String)> {
-        let mut warnings = vec![
+    fn write_warnings(&self, out: &mut String) -> fmt::Result {
+        for (number, problem) in [
             (self.accepted.len().saturating_sub(self.orders) as u64, "answers promise an order of another buyer"),
             (self.wrongly_accepted, "forged tokens, unknown sales or early clicks were accepted"),
             (self.unanswered as u64, "buyers never had a definite answer"),
-        ];
-        warnings.retain(|(number, _)| *number > 0);
-        let mut warnings: Vec<_> = warnings.into_iter().map(|(number, what)| (number, what.to_owned())).collect();
+        ] {
+            if number > 0 {
+                writeln!(out, "  WARNING   {} {problem}", with_commas(number))?;
+            }
+        }
         // In a long rush, the first second may be late and the whole in time.
         let lags = [("", &self.lag), (" of the first second", &self.first_second_lag)];
         let behind = lags.into_iter().find_map(|(of, lag)| Some((of, lag.as_ref().filter(|lag| lag.fell_behind)?)));
-        if let Some((of, lag)) = behind {
-            let cause = lag.cause();
-            let what = format!("arrivals{of} were sent more than {LATE_MS} ms behind schedule, because {cause}");
-            warnings.push((lag.late, format!("{what}. Latencies count from the schedule and include it")));
-        }
-        warnings
+        let Some((of, lag)) = behind else { return Ok(()) };
+        let (late, cause) = (with_commas(lag.late), lag.cause());
+        writeln!(
+            out,
+            "  WARNING   {late} arrivals{of} were sent more than {LATE_MS} ms behind schedule, because {cause}. Latencies \
+             count from the schedule and include it"
+        )
     }
 
     /// Every status and code that was answered, sorted.
-    pub(super) fn labels(&self) -> Vec<&str> {
+    fn labels(&self) -> Vec<&str> {
         let labels: BTreeSet<&str> =
             self.counts_by_role.values().flat_map(|counts| counts.keys().map(String::as_str)).collect();
         labels.into_iter().collect()
     }
 
     /// How the buyers were spread over time.
-    pub(super) fn pace(&self) -> String {
+    fn pace(&self) -> String {
         let rate = self.rate_per_second.map(|rate| with_commas(rate.round() as u64));
         match (self.shape, rate) {
             (Shape::Rush, _) => format!(
@@ -102,25 +104,6 @@ impl Report {
             (Shape::Even, Some(rate)) => format!("{rate} buyers a second"),
             (Shape::Even, None) => "as fast as possible".to_owned(),
         }
-    }
-
-    /// The requests mixed in, each as a number and its share of the buyers.
-    pub(super) fn mixed_in(&self) -> Vec<(String, &'static str)> {
-        let share = |number: usize| {
-            let percent = 100.0 * number as f64 / self.buyers.max(1) as f64;
-            format!("{} ({})", with_commas(number as u64), format!("{percent:.1} %").replace(".0 %", " %"))
-        };
-        let early = match self.mix.early_clicks {
-            0 => ("no".to_owned(), "early clicks"),
-            early => (share(early), "early clicks"),
-        };
-        vec![
-            early,
-            (share(self.mix.second_clicks), "double clicks"),
-            (share(self.mix.unknown_sales), "unknown sales"),
-            (share(self.mix.forged_tokens), "forged tokens"),
-            (with_commas(self.mix.bot_requests as u64), "requests of bots"),
-        ]
     }
 
     fn write_answers(&self, out: &mut String) -> fmt::Result {
@@ -138,20 +121,12 @@ impl Report {
     }
 
     fn write_latencies(&self, out: &mut String) -> fmt::Result {
-        let from = match self.measured_from {
-            MeasuredFrom::ScheduledArrival => "from the scheduled arrival",
-            MeasuredFrom::Send => "from the first send",
-        };
+        let from = if self.rate_per_second.is_some() { "from the scheduled arrival" } else { "from the first send" };
         writeln!(out, "\nlatency in ms, {from} to the last answer")?;
         write!(out, "{:LABEL_WIDTH$}", "")?;
         ["arrivals", "p50", "p90", "p99", "p99.9", "max"].iter().try_for_each(|head| write!(out, "{head:>10}"))?;
         writeln!(out)?;
-        let groups = [
-            ("all", &self.all),
-            ("accepted", &self.accepted_only),
-            ("first second", &self.first_second),
-            ("sent behind schedule", &self.send_lag),
-        ];
+        let groups = [("all", &self.all), ("accepted", &self.accepted_only), ("first second", &self.first_second)];
         for (name, latency) in groups {
             if let Some(latency) = latency {
                 write_latency(out, name, latency)?;
@@ -199,7 +174,7 @@ fn write_latency(out: &mut String, name: &str, latency: &Latency) -> fmt::Result
 
 impl Role {
     /// The heading of the role's column or row.
-    pub(super) fn heading(self) -> &'static str {
+    fn heading(self) -> &'static str {
         match self {
             Self::Buyer => "buyers",
             Self::SecondClick => "2nd clicks",
@@ -209,6 +184,24 @@ impl Role {
             Self::EarlyClick => "too early",
         }
     }
+}
+
+/// A number, or a dot if there is none.
+fn or_dot(number: Option<u64>) -> String {
+    number.map_or_else(|| "·".to_owned(), with_commas)
+}
+
+/// Groups the digits: 1234567 as 1,234,567.
+pub fn with_commas(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// A column of a bar chart: blank for 0, and at least the lowest block for any other value.
@@ -223,27 +216,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_names_what_happened() {
-        let text = report().render_text();
+    fn the_text_names_all_figures() {
+        let text = report(|_| {}).render_text();
         for part in [
             "3 buyers and 1 bots",
             "409 sold-out",
             "no answer: time-out",
             "from the scheduled arrival",
             "first second",
-            "10 ms a column",
-            "1 requests of bots",
+            "25 ms a column",
+            "1 (33.3 %) bots",
             "stock left",
             "p99 0.0 ms and longest 0.0 ms behind, of which the generator's own 0.0 ms and 0.0 ms",
             "1 buyers never had a definite answer",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
-    }
-
-    #[test]
-    fn the_smallest_value_has_a_bar() {
         let picture: String = [0, 1, 500, 1_000].map(|value| bar(value, 1_000)).iter().collect();
-        assert_eq!(picture, " ▁▄█");
+        assert_eq!(picture, " ▁▄█", "the smallest value has a bar");
+        assert_eq!([7, 1_000, 1_234_567].map(with_commas), ["7", "1,000", "1,234,567"]);
     }
 }

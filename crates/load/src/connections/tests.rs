@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const REQUEST: &[u8] = b"POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}";
 const BOUNDS: Bounds = Bounds { opened: 1, most: 1, time_out: PATIENCE };
 
-/// The end of a request: its mark, with the status, Retry-After and the body, or the reason for no answer.
-type Seen = (usize, Result<(u16, Option<u64>, String), NoAnswer>);
+/// The end of a request: its mark, with the body of its answer, or the reason for no answer.
+type Seen = (usize, Result<String, NoAnswer>);
 
 fn send(connections: &mut Connections<usize>, mark: usize) {
     assert_eq!(connections.send(mark, REQUEST, Instant::now()), Ok(()));
@@ -27,11 +27,7 @@ fn results(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> {
     while seen.len() < number {
         assert!(begun.elapsed() < PATIENCE, "{number} results did not come: {seen:?}");
         let add = |mark, answer: Result<Answer<'_>, NoAnswer>| {
-            let text = |answer: Answer<'_>| {
-                let retry_after_s = answer.retry_after.map(|pause| pause.as_secs());
-                (answer.status, retry_after_s, String::from_utf8_lossy(answer.body).into_owned())
-            };
-            seen.push((mark, answer.map(text)));
+            seen.push((mark, answer.map(|answer| String::from_utf8_lossy(answer.body).into_owned())));
         };
         connections.answers(Duration::from_millis(10), add).unwrap();
     }
@@ -49,7 +45,7 @@ fn one_by_one(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> 
 }
 
 fn ok(mark: usize, body: &str) -> Seen {
-    (mark, Ok((200, None, body.to_owned())))
+    (mark, Ok(body.to_owned()))
 }
 
 /// A connection that the service keeps open carries one request after the other.
@@ -59,44 +55,7 @@ async fn a_kept_connection_is_used_again() {
     let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
     let length = REQUEST.len().to_string();
     assert_eq!(one_by_one(&mut connections, 3), [ok(0, &length), ok(1, &length), ok(2, &length)]);
-    assert_eq!((stub.connections(), connections.under_way()), (1, 0));
-}
-
-/// An answer that comes byte by byte is one answer.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_split_over_packets_is_put_together() {
-    let stub = Stub::start(|mut served: Served, _| async move {
-        while served.request().await.is_some() {
-            for byte in answer("503 Busy", "Retry-After: 7\r\n", "{\"code\":\"temporarily-unavailable\"}").chars() {
-                served.say(&byte.to_string()).await;
-                tokio::task::yield_now().await;
-            }
-        }
-    })
-    .await;
-    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
-    let expected = |mark| (mark, Ok((503, Some(7), "{\"code\":\"temporarily-unavailable\"}".to_owned())));
-    assert_eq!(one_by_one(&mut connections, 2), [expected(0), expected(1)]);
-    assert_eq!(stub.connections(), 1);
-}
-
-/// A body longer than one read is complete. A body over the bound ends the connection, and the next request has another.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_long_body_is_read_up_to_its_bound() {
-    let long = |length: usize| answer("200 OK", "", &"x".repeat(length));
-    let stub = Stub::start(move |mut served: Served, connection| async move {
-        while served.request().await.is_some() {
-            served.say(&if connection == 0 { long(3 * READ_BYTES) } else { answer("200 OK", "", "short") }).await;
-            if served.request().await.is_some() {
-                served.say(&long(100 * 1024)).await;
-            }
-        }
-    })
-    .await;
-    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
-    let seen = one_by_one(&mut connections, 3);
-    assert_eq!(seen[..2], [ok(0, &"x".repeat(3 * READ_BYTES)), (1, Err(NoAnswer::Lost))]);
-    assert_eq!((seen[2].clone(), stub.connections()), (ok(2, "short"), 2));
+    assert_eq!((stub.connections(), connections.in_flight()), (1, 0));
 }
 
 /// A service that says it closes, or closes while nothing is asked, costs no request: the next has a new connection.
@@ -197,7 +156,7 @@ async fn nothing_is_sent_beyond_the_bound_of_connections() {
         std::thread::yield_now();
     }
     (0..3).for_each(|mark| send(&mut connections, mark));
-    assert!(!connections.has_room() && connections.under_way() == 3);
+    assert!(!connections.has_room() && connections.in_flight() == 3);
     assert_eq!(connections.send(3, REQUEST, Instant::now()), Err(NoAnswer::Connect));
     let begun = Instant::now();
     while came.load(SeqCst) < 3 {
@@ -211,15 +170,4 @@ async fn nothing_is_sent_beyond_the_bound_of_connections() {
     go.add_permits(2);
     results(&mut connections, 2);
     assert_eq!((stub.connections(), came.load(SeqCst)), (3, 3));
-}
-
-/// A request that is larger than the system takes at once arrives whole.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_written_in_parts() {
-    let stub = Stub::answering(|request| answer("200 OK", "", &request.len().to_string())).await;
-    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
-    let body = "y".repeat(4 * 1024 * 1024);
-    let request = format!("POST /p HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    connections.send(0, request.as_bytes(), Instant::now()).unwrap();
-    assert_eq!(results(&mut connections, 1), [ok(0, &request.len().to_string())]);
 }

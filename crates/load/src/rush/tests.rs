@@ -1,19 +1,13 @@
 //! Whole rushes against small servers.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
 
-use parking_lot::Mutex;
-use seckill_client::Service;
 use tokio::sync::Semaphore;
 
-use super::super::crowd::Crowd;
-use super::super::plan::{Buyer, Plan, Role};
+use super::super::plan::{Buyer, Role};
 use super::super::reply::AnswerKind;
 use super::super::stub::{Served, Stub, answer};
-use super::super::target::Target;
-use super::super::watchers::Watchers;
 use super::*;
 
 /// The longest wait of a test.
@@ -24,18 +18,16 @@ fn plan() -> Plan {
 }
 
 /// A rush whose connections are open, against this address.
-async fn begin(address: std::net::SocketAddr, plan: Plan) -> Arc<Rush> {
-    let base = format!("http://{address}");
+async fn begin(address: std::net::SocketAddr, plan: Plan) -> (Arc<Rush>, Open) {
     let buyer = |n| Buyer { user: format!("u{n}"), token: format!("a.b.{n}") };
     let buyers: Arc<[Buyer]> = (0..plan.identities()).map(buyer).collect();
-    let target = Target::resolve(&base).await.unwrap();
+    let target = Target::resolve(&format!("http://{address}")).await.unwrap();
     let crowd = Arc::new(Crowd::prepare(&plan, &buyers, &target).unwrap());
-    let watchers = Arc::new(Watchers::new(Service::new(&base).unwrap(), buyers, 0));
-    Rush::begin(&target, crowd, plan.arrivals(), "k", &plan, watchers).await.unwrap()
+    Rush::begin(&target, crowd, plan.arrivals(), "k", &plan).await.unwrap()
 }
 
-async fn played(rush: Arc<Rush>) -> (Arc<[Arrival]>, Measurements) {
-    play(rush, &Progress::new(false)).await.unwrap()
+async fn played((rush, open): (Arc<Rush>, Open)) -> (Arc<[Arrival]>, Measurements) {
+    rush.play(open, ProgressBar::hidden()).await.unwrap()
 }
 
 /// The value of a header in a request.
@@ -87,7 +79,7 @@ async fn a_buyer_tries_again_until_there_is_an_answer() {
     let known = Arc::new(Mutex::new(BTreeSet::new()));
     let stub = Stub::answering(move |request| {
         let key = header(request, "Idempotency-Key").unwrap().to_owned();
-        match known.lock().insert(key) {
+        match known.lock().unwrap().insert(key) {
             true => answer("503 Busy", "Retry-After: 0\r\n", r#"{"code":"temporarily-unavailable"}"#),
             false => answer("409 Conflict", "", r#"{"code":"sold-out"}"#),
         }
@@ -122,8 +114,8 @@ async fn waits_count_from_the_schedule() {
         }
     })
     .await;
-    let rush = begin(stub.address, Plan { buyers: 10, rate: Some(200), connections: 1, ..plan() }).await;
-    let playing = tokio::spawn(played(Arc::clone(&rush)));
+    let (rush, open) = begin(stub.address, Plan { buyers: 10, rate: Some(200), connections: 1, ..plan() }).await;
+    let playing = tokio::spawn(played((Arc::clone(&rush), open)));
     let begun = Instant::now();
     while rush.counters.arrived.load(Relaxed) < 10 {
         assert!(begun.elapsed() < PATIENCE, "the others did not arrive");
@@ -149,22 +141,4 @@ async fn nobody_answers_without_a_service() {
     let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let (_, measured) = played(begin(nobody, Plan { retries: false, ..plan() }).await).await;
     assert_eq!(counted(&measured), BTreeSet::from([(Role::Buyer, 0, "no connection", 40)]));
-}
-
-/// A rush that nobody waits for any more ends, although its schedule goes on for an hour.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_abandoned_rush_ends() {
-    let stub = Stub::answering(|_| answer("409 Conflict", "", r#"{"code":"sold-out"}"#)).await;
-    let rush = begin(stub.address, Plan { buyers: 36_000, rate: Some(10), ..plan() }).await;
-    let playing = tokio::spawn(played(Arc::clone(&rush)));
-    let begun = Instant::now();
-    while rush.counters.settled.load(Relaxed) < 1 {
-        assert!(begun.elapsed() < PATIENCE, "the rush did not begin");
-        tokio::task::yield_now().await;
-    }
-    playing.abort();
-    while Arc::strong_count(&rush) > 1 {
-        assert!(begun.elapsed() < PATIENCE, "the threads go on");
-        tokio::task::yield_now().await;
-    }
 }
