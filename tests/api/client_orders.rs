@@ -149,8 +149,6 @@ async fn a_buyer_of_many_orders_reads_them_page_by_page() {
     let second = ann.orders(Some(sale.id.get()), first.next).await.unwrap();
     assert_eq!((first.orders.len(), second.orders.len(), second.next), (100, 20, None));
     assert_eq!(ids(&[first.orders, second.orders].concat()), bought);
-    assert_eq!(ids(&ann.newest_orders(None, 1_000).await.unwrap()), bought);
-    assert_eq!(ann.newest_orders(None, 101).await.unwrap().len(), 101);
 }
 
 /// The progress of an order: each status is greater than the earlier ones.
@@ -307,8 +305,6 @@ async fn a_rush_has_more_than_buyers_in_it() {
     let sent = |role| answers(role).values().sum::<u64>();
     assert_eq!([Role::SecondClick, Role::Bot].map(sent), [5, 40], "{text}");
     assert!(report.lag.is_some() && report.first_second_lag.is_some(), "{text}");
-    let unknown = seckill_load::sign_in(&plan.base, std::iter::once("no name".to_owned()), 0).await;
-    assert!(unknown.is_err_and(|error| error.to_string().starts_with("no name could not be signed in: 400")));
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (10, 0));
 }

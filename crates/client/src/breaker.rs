@@ -76,19 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn a_success_between_failures_begins_anew() {
-        let (mut breaker, now) = (Breaker::default(), Instant::now());
+    fn a_success_closes_it_and_a_pause_has_a_bound() {
+        let (mut breaker, mut now) = (Breaker::default(), Instant::now());
         for _ in 0..10 {
             breaker.failed(now, 0.5);
             breaker.failed(now, 0.5);
             breaker.succeeded();
         }
         assert_eq!(breaker.ask(now, 0.5), Ok(()));
-    }
-
-    #[test]
-    fn a_pause_has_a_bound() {
-        let (mut breaker, mut now) = (Breaker::default(), Instant::now());
         for _ in 0..50 {
             breaker.failed(now, 1.0);
             if let Err(rest) = breaker.ask(now, 1.0) {

@@ -16,19 +16,9 @@ pub struct BuyerClient {
     pub(crate) retry: RetryTerms,
 }
 
-/// A buyer's token, issued in development mode.
-#[derive(Clone, Deserialize)]
-pub struct DevToken {
-    /// The token.
-    pub token: String,
-    /// When it expires, in milliseconds since the epoch.
-    pub expires_at_ms: i64,
-}
-
-impl std::fmt::Debug for DevToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DevToken").field("expires_at_ms", &self.expires_at_ms).finish_non_exhaustive()
-    }
+#[derive(Deserialize)]
+struct DevToken {
+    token: String,
 }
 
 #[derive(Serialize)]
@@ -51,21 +41,15 @@ impl BuyerClient {
         Self { service: service.clone(), bearer: None, retry: RetryTerms::default() }
     }
 
-    /// Signs a buyer in at a service in development mode: [`BuyerClient::dev_token`] and [`BuyerClient::new`].
+    /// Signs a buyer in for a day at a service in development mode. `user` is 1 to 64 of `A-Z a-z 0-9 _ -`; `level` is 0 for an
+    /// ordinary buyer.
     ///
     /// # Errors
-    /// As [`BuyerClient::dev_token`].
+    /// [`Error::Problem`] with 404 outside development mode, with 400 for an invalid name; or no answer.
     pub async fn sign_in(service: &Service, user: &str, level: i64) -> Result<Self, Error> {
-        Self::new(service, &Self::dev_token(service, user, level).await?.token)
-    }
-
-    /// Issues a buyer's token, valid for a day. `user` is 1 to 64 of `A-Z a-z 0-9 _ -`; `level` is 0 for an ordinary buyer.
-    ///
-    /// # Errors
-    /// [`Error::Problem`] with 404 outside development mode, with 400 for a name that cannot be one; or no answer.
-    pub async fn dev_token(service: &Service, user: &str, level: i64) -> Result<DevToken, Error> {
         let request = service.request(Method::POST, "/api/v1/dev/token", None);
-        call(request.json(&TokenRequest { user, level }), service.timeout()).await
+        let issued: DevToken = call(request.json(&TokenRequest { user, level }), service.timeout()).await?;
+        Self::new(service, &issued.token)
     }
 
     /// How long and how often [`BuyerClient::purchase`] tries.

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::permit::Permit;
-use crate::reason::Reason;
 
 /// How requests are answered while the service is away: it cannot be reached, does not answer in time, or cannot decide (408, 5xx, or
 /// 429 from a proxy).
@@ -66,6 +65,31 @@ pub struct Refusal {
     pub policy: Option<String>,
 }
 
+/// Why a permit was refused, or granted beyond the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// The limit is reached.
+    Limit,
+    /// The policy's breaker is open: calls under it failed or were slow.
+    Breaker,
+    /// The policy's queue is full.
+    QueueFull,
+    /// The application's keys have reached their memory limit in Redis.
+    TooManyKeys,
+    /// The service's limiter is away, and the policy decided what to answer.
+    LimiterDown,
+    /// The policy only counts: otherwise it would have refused.
+    Shadow,
+    /// The service could not be asked: [`WhenAway`](crate::WhenAway).
+    #[serde(skip_deserializing)]
+    ServiceAway,
+    /// A reason that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
 /// The service's answer.
 #[derive(Deserialize)]
 pub(crate) struct Verdict {
@@ -119,17 +143,17 @@ mod tests {
         verdict.decide(|permit, _| permit)
     }
 
+    /// Also reasons that this version does not know.
     #[test]
     fn every_answer_of_the_service_is_a_decision() {
-        let shadow = r#"{"code":1,"remaining":-1,"retry_after_ms":0,"reason":"shadow","delay_ms":20}"#;
+        let shadow = r#"{"code":1,"remaining":-1,"reason":"shadow","delay_ms":20}"#;
         let permit = decide(shadow).unwrap().permit().unwrap();
         assert_eq!((permit.remaining(), permit.reason()), (None, Some(Reason::Shadow)));
         assert_eq!(permit.delay(), Duration::from_millis(20));
-        assert!(decide(r#"{"code":0,"remaining":0,"retry_after_ms":0}"#).unwrap().permit().is_ok());
-        let new = r#"{"code":-1,"remaining":0,"retry_after_ms":70,"policy":"p","reason":"new-one"}"#;
-        let refusal = decide(new).unwrap().permit().unwrap_err();
+        assert!(decide(r#"{"code":0}"#).unwrap().permit().is_ok());
+        let refusal = decide(r#"{"code":-1,"retry_after_ms":70,"reason":"new-one"}"#).unwrap().permit().unwrap_err();
         assert_eq!((refusal.retry_after, refusal.reason), (Duration::from_millis(70), Reason::Unknown));
-        let prepared = decide(r#"{"code":-1,"remaining":0,"retry_after_ms":1,"reason":"limit","answer":{"a":1}}"#);
+        let prepared = decide(r#"{"code":-1,"reason":"limit","answer":{"a":1}}"#);
         assert!(matches!(prepared, Ok(Decision::Prepared { answer, .. }) if answer["a"] == 1));
         assert!(matches!(decide(r#"{"code":7}"#), Err(Error::Unreadable(_))));
     }

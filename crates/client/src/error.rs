@@ -158,7 +158,7 @@ impl Problem {
     }
 }
 
-/// The error. docs/errors.md says what a caller should do about each code.
+/// The error. docs/errors.md says how a caller should respond to each code.
 #[derive(Debug, Clone, PartialEq, Eq, Display, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
@@ -220,26 +220,10 @@ pub enum Code {
 mod tests {
     use super::*;
 
-    fn read(status: u16, body: &str) -> Problem {
-        Problem::read(StatusCode::from_u16(status).unwrap(), None, body.as_bytes())
-    }
-
-    #[test]
-    fn a_problem_is_read_with_its_members() {
-        let problem =
-            read(403, r#"{"code":"not-started","title":"The sale has not started","starts_at_ms":7,"new":1}"#);
-        assert_eq!(
-            (&problem.code, problem.starts_at_ms, problem.detail.as_deref()),
-            (&Code::NotStarted, Some(7), None)
-        );
-        assert_eq!(problem.to_string(), "403 not-started: The sale has not started");
-        assert!(!Error::Problem(problem.into()).may_retry());
-    }
-
     /// A proxy that cannot reach the service answers in HTML: that is still worth a retry.
     #[test]
     fn an_answer_that_is_no_problem_document_has_its_status() {
-        let problem = read(502, "<html>");
+        let problem = Problem::read(StatusCode::BAD_GATEWAY, None, b"<html>");
         assert_eq!((problem.status, problem.code.to_string().as_str()), (502, "no-code"));
         assert!(Error::Problem(problem.into()).is_away());
     }

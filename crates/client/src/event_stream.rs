@@ -133,10 +133,4 @@ mod tests {
             .count();
         assert!((50..70).contains(&taken), "{taken}");
     }
-
-    #[test]
-    fn an_id_counts_only_once_its_event_is_whole() {
-        let (events, parser) = read([b"id: 1\ndata: a\n\nid: 2\ndata: b".to_vec()]);
-        assert_eq!((events.len(), parser.last_event_id.as_deref()), (1, Some("1")));
-    }
 }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use reqwest::Method;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::decision::{Decision, Refusal, Verdict, WhenAway};
+use crate::breaker::Breaker;
+use crate::decision::{Decision, Reason, Refusal, Verdict, WhenAway};
 use crate::error::Error;
-use crate::permit::Permit;
-use crate::reason::Reason;
-use crate::release_lines::ReleaseLines;
-use crate::service::{Bearer, Service};
-use crate::shared::Shared;
+use crate::permit::{Permit, ReleaseLines};
+use crate::service::{Bearer, Service, call};
 
 /// The default time limit of a request for a permit; [`FlowClient::with_timeout`] changes it.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -22,9 +22,30 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Asks for permits for one application. Clones share everything but the settings of `with_…`.
 #[derive(Debug, Clone)]
 pub struct FlowClient {
-    pub(crate) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     timeout: Duration,
     when_away: WhenAway,
+}
+
+/// The state that the clones of a client share, also with their permits.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    service: Service,
+    bearer: Bearer,
+    pub app: String,
+    breaker: Mutex<Breaker>,
+    pub lines: ReleaseLines,
+}
+
+impl Shared {
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        within: Duration,
+    ) -> Result<T, Error> {
+        call(self.service.request(Method::POST, path, Some(&self.bearer)).json(body), within).await
+    }
 }
 
 /// A policy, the counted key, and the number of permits.

@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
 use crate::buyer::BuyerClient;
-use crate::error::{Error, Problem};
+use crate::error::Error;
 use crate::event_stream::Parser;
 use crate::orders::{Order, OrderStatus};
-use crate::service::{failed, retry_after};
+use crate::service::{Answer, failed};
 
 /// The service sends something every 15 s. A stream that is silent for more than twice that time is lost.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
@@ -90,7 +90,7 @@ impl BuyerClient {
                     return Ok(order);
                 }
             }
-            // Unreachable: the final status has been returned.
+            // The loop has returned the final status.
             self.order(order_id).await
         };
         timeout(within, waiting).await.unwrap_or(Err(Error::TimeOut(within)))
@@ -110,9 +110,8 @@ impl OrderChanges {
     /// The future may be dropped: the next call continues.
     ///
     /// # Errors
-    /// [`Error::Problem`]: the order is not this buyer's, or the token has expired. A temporary error is returned after 20 failures in a
-    /// row,
-    /// about a minute; the next call tries again.
+    /// [`Error::Problem`]: the order is not this buyer's, or the token has expired. A temporary error is returned after 20 failures
+    /// in a row, about a minute; the next call tries again.
     pub async fn next(&mut self) -> Result<Option<Order>, Error> {
         loop {
             if self.last_status.is_some_and(OrderStatus::is_final) {
@@ -219,16 +218,17 @@ impl Stream {
             request = request.header("last-event-id", id);
         }
         let within = buyer.service.timeout();
-        let response = timeout(within, request.send()).await.map_err(|_| Error::TimeOut(within))?;
-        let response = response.map_err(|error| failed(&error, within))?;
-        let status = response.status();
-        if !status.is_success() {
-            let problem = Problem::read(status, retry_after(response.headers()), &body(response, within).await);
-            return Err(Error::Problem(Box::new(problem)));
-        }
+        let opening = async {
+            let response = request.send().await.map_err(|error| failed(&error, within))?;
+            if !response.status().is_success() {
+                return Err(Answer::whole(response, within).await?.problem());
+            }
+            Ok(response)
+        };
+        let response = timeout(within, opening).await.unwrap_or(Err(Error::TimeOut(within)))?;
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.starts_with("text/event-stream") {
-            return Err(Error::Unreadable(format!("{} with {kind:?} in place of events", status.as_u16())));
+            return Err(Error::Unreadable(format!("{} with {kind:?} in place of events", response.status().as_u16())));
         }
         Ok(Self { response, parser: Parser::default(), has_spoken: false })
     }
@@ -250,23 +250,6 @@ impl Stream {
             self.parser.push(&chunk).ok()?;
         }
     }
-}
-
-/// The part of a refusal's body that arrives. A problem document has less than a kilobyte.
-async fn body(mut response: Response, within: Duration) -> Vec<u8> {
-    const MAX_BYTES: usize = 16 * 1024;
-    let mut body = Vec::new();
-    // On a time-out, the part that has arrived is read.
-    let _ = timeout(within, async {
-        while let Ok(Some(chunk)) = response.chunk().await {
-            if body.len() + chunk.len() > MAX_BYTES {
-                break;
-            }
-            body.extend_from_slice(&chunk);
-        }
-    })
-    .await;
-    body
 }
 
 /// Whether an order has changed. A reopened stream may repeat a change that a poll has shown already.

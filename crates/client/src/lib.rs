@@ -88,26 +88,22 @@ mod follow;
 mod orders;
 mod permit;
 mod purchase;
-mod reason;
-mod release_lines;
 mod retry;
 mod sales;
 mod service;
-mod shared;
 #[cfg(feature = "tls")]
 mod tls;
 mod webhook;
 
-pub use buyer::{BuyerClient, DevToken};
+pub use buyer::BuyerClient;
 pub use challenges::{Challenge, ChallengeAnswer, ChallengeKind, Pass, Question};
-pub use decision::{Decision, Refusal, WhenAway};
+pub use decision::{Decision, Reason, Refusal, WhenAway};
 pub use error::{Code, Error, Problem};
 pub use flow::{Ask, FlowClient};
 pub use follow::OrderChanges;
 pub use orders::{Order, OrderPage, OrderStatus, PaymentBegun, RefundBegun};
 pub use permit::{Outcome, Permit};
 pub use purchase::{Purchase, Ticket};
-pub use reason::Reason;
 pub use retry::RetryTerms;
 pub use sales::{Captcha, Product, Sale, SalePhase, SaleState, Wave};
 pub use service::{Service, ServiceBuilder};

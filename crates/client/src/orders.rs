@@ -1,7 +1,5 @@
 //! A buyer's own orders: to read, to pay, to cancel.
 
-use std::collections::HashSet;
-
 use reqwest::Method;
 use reqwest::header::{HeaderMap, LINK};
 use serde::{Deserialize, Serialize};
@@ -140,25 +138,6 @@ impl BuyerClient {
         let orders: Vec<Order> = answer.read()?;
         let next = orders.last().map(|order| order.order_id).filter(|_| has_next_page(&answer.headers));
         Ok(OrderPage { orders, next })
-    }
-
-    /// The buyer's newest orders, at most this many, read page by page.
-    ///
-    /// # Errors
-    /// As [`BuyerClient::order`].
-    pub async fn newest_orders(&self, sale_id: Option<i64>, at_most: usize) -> Result<Vec<Order>, Error> {
-        let (mut orders, mut seen): (Vec<Order>, _) = (Vec::new(), HashSet::new());
-        let mut after = None;
-        loop {
-            let page = self.orders(sale_id, after).await?;
-            orders.extend(page.orders);
-            after = page.next;
-            // A page that leads back to an earlier one would make this loop endless.
-            if orders.len() >= at_most || !after.is_some_and(|next| seen.insert(next)) {
-                orders.truncate(at_most);
-                return Ok(orders);
-            }
-        }
     }
 
     /// Cancels an order that is not yet paid, and returns it.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use seckill_webhook::backoff_ms;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
-use tokio::time::sleep;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
+use crate::decision::Reason;
 use crate::error::Error;
-use crate::reason::Reason;
-use crate::release_lines::ReleaseLines;
-use crate::shared::Shared;
+use crate::flow::Shared;
 
 /// How many times the return of a lease is tried, and the pauses between tries.
 const ATTEMPTS: u32 = 5;
@@ -21,6 +21,13 @@ const PAUSE_MAX_MS: u64 = 3_000;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
 /// The longest duration that the service accepts: the greatest integer that every JSON reader represents exactly.
 const TOOK_MAX_MS: u64 = (1 << 53) - 1;
+
+/// Leases that may be queued for their return, and how many are in flight at once. Further leases expire by themselves, as after
+/// the death of a holder.
+const WAITING_MAX: usize = 1024;
+const AT_ONCE_MAX: usize = 16;
+/// The interval at which a drain checks whether it is done.
+const DRAIN_POLL: Duration = Duration::from_millis(10);
 
 /// The outcome of the work. The policy's breaker counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -143,9 +150,8 @@ impl Permit {
 
     /// Returns the lease, and reports the outcome and the duration of the work: the time since the grant, without the delay.
     ///
-    /// Returns whether the lease was still held; `false` without a lease, or after its expiry. The request is sent once. If it fails, or
-    /// this
-    /// future is dropped, the same report is repeated in the background, at most five times.
+    /// Returns whether the lease was still held; `false` without a lease, or after its expiry. The request is sent once. If it fails,
+    /// or this future is dropped, the same report is repeated in the background, at most five times.
     ///
     /// # Errors
     /// The service did not confirm it.
@@ -154,11 +160,7 @@ impl Permit {
         self.report = Some(report);
         let Some(held) = &self.held else { return Ok(false) };
         let answer = held.give_back(report).await;
-        let is_over = match &answer {
-            Ok(_) => true,
-            Err(error) => !error.may_retry(),
-        };
-        if is_over {
+        if !answer.as_ref().is_err_and(Error::may_retry) {
             self.held = None;
         }
         answer
@@ -222,5 +224,30 @@ impl Held {
                 }
             }
         });
+    }
+}
+
+/// The leases to return. Both numbers are bounded, so permits that end together cause no burst.
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseLines {
+    waiting: Arc<Semaphore>,
+    at_once: Arc<Semaphore>,
+}
+
+impl Default for ReleaseLines {
+    fn default() -> Self {
+        Self { waiting: Arc::new(Semaphore::new(WAITING_MAX)), at_once: Arc::new(Semaphore::new(AT_ONCE_MAX)) }
+    }
+}
+
+impl ReleaseLines {
+    /// Waits until all leases are settled.
+    pub(crate) async fn drain(&self, within: Duration) -> bool {
+        let empty = async {
+            while self.waiting.available_permits() < WAITING_MAX {
+                sleep(DRAIN_POLL).await;
+            }
+        };
+        timeout(within, empty).await.is_ok()
     }
 }

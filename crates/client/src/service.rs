@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -139,27 +139,8 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The document of a successful answer.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.check()?;
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Error::Unreadable(format!("{} with {error}", self.status.as_u16())))
-    }
-
-    /// Turns an answer without success into a problem.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.status.is_success() {
-            return Ok(());
-        }
-        let problem = Problem::read(self.status, retry_after(&self.headers), &self.body);
-        Err(Error::Problem(Box::new(problem)))
-    }
-}
-
-/// Sends a request, and reads the whole answer.
-pub(crate) async fn exchange(request: RequestBuilder, within: Duration) -> Result<Answer, Error> {
-    let exchanging = async {
-        let mut response = request.send().await.map_err(|error| failed(&error, within))?;
+    /// Reads the body. `within` is the time-out for the error's text.
+    pub(crate) async fn whole(mut response: Response, within: Duration) -> Result<Self, Error> {
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| failed(&error, within))? {
@@ -168,7 +149,28 @@ pub(crate) async fn exchange(request: RequestBuilder, within: Duration) -> Resul
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Answer { status, headers, body })
+        Ok(Self { status, headers, body })
+    }
+
+    /// The document of a successful answer; the problem of any other.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        if !self.status.is_success() {
+            return Err(self.problem());
+        }
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Error::Unreadable(format!("{} with {error}", self.status.as_u16())))
+    }
+
+    pub(crate) fn problem(&self) -> Error {
+        Error::Problem(Box::new(Problem::read(self.status, retry_after(&self.headers), &self.body)))
+    }
+}
+
+/// Sends a request, and reads the whole answer.
+pub(crate) async fn exchange(request: RequestBuilder, within: Duration) -> Result<Answer, Error> {
+    let exchanging = async {
+        let response = request.send().await.map_err(|error| failed(&error, within))?;
+        Answer::whole(response, within).await
     };
     timeout(within, exchanging).await.unwrap_or(Err(Error::TimeOut(within)))
 }
@@ -198,7 +200,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// The seconds of `Retry-After`. The service and nginx never send a date.
-pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(RETRY_AFTER_MAX_S)))
 }
