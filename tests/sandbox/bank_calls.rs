@@ -132,6 +132,7 @@ async fn malformed_calls_are_refused_and_have_no_effect() {
         "[]",
         r#"{"order_id":"7","amount_cents":1,"currency":"CNY"}"#,
         r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":-1,"currency":"CNY"}"#,
+        r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":1,"currency":"cny"}"#,
         r#"{"order_id":"00000000-0000-0000-0000-000000000007","amount_cents":1,"currency":"CNY","tip":1}"#,
     ] {
         let (status, problem) = send(bank.calls.signed("/v1/payments", key, body)).await;

@@ -8,9 +8,10 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::book::{Book, Entry, Fate, Send};
-use super::event::{Event, Outcome, Refusal, TransferRef};
-use super::journal::{Journal, Unwritten};
+use super::event::{Event, Outcome, TransferRef};
+use super::journal::Journal;
 use super::limit::{self, Arrival, Arrivals, Peak, SlidingLog};
+use super::problem::Problem;
 use super::switches::{Dice, Switches};
 use super::transfer::{Document, TransferKind, TransferRequest};
 use seckill_webhook::backoff_ms;
@@ -52,11 +53,26 @@ pub struct Bank {
 
 struct State {
     book: Book,
-    payments: SlidingLog,
-    refunds: SlidingLog,
-    arrivals: Arrivals,
+    payments: Requests,
+    refunds: Requests,
     switches: Switches,
     dice: Dice,
+}
+
+/// The requests of a kind.
+#[derive(Default)]
+struct Requests {
+    limit: SlidingLog,
+    arrivals: Arrivals,
+}
+
+impl State {
+    const fn requests(&mut self, kind: TransferKind) -> &mut Requests {
+        match kind {
+            TransferKind::Payment => &mut self.payments,
+            TransferKind::Refund => &mut self.refunds,
+        }
+    }
 }
 
 /// A signed call for a payment or refund. A malformed call counts as a request too.
@@ -70,7 +86,7 @@ pub struct Call {
 
 /// The answer to a call.
 pub struct Reply {
-    pub result: Result<Document, Refusal>,
+    pub result: Result<Document, Problem>,
     /// Whether this call was the first under its key.
     pub new: bool,
     /// How long the answer is delayed (switch `slow_ms`).
@@ -83,9 +99,8 @@ impl Bank {
     pub fn new(journal: Journal, book: Book, switches: Switches) -> Self {
         let state = State {
             book,
-            payments: SlidingLog::default(),
-            refunds: SlidingLog::default(),
-            arrivals: Arrivals::default(),
+            payments: Requests::default(),
+            refunds: Requests::default(),
             dice: Dice::new(switches.seed),
             switches,
         };
@@ -112,13 +127,13 @@ impl Bank {
     }
 
     /// Returns the value once every change of the book is on the disk. A caller must not see a change earlier.
-    async fn once_durable<T>(&self, value: T) -> Result<T, Unwritten> {
+    async fn once_durable<T>(&self, value: T) -> Result<T, Problem> {
         self.journal.durable(self.journal.last()).await?;
         Ok(value)
     }
 
     /// Takes a payment or refund, or refuses the call.
-    pub async fn submit(&self, call: Call) -> Result<Reply, Unwritten> {
+    pub async fn submit(&self, call: Call) -> Result<Reply, Problem> {
         let reply = self.process(&call);
         if reply.new {
             self.transfer_taken.notify_one();
@@ -129,7 +144,7 @@ impl Bank {
     fn process(&self, call: &Call) -> Reply {
         let mut state = self.state.lock();
         let (outcome, result) = self.execute(&mut state, call);
-        state.arrivals.push(call.kind, call.at_us, call.key, outcome);
+        state.requests(call.kind).arrivals.push(call.at_us, call.key, outcome);
         let (new, limited) = (outcome == limit::Outcome::Accepted, outcome == limit::Outcome::RefusedRate);
         let delay = if limited { Duration::ZERO } else { Duration::from_millis(state.switches.slow_ms) };
         let lost = result.is_ok() && {
@@ -139,20 +154,20 @@ impl Bank {
         Reply { result, new, delay, lost }
     }
 
-    fn execute(&self, state: &mut State, call: &Call) -> (limit::Outcome, Result<Document, Refusal>) {
-        let admitted = match call.kind {
-            TransferKind::Payment => state.payments.admit(call.at_us, state.switches.pay_rate as usize),
-            TransferKind::Refund => state.refunds.admit(call.at_us, state.switches.refund_rate as usize),
+    fn execute(&self, state: &mut State, call: &Call) -> (limit::Outcome, Result<Document, Problem>) {
+        let rate = match call.kind {
+            TransferKind::Payment => state.switches.pay_rate,
+            TransferKind::Refund => state.switches.refund_rate,
         };
-        if !admitted {
-            return (limit::Outcome::RefusedRate, Err(Refusal::TooMany));
+        if !state.requests(call.kind).limit.admit(call.at_us, rate as usize) {
+            return (limit::Outcome::RefusedRate, Err(Problem::TooMany));
         }
         let (key, request) = match &call.parsed {
             Ok(parsed) => *parsed,
-            Err(malformed) => return (limit::Outcome::Refused, Err(Refusal::Malformed(malformed.clone()))),
+            Err(malformed) => return (limit::Outcome::Refused, Err(Problem::Malformed(malformed.clone()))),
         };
         if state.dice.chance(state.switches.fail_permille) {
-            return (limit::Outcome::FailedOnPurpose, Err(Refusal::OnPurpose));
+            return (limit::Outcome::FailedOnPurpose, Err(Problem::OnPurpose));
         }
         let due_us = self.now_us() + state.switches.confirm_ms.cast_signed() * 1000;
         let outcome = match state.book.take(key, request, due_us) {
@@ -163,7 +178,7 @@ impl Bank {
             Ok(None) => limit::Outcome::Repeated,
             Err(refusal) => return (limit::Outcome::Refused, Err(refusal)),
         };
-        (outcome, state.book.document(TransferRef { kind: call.kind, key }).ok_or(Refusal::Unknown))
+        (outcome, state.book.document(TransferRef { kind: call.kind, key }).ok_or(Problem::Unknown))
     }
 
     /// Decides the transfers that are due, at most 100. Returns the time until the next transfer is due, or `None` if no
@@ -184,8 +199,8 @@ impl Bank {
         Some(Duration::ZERO)
     }
 
-    fn decide_now(&self, state: &mut State, which: TransferRef, succeeded: bool) -> Result<(), Refusal> {
-        let request = state.book.document(which).ok_or(Refusal::Unknown)?.request;
+    fn decide_now(&self, state: &mut State, which: TransferRef, succeeded: bool) -> Result<(), Problem> {
+        let request = state.book.document(which).ok_or(Problem::Unknown)?.request;
         let now_us = self.now_us();
         let verdict = state.dice.verdict(&state.switches, &request, succeeded, now_us);
         let event = state.book.decide(which, verdict, now_us)?;
@@ -195,29 +210,29 @@ impl Bank {
     }
 
     /// Decides a transfer at an operator's request.
-    pub async fn decide(&self, which: TransferRef, succeeded: bool) -> Result<Result<Document, Refusal>, Unwritten> {
+    pub async fn decide(&self, which: TransferRef, succeeded: bool) -> Result<Document, Problem> {
         let decided = {
             let mut state = self.state.lock();
             let decided = self.decide_now(&mut state, which, succeeded);
-            decided.and_then(|()| state.book.document(which).ok_or(Refusal::Unknown))
+            decided.and_then(|()| state.book.document(which).ok_or(Problem::Unknown))
         };
-        self.once_durable(decided).await
+        self.once_durable(decided).await?
     }
 
     /// Sends the callback of the payment or refund with this key once more.
-    pub async fn send_again(&self, key: Uuid) -> Result<Result<(), Refusal>, Unwritten> {
+    pub async fn send_again(&self, key: Uuid) -> Result<(), Problem> {
         let queued = {
             let mut state = self.state.lock();
             let event = state.book.send_again(transfer_of(&state.book, key), self.now_us());
             event.map(|event| self.record(&mut state, &event))
         };
         self.callbacks_changed.notify_one();
-        self.once_durable(queued).await
+        self.once_durable(queued).await?
     }
 
     /// The next callback to send, once its decision is on the disk. If none is due: the time until one is due, or `None` if
     /// none is waiting.
-    pub async fn next_send(&self) -> Result<Result<Send, Option<Duration>>, Unwritten> {
+    pub async fn next_send(&self) -> Result<Result<Send, Option<Duration>>, Problem> {
         let now_us = self.now_us();
         let next = self.state.lock().book.next_send(now_us);
         self.once_durable(next.map_err(|due_us| due_us.map(|due_us| time_until(due_us, now_us)))).await
@@ -237,12 +252,12 @@ impl Bank {
         self.callbacks_changed.notify_one();
     }
 
-    pub async fn document(&self, which: TransferRef) -> Result<Option<Document>, Unwritten> {
+    pub async fn document(&self, which: TransferRef) -> Result<Option<Document>, Problem> {
         let document = self.state.lock().book.document(which);
         self.once_durable(document).await
     }
 
-    pub async fn callback(&self, key: Uuid) -> Result<Option<(u64, Fate)>, Unwritten> {
+    pub async fn callback(&self, key: Uuid) -> Result<Option<(u64, Fate)>, Problem> {
         let callback = {
             let state = self.state.lock();
             state.book.callback(transfer_of(&state.book, key))
@@ -250,17 +265,17 @@ impl Bank {
         self.once_durable(callback).await
     }
 
-    pub async fn ledger(&self, after: u64, limit: usize) -> Result<(Vec<Entry>, bool), Unwritten> {
+    pub async fn ledger(&self, after: u64, limit: usize) -> Result<(Vec<Entry>, bool), Problem> {
         let page = self.state.lock().book.ledger(after, limit);
         self.once_durable(page).await
     }
 
     pub fn arrivals(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
-        self.state.lock().arrivals.after(kind, after, limit)
+        self.state.lock().requests(kind).arrivals.after(after, limit)
     }
 
     pub fn peak(&self, kind: TransferKind) -> Peak {
-        let times_us = self.state.lock().arrivals.times_us(kind);
+        let times_us = self.state.lock().requests(kind).arrivals.times_us();
         Peak::of(times_us)
     }
 
@@ -268,10 +283,10 @@ impl Bank {
         self.state.lock().switches.clone()
     }
 
-    pub fn switch(&self, given: Map<String, Value>) -> Result<Switches, Refusal> {
+    pub fn switch(&self, given: &Map<String, Value>) -> Result<Switches, Problem> {
         let mut state = self.state.lock();
         let reseeded = given.contains_key("seed");
-        state.switches = state.switches.with(given).map_err(Refusal::Malformed)?;
+        state.switches = state.switches.with(given).map_err(Problem::Malformed)?;
         if reseeded {
             state.dice = Dice::new(state.switches.seed);
         }

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::event::{Event, Outcome, Refusal, TransferRef, Verdict};
+use super::event::{Event, Outcome, TransferRef, Verdict};
+use super::problem::Problem;
 use super::transfer::{Cause, Document, Status, TransferKind, TransferRequest};
 
 /// An event that contradicts the book: the file is damaged.
@@ -23,7 +24,7 @@ struct Transfer {
     request: TransferRequest,
     status: Status,
     due_us: i64,
-    /// For a payment: the sum of its refunds, without those that failed.
+    /// For a payment: the sum of its refunds, without failed ones.
     refunded_cents: i64,
     message: Option<Message>,
 }
@@ -92,13 +93,13 @@ impl Book {
     ///
     /// # Errors
     /// The key was used for another request, or the payment cannot be refunded by this amount.
-    pub fn take(&self, key: Uuid, request: TransferRequest, due_us: i64) -> Result<Option<Event>, Refusal> {
+    pub fn take(&self, key: Uuid, request: TransferRequest, due_us: i64) -> Result<Option<Event>, Problem> {
         let kind = request.kind();
         if let Some(known) = self.transfers.get(&TransferRef { kind, key }) {
-            return if known.request == request { Ok(None) } else { Err(Refusal::Mismatch) };
+            return if known.request == request { Ok(None) } else { Err(Problem::Mismatch) };
         }
         if let Cause::Refund { payment_key } = request.cause {
-            self.check_refundable(payment_key, &request).map_err(Refusal::NotRefundable)?;
+            self.check_refundable(payment_key, &request).map_err(Problem::NotRefundable)?;
         }
         let taken = if kind == TransferKind::Payment { self.payments } else { self.refunds };
         Ok(Some(Event::Taken { key, n: taken + 1, asked: request, due_us }))
@@ -124,17 +125,17 @@ impl Book {
     ///
     /// # Errors
     /// The transfer does not exist, or is decided already.
-    pub fn decide(&self, which: TransferRef, verdict: Verdict, at_us: i64) -> Result<Event, Refusal> {
-        match self.transfers.get(&which).ok_or(Refusal::Unknown)?.status {
+    pub fn decide(&self, which: TransferRef, verdict: Verdict, at_us: i64) -> Result<Event, Problem> {
+        match self.transfers.get(&which).ok_or(Problem::Unknown)?.status {
             Status::Pending => Ok(Event::Decided { which, verdict, message: self.messages + 1, at_us }),
-            Status::Succeeded | Status::Failed => Err(Refusal::Decided),
+            Status::Succeeded | Status::Failed => Err(Problem::Decided),
         }
     }
 
     /// Sends the callback of a decided transfer once more.
-    pub fn send_again(&self, which: TransferRef, due_us: i64) -> Result<Event, Refusal> {
-        let transfer = self.transfers.get(&which).ok_or(Refusal::Unknown)?;
-        transfer.message.as_ref().ok_or(Refusal::NotDecided)?;
+    pub fn send_again(&self, which: TransferRef, due_us: i64) -> Result<Event, Problem> {
+        let transfer = self.transfers.get(&which).ok_or(Problem::Unknown)?;
+        transfer.message.as_ref().ok_or(Problem::NotDecided)?;
         Ok(Event::Again { which, send: self.sends + 1, due_us })
     }
 }
@@ -281,88 +282,5 @@ impl Book {
             Some(Entry { seq, kind: which.kind, key: which.key, request: *request, status: *status, applied_at_us })
         };
         (rows.filter_map(entry).collect(), self.movements.len() - from > limit)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Any call. There are few keys, so that calls often have the same key.
-    #[derive(Debug, Clone)]
-    enum AnyCall {
-        Pay { key: u128, cents: i64 },
-        Refund { key: u128, payment: u128, cents: i64 },
-        Decide { kind: TransferKind, key: u128, succeeded: bool, sends: usize },
-        Again { kind: TransferKind, key: u128 },
-        End { send: u64 },
-    }
-
-    fn any_call() -> impl Strategy<Value = AnyCall> {
-        let kind = prop_oneof![Just(TransferKind::Payment), Just(TransferKind::Refund)];
-        prop_oneof![
-            (0..4_u128, 0..3_i64).prop_map(|(key, cents)| AnyCall::Pay { key, cents }),
-            (0..6_u128, 0..4_u128, 1..3_i64).prop_map(|(key, payment, cents)| AnyCall::Refund { key, payment, cents }),
-            (kind.clone(), 0..6_u128, any::<bool>(), 0..3_usize)
-                .prop_map(|(kind, key, succeeded, sends)| AnyCall::Decide { kind, key, succeeded, sends }),
-            (kind, 0..6_u128).prop_map(|(kind, key)| AnyCall::Again { kind, key }),
-            (1..20_u64).prop_map(|send| AnyCall::End { send }),
-        ]
-    }
-
-    fn event_of(book: &Book, call: &AnyCall, now_us: i64) -> Option<Event> {
-        let currency = "CNY".to_owned().try_into().unwrap();
-        let key = Uuid::from_u128;
-        match *call {
-            AnyCall::Pay { key: of, cents } => {
-                let cause = Cause::Payment { order_id: Uuid::nil() };
-                book.take(key(of), TransferRequest { cause, amount_cents: cents, currency }, now_us).ok()?
-            }
-            AnyCall::Refund { key: of, payment, cents } => {
-                let cause = Cause::Refund { payment_key: key(payment) };
-                book.take(key(of), TransferRequest { cause, amount_cents: cents, currency }, now_us).ok()?
-            }
-            AnyCall::Decide { kind, key: of, succeeded, sends } => {
-                let verdict = Verdict { succeeded, told_cents: 1, due_us: vec![now_us; sends] };
-                book.decide(TransferRef { kind, key: key(of) }, verdict, now_us).ok()
-            }
-            AnyCall::Again { kind, key: of } => book.send_again(TransferRef { kind, key: key(of) }, now_us).ok(),
-            AnyCall::End { send } => {
-                book.unended.contains_key(&send).then_some(Event::Ended { send, outcome: Outcome::Delivered })
-            }
-        }
-    }
-
-    /// Whether refunds never exceed their payment, each payment precedes its refunds, and each payment moves once.
-    fn is_sound(book: &Book) -> bool {
-        let (entries, _) = book.ledger(0, usize::MAX);
-        let mut left = HashMap::new();
-        entries.iter().all(|entry| match entry.request.cause {
-            Cause::Payment { .. } => left.insert(entry.key, entry.request.amount_cents).is_none(),
-            Cause::Refund { payment_key } => left.get_mut(&payment_key).is_some_and(|cents| {
-                *cents -= entry.request.amount_cents;
-                *cents >= 0
-            }),
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn any_calls_keep_the_money_right_and_the_file_restores_the_same_book(
-            calls in prop::collection::vec(any_call(), 1..120),
-        ) {
-            let (mut book, mut restored) = (Book::default(), Book::default());
-            for (now_us, call) in (0..).zip(&calls) {
-                let Some(event) = event_of(&book, call, now_us) else { continue };
-                book.apply(&event).unwrap();
-                let line = serde_json::to_vec(&event).unwrap();
-                restored.apply(&serde_json::from_slice(&line).unwrap()).unwrap();
-                prop_assert!(is_sound(&book));
-            }
-            prop_assert_eq!(format!("{:?}", (&book.movements, &book.undecided, &book.unended, &book.waiting)),
-                format!("{:?}", (&restored.movements, &restored.undecided, &restored.unended, &restored.waiting)));
-        }
     }
 }

@@ -77,7 +77,7 @@ async fn show_refund(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
 }
 
 async fn show(bank: &Bank, which: TransferRef) -> Answer<Document> {
-    bank.document(which).await?.map(Json).ok_or(Problem::UNKNOWN)
+    bank.document(which).await?.map(Json).ok_or(Problem::Unknown)
 }
 
 #[derive(Deserialize)]
@@ -144,7 +144,7 @@ async fn switches(bank: Data<Bank>) -> Json<Switches> {
 }
 
 async fn switch(bank: Data<Bank>, Body(body): Body) -> Answer<Switches> {
-    Ok(Json(bank.switch(read(&body)?)?))
+    Ok(Json(bank.switch(&read(&body)?)?))
 }
 
 #[derive(Deserialize)]
@@ -163,16 +163,16 @@ enum Decided {
 async fn decide(bank: Data<Bank>, key: Path<Uuid>, Body(body): Body) -> Answer<Document> {
     let decision: Decision = read(&body)?;
     let which = TransferRef { kind: TransferKind::Payment, key: *key };
-    Ok(Json(bank.decide(which, decision.status == Decided::Succeeded).await??))
+    Ok(Json(bank.decide(which, decision.status == Decided::Succeeded).await?))
 }
 
 async fn callback(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Value> {
-    let (message, fate) = bank.callback(*key).await?.ok_or(Problem::UNKNOWN)?;
+    let (message, fate) = bank.callback(*key).await?.ok_or(Problem::Unknown)?;
     Ok(Json(json!({ "id": format!("msg_{message}"), "fate": fate })))
 }
 
 async fn send_again(bank: Data<Bank>, key: Path<Uuid>, _: Body) -> Result<HttpResponse, Problem> {
-    bank.send_again(*key).await??;
+    bank.send_again(*key).await?;
     Ok(HttpResponse::Accepted().json(json!({ "key": *key })))
 }
 

@@ -1,4 +1,4 @@
-//! Events, which change the book, and refusals, which do not.
+//! Events, which change the book.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -46,25 +46,4 @@ pub enum Outcome {
     Refused,
     /// A day has passed without a final answer.
     GivenUp,
-}
-
-/// Why a call has no effect.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    #[error("{0}")]
-    Malformed(String),
-    #[error("the limit of requests per second is reached; try again in a second")]
-    TooMany,
-    #[error("failed on purpose (switch fail_permille); the request had no effect")]
-    OnPurpose,
-    #[error("this Idempotency-Key was used with another body")]
-    Mismatch,
-    #[error("{0}")]
-    NotRefundable(&'static str),
-    #[error("no payment or refund has this key")]
-    Unknown,
-    #[error("the payment is already decided")]
-    Decided,
-    #[error("the payment or refund is not decided yet")]
-    NotDecided,
 }

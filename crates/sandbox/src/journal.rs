@@ -3,31 +3,17 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use anyhow::{Context, bail};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::book::Book;
 use super::event::Event;
-
-/// Why the file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    #[error("cannot open, read or write {path} (sandbox.data_file)")]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{0} (sandbox.data_file) is in use by another process")]
-    InUse(PathBuf),
-    #[error("{path} (sandbox.data_file), line {line}: {problem}")]
-    Damaged { path: PathBuf, line: u64, problem: String },
-}
-
-/// The file can no longer be written, or the journal is closed. The last changes may or may not be in the file.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the bank's file can no longer be written")]
-pub struct Unwritten;
+use super::problem::Problem;
 
 pub struct Journal {
     queue: Arc<WriteQueue>,
@@ -55,26 +41,28 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be used, another process has locked the file, or a line is damaged.
-    pub fn open(path: &Path) -> Result<(Self, Book), JournalError> {
-        let failed = |source| JournalError::Io { path: path.to_owned(), source };
+    pub fn open(path: &Path) -> anyhow::Result<(Self, Book)> {
+        let name = path.display();
+        let failed = || format!("cannot open, read or write {name} (sandbox.data_file)");
         let fresh = !path.exists();
         let options = OpenOptions::new().read(true).append(true).create(true).open(path);
-        let file = options.map_err(failed)?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => JournalError::InUse(path.to_owned()),
-            TryLockError::Error(source) => failed(source),
-        })?;
-        if fresh {
-            sync_folder(path).map_err(failed)?;
+        let file = options.with_context(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => bail!("{name} (sandbox.data_file) is in use by another process"),
+            Err(TryLockError::Error(source)) => return Err(source).with_context(failed),
         }
-        let book = read_back(&file, path)?;
+        if fresh {
+            sync_folder(path).with_context(failed)?;
+        }
+        let book = read_back(&file).with_context(failed)?;
         let (written, durable) = watch::channel(0);
         let queue = Arc::new(WriteQueue::default());
         let for_writer = Arc::clone(&queue);
         let writer = std::thread::Builder::new()
             .name("journal".to_owned())
             .spawn(move || write(&file, &for_writer, &written))
-            .map_err(failed)?;
+            .with_context(failed)?;
         Ok((Self { queue, durable, writer: Mutex::new(Some(writer)) }, book))
     }
 
@@ -94,9 +82,9 @@ impl Journal {
     }
 
     /// Waits until this line and all lines before it are on the disk.
-    pub async fn durable(&self, line: u64) -> Result<(), Unwritten> {
+    pub async fn durable(&self, line: u64) -> Result<(), Problem> {
         let waited = self.durable.clone().wait_for(|durable| *durable >= line).await.map(|_| ());
-        waited.map_err(|_| Unwritten)
+        waited.map_err(|_| Problem::Unwritten)
     }
 
     /// Waits until the writer ends: a write failed, or the journal was closed.
@@ -152,26 +140,27 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn read_back(file: &File, path: &Path) -> Result<Book, JournalError> {
-    let failed = |source| JournalError::Io { path: path.to_owned(), source };
+fn read_back(file: &File) -> anyhow::Result<Book> {
     let (mut reader, mut line, mut book) = (BufReader::new(file), Vec::new(), Book::default());
     let (mut whole, mut number) = (0, 0);
     loop {
         line.clear();
-        let read = reader.read_until(b'\n', &mut line).map_err(failed)? as u64;
+        let read = reader.read_until(b'\n', &mut line)? as u64;
         if line.last() != Some(&b'\n') {
             if read > 0 {
                 // The line is incomplete, so no caller has seen its event: an answer waits until its line is on the disk.
-                tracing::warn!(path = %path.display(), bytes = read, "the last line is torn (incomplete); removed the line");
-                file.set_len(whole).map_err(failed)?;
+                tracing::warn!(
+                    bytes = read,
+                    "the last line of sandbox.data_file is torn (incomplete); removed the line"
+                );
+                file.set_len(whole)?;
             }
             // A killed process may not have synced its last lines. They are synced here, before callers can see their events.
-            file.sync_all().map_err(failed)?;
+            file.sync_all()?;
             return Ok(book);
         }
         (whole, number) = (whole + read, number + 1);
-        let damaged = |problem| JournalError::Damaged { path: path.to_owned(), line: number, problem };
-        let event: Event = serde_json::from_slice(&line).map_err(|error| damaged(error.to_string()))?;
-        book.apply(&event).map_err(|illegal| damaged(illegal.to_string()))?;
+        let event: Event = serde_json::from_slice(&line).with_context(|| format!("line {number}"))?;
+        book.apply(&event).with_context(|| format!("line {number}"))?;
     }
 }

@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::transfer::TransferKind;
-
 const SECOND_US: i64 = 1_000_000;
 /// How long the limiter keeps a time. A request is checked after its body has arrived, up to 5 s after its time was taken.
 const KEPT_US: i64 = 10 * SECOND_US;
@@ -57,50 +55,34 @@ pub struct Arrival {
     pub outcome: Outcome,
 }
 
-/// The newest requests, numbered in order. They are not written to the file, so a restart loses them.
+/// The newest requests of a kind, numbered in order. They are not written to the file, so a restart loses them.
 #[derive(Debug, Default)]
 pub struct Arrivals {
-    payments: VecDeque<Arrival>,
-    refunds: VecDeque<Arrival>,
+    kept: VecDeque<Arrival>,
     last: u64,
 }
 
 impl Arrivals {
-    /// The most requests of both kinds together: about 50 MB.
-    pub const MAX: usize = 1_000_000;
+    /// About 25 MB.
+    const MAX: usize = 500_000;
 
-    pub fn push(&mut self, kind: TransferKind, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
+    pub fn push(&mut self, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
         self.last += 1;
-        if self.payments.len() + self.refunds.len() == Self::MAX {
-            let oldest = |kept: &VecDeque<Arrival>| kept.front().map_or(u64::MAX, |arrival| arrival.n);
-            let full =
-                if oldest(&self.payments) < oldest(&self.refunds) { &mut self.payments } else { &mut self.refunds };
-            full.pop_front();
+        if self.kept.len() == Self::MAX {
+            self.kept.pop_front();
         }
-        let arrival = Arrival { n: self.last, at_us, key, outcome };
-        match kind {
-            TransferKind::Payment => self.payments.push_back(arrival),
-            TransferKind::Refund => self.refunds.push_back(arrival),
-        }
-    }
-
-    const fn of(&self, kind: TransferKind) -> &VecDeque<Arrival> {
-        match kind {
-            TransferKind::Payment => &self.payments,
-            TransferKind::Refund => &self.refunds,
-        }
+        self.kept.push_back(Arrival { n: self.last, at_us, key, outcome });
     }
 
     /// At most `limit` requests with a number greater than `after`, and whether there are more.
-    pub fn after(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
-        let kept = self.of(kind);
-        let from = kept.partition_point(|arrival| arrival.n <= after);
-        (kept.range(from..).take(limit).copied().collect(), kept.len() - from > limit)
+    pub fn after(&self, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
+        let from = self.kept.partition_point(|arrival| arrival.n <= after);
+        (self.kept.range(from..).take(limit).copied().collect(), self.kept.len() - from > limit)
     }
 
-    /// The times at which the requests of a kind arrived.
-    pub fn times_us(&self, kind: TransferKind) -> Vec<i64> {
-        self.of(kind).iter().map(|arrival| arrival.at_us).collect()
+    /// The times at which the requests arrived.
+    pub fn times_us(&self) -> Vec<i64> {
+        self.kept.iter().map(|arrival| arrival.at_us).collect()
     }
 }
 
@@ -163,31 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn requests_one_second_apart_are_not_in_the_same_second() {
-        let mut log = SlidingLog::default();
-        assert!(log.admit(0, 1));
-        assert!(!log.admit(999_999, 1));
-        assert!(log.admit(1_000_000, 1));
-    }
-
-    #[test]
     fn the_peak_is_the_most_in_any_sliding_second() {
         assert_eq!(Peak::of(vec![]), Peak { peak: 0, closest_us: None, count: 0 });
         let moments = vec![1_400_000, 900_000, 1_899_999, 0, 1_900_000];
         assert_eq!(Peak::of(moments), Peak { peak: 3, closest_us: Some(1), count: 5 });
-    }
-
-    #[test]
-    fn only_the_newest_arrivals_are_kept() {
-        let mut arrivals = Arrivals::default();
-        arrivals.push(TransferKind::Refund, 0, None, Outcome::Accepted);
-        for at_us in (0..).take(Arrivals::MAX) {
-            arrivals.push(TransferKind::Payment, at_us, None, Outcome::Accepted);
-        }
-        assert_eq!(arrivals.times_us(TransferKind::Refund), [0; 0]);
-        let (read, more) = arrivals.after(TransferKind::Payment, 10, 2);
-        assert_eq!((read[0].n, read[1].n, more), (11, 12, true));
-        let (read, more) = arrivals.after(TransferKind::Payment, arrivals.last - 1, 2);
-        assert_eq!((read.len(), more), (1, false));
     }
 }

@@ -7,17 +7,30 @@ use actix_web::http::header::RETRY_AFTER;
 use actix_web::{HttpResponse, ResponseError};
 use serde_json::json;
 
-use super::event::Refusal;
-use super::journal::Unwritten;
 use seckill_webhook::SignatureError;
 
 /// The longest body of a request.
 pub const BODY_MAX_BYTES: usize = 16 * 1024;
 
-#[derive(Debug, thiserror::Error)]
+/// Why a call fails. It has no effect, except where the text says otherwise.
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Problem {
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    #[error("{0}")]
+    Malformed(String),
+    #[error("the limit of requests per second is reached; try again in a second")]
+    TooMany,
+    #[error("failed on purpose (switch fail_permille); the request had no effect")]
+    OnPurpose,
+    #[error("this Idempotency-Key was used with another body")]
+    Mismatch,
+    #[error("{0}")]
+    NotRefundable(&'static str),
+    #[error("no payment or refund has this key")]
+    Unknown,
+    #[error("the payment is already decided")]
+    Decided,
+    #[error("the payment or refund is not decided yet")]
+    NotDecided,
     #[error(transparent)]
     Unsigned(SignatureError),
     #[error("the request timed out (switch lost_answer_permille); it took effect")]
@@ -30,27 +43,26 @@ pub enum Problem {
     NotFound,
     #[error("this page does not support this method")]
     Method,
+    /// The file can no longer be written, or the journal is closed. The last changes may or may not be in the file.
     #[error("the bank is stopping; the request may have taken effect")]
     Unwritten,
 }
 
 impl Problem {
-    pub const UNKNOWN: Self = Self::Refused(Refusal::Unknown);
-
     pub fn malformed(why: &impl Display) -> Self {
-        Self::Refused(Refusal::Malformed(why.to_string()))
+        Self::Malformed(why.to_string())
     }
 
     const fn code(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::Refused(Refusal::Malformed(_)) => (StatusCode::BAD_REQUEST, "invalid-request"),
-            Self::Refused(Refusal::TooMany) => (StatusCode::TOO_MANY_REQUESTS, "too-many-requests"),
-            Self::Refused(Refusal::OnPurpose) => (StatusCode::INTERNAL_SERVER_ERROR, "failed-on-purpose"),
-            Self::Refused(Refusal::Mismatch) => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-mismatch"),
-            Self::Refused(Refusal::NotRefundable(_)) => (StatusCode::UNPROCESSABLE_ENTITY, "not-refundable"),
-            Self::Refused(Refusal::Unknown) => (StatusCode::NOT_FOUND, "unknown"),
-            Self::Refused(Refusal::Decided) => (StatusCode::CONFLICT, "already-decided"),
-            Self::Refused(Refusal::NotDecided) => (StatusCode::CONFLICT, "not-decided"),
+            Self::Malformed(_) => (StatusCode::BAD_REQUEST, "invalid-request"),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too-many-requests"),
+            Self::OnPurpose => (StatusCode::INTERNAL_SERVER_ERROR, "failed-on-purpose"),
+            Self::Mismatch => (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-mismatch"),
+            Self::NotRefundable(_) => (StatusCode::UNPROCESSABLE_ENTITY, "not-refundable"),
+            Self::Unknown => (StatusCode::NOT_FOUND, "unknown"),
+            Self::Decided => (StatusCode::CONFLICT, "already-decided"),
+            Self::NotDecided => (StatusCode::CONFLICT, "not-decided"),
             Self::Unsigned(_) => (StatusCode::UNAUTHORIZED, "unauthenticated"),
             Self::Lost => (StatusCode::GATEWAY_TIMEOUT, "timed-out"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
@@ -62,12 +74,6 @@ impl Problem {
     }
 }
 
-impl From<Unwritten> for Problem {
-    fn from(Unwritten: Unwritten) -> Self {
-        Self::Unwritten
-    }
-}
-
 impl ResponseError for Problem {
     fn status_code(&self) -> StatusCode {
         self.code().0
@@ -76,7 +82,7 @@ impl ResponseError for Problem {
     fn error_response(&self) -> HttpResponse {
         let (status, code) = self.code();
         let mut response = HttpResponse::build(status);
-        if matches!(self, Self::Refused(Refusal::TooMany)) {
+        if matches!(self, Self::TooMany) {
             response.insert_header((RETRY_AFTER, "1"));
         }
         // The unread rest of a body must not be taken for the next request. A lost answer (504) closes the connection too.

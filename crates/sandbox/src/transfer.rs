@@ -83,29 +83,21 @@ impl TransferRequest {
     pub fn parse(kind: TransferKind, body: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Payment {
-            order_id: Uuid,
+        struct Body {
+            order_id: Option<Uuid>,
+            payment_key: Option<Uuid>,
             amount_cents: i64,
             currency: Currency,
         }
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Refund {
-            payment_key: Uuid,
-            amount_cents: i64,
-            currency: Currency,
-        }
-        let malformed = |error: serde_json::Error| error.to_string();
-        let (request, min_cents) = match kind {
-            TransferKind::Payment => {
-                let Payment { order_id, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
-                (Self { cause: Cause::Payment { order_id }, amount_cents, currency }, 0)
-            }
-            TransferKind::Refund => {
-                let Refund { payment_key, amount_cents, currency } = serde_json::from_slice(body).map_err(malformed)?;
-                (Self { cause: Cause::Refund { payment_key }, amount_cents, currency }, 1)
-            }
+        let Body { order_id, payment_key, amount_cents, currency } =
+            serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let (cause, min_cents) = match (kind, order_id, payment_key) {
+            (TransferKind::Payment, Some(order_id), None) => (Cause::Payment { order_id }, 0),
+            (TransferKind::Refund, None, Some(payment_key)) => (Cause::Refund { payment_key }, 1),
+            (TransferKind::Payment, ..) => return Err("a payment has an order_id and no payment_key".to_owned()),
+            (TransferKind::Refund, ..) => return Err("a refund has a payment_key and no order_id".to_owned()),
         };
+        let request = Self { cause, amount_cents, currency };
         if request.amount_cents < min_cents {
             return Err(format!("amount_cents must be at least {min_cents}"));
         }
@@ -144,47 +136,5 @@ pub struct Document {
 impl Document {
     pub fn new(key: Uuid, n: u64, status: Status, request: TransferRequest) -> Self {
         Self { key, id: format!("{}_{n}", request.kind().prefix()), status, request }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_document_has_the_documented_fields() {
-        let body = json!({ "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY" });
-        let request = TransferRequest::parse(TransferKind::Payment, body.to_string().as_bytes()).unwrap();
-        let written = serde_json::to_value(Document::new(Uuid::from_u128(1), 3, Status::Pending, request)).unwrap();
-        let expected = json!({
-            "key": Uuid::from_u128(1), "id": "pay_3", "status": "pending",
-            "order_id": Uuid::from_u128(7), "amount_cents": 100, "currency": "CNY",
-        });
-        assert_eq!(written, expected);
-    }
-
-    #[test]
-    fn a_body_with_a_wrong_or_unknown_field_is_refused() {
-        let refund = |amount: &str, currency: &str, more: &str| {
-            let key = Uuid::from_u128(1);
-            let body = format!(r#"{{"payment_key":"{key}","amount_cents":{amount},"currency":"{currency}"{more}}}"#);
-            TransferRequest::parse(TransferKind::Refund, body.as_bytes())
-        };
-        assert!(refund("1", "CNY", "").is_ok());
-        for (amount, currency, more) in [
-            ("0", "CNY", ""),
-            ("-1", "CNY", ""),
-            ("1.5", "CNY", ""),
-            ("1e3", "CNY", ""),
-            ("\"1\"", "CNY", ""),
-            ("9223372036854775808", "CNY", ""),
-            ("1", "cny", ""),
-            ("1", "CNYX", ""),
-            ("1", "CNY", r#","order_id":"00000000-0000-0000-0000-000000000001""#),
-        ] {
-            assert!(refund(amount, currency, more).is_err(), "{amount} {currency} {more}");
-        }
     }
 }
