@@ -1,17 +1,16 @@
 //! Crowds: winners beside a thousand readers, and a rush without and with the workers that settle it. Both are played by
 //! `seckill load`, whose arrivals follow a schedule, whatever the service does.
 
-use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::PgPool;
 use tokio::time::sleep;
 
 use crate::processes::{self, seckill};
-use crate::series::{Series, thousands};
+use crate::series::{Cell, Series, Table, one_place, thousands, whole};
 use crate::service::Service;
 use crate::settle::{self, relayed, settled};
 use crate::wrk::RecordFile;
@@ -31,15 +30,6 @@ pub fn readers(seconds: u64) -> u64 {
     seconds * 20_000
 }
 
-#[derive(Default)]
-pub struct Results {
-    quiet: Vec<Rush>,
-    beside_readers: Vec<Rush>,
-    reads: Vec<f64>,
-    alone: Vec<Rush>,
-    with_workers: Vec<Rush>,
-}
-
 /// The answers to a crowd.
 struct Rush {
     unavailable: u64,
@@ -54,6 +44,11 @@ struct Latency {
     p99_ms: f64,
 }
 
+/// The waits of one group of buyers.
+type Of = fn(&Rush) -> Latency;
+const WINNERS: Of = |rush| rush.winners;
+const FIRST_SECOND: Of = |rush| rush.first_second;
+
 impl Rush {
     fn read(report: &Value) -> anyhow::Result<Self> {
         let counts = report["counts"].as_object().context("the report has no counts")?;
@@ -64,13 +59,6 @@ impl Rush {
             Latency { p50_ms: ms("p50_ms"), p99_ms: ms("p99_ms") }
         };
         Ok(Self { unavailable, winners: latency("accepted_only"), first_second: latency("first_second") })
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "unavailable": self.unavailable, "p50_ms": self.winners.p50_ms, "p99_ms": self.winners.p99_ms,
-            "first_second_p50_ms": self.first_second.p50_ms, "first_second_p99_ms": self.first_second.p99_ms,
-        })
     }
 }
 
@@ -92,67 +80,58 @@ pub async fn measure(
     logs: &Path,
     rounds: u64,
     seconds: u64,
-) -> anyhow::Result<Results> {
-    let mut results = Results::default();
+) -> anyhow::Result<Table> {
+    let (mut quiet, mut beside_readers, mut reads) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut beside_workers) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: winners without and with readers");
         let stock = BESIDE_READERS * seconds;
         let [rate, length, buyers] = [BESIDE_READERS, seconds, stock].map(|n| n.to_string());
         let words = ["--rate", &rate, "--seconds", &length, "--buyers", &buyers, "--shape", "even"];
-        results.quiet.push(rush(service, stock, &words).await?);
+        quiet.push(rush(service, stock, &words).await?);
         // The readers read before the first buyer comes and after the last.
-        let reads = readers.read(service.process.address, READERS, REST.as_secs() + seconds + 3);
-        let (read, bought) = tokio::try_join!(reads, rush(service, stock, &words))?;
-        results.reads.push(read.per_second());
-        results.beside_readers.push(bought);
+        let reading = readers.read(service.process.address, READERS, REST.as_secs() + seconds + 3);
+        let (read, bought) = tokio::try_join!(reading, rush(service, stock, &words))?;
+        reads.push(read.per_second());
+        beside_readers.push(bought);
 
         // In alternating order, because the first has to share the machine with work left by the crowds before.
         for with_workers in if round % 2 == 1 { [false, true] } else { [true, false] } {
             eprintln!("round {round} of {rounds}: a rush {} workers", if with_workers { "beside" } else { "without" });
             let words = ["--buyers", RUSH_BUYERS];
             if !with_workers {
-                results.alone.push(rush(service, RUSH_STOCK, &words).await?);
+                alone.push(rush(service, RUSH_STOCK, &words).await?);
                 continue;
             }
             let mut work = processes::work(&logs.join("work.log"), None)?;
             settled(sql).await?;
             relayed(sql).await?;
-            results.with_workers.push(rush(service, RUSH_STOCK, &words).await?);
+            beside_workers.push(rush(service, RUSH_STOCK, &words).await?);
             settled(sql).await?;
             processes::stop(&mut work).await?;
         }
     }
     settle::audit(&[]).await?;
-    Ok(results)
-}
-
-impl Results {
-    pub fn markdown(&self, text: &mut String) {
-        let row = |text: &mut String, name: &str, rounds: &[Rush], latency: fn(&Rush) -> Latency| {
-            let ms = |figure: fn(Latency) -> f64| {
-                Series::of(rounds.iter().map(|rush| figure(latency(rush)))).with_range(|ms| format!("{ms:.1}"))
-            };
-            let (p50, p99) = (ms(|of| of.p50_ms), ms(|of| of.p99_ms));
-            let unavailable: u64 = rounds.iter().map(|rush| rush.unavailable).sum();
-            let _ = writeln!(text, "| {name} | {p50} | {p99} | {unavailable} |");
-        };
-        text.push_str("| beside others | p50 ms | p99 ms | 503 or no answer |\n|---|---|---|---|\n");
-        let beside = format!(
-            "the same beside {READERS} connections that read, {} times a second",
-            Series::of(self.reads.iter().copied()).with_range(thousands)
-        );
-        row(text, &format!("winners, {BESIDE_READERS} arrivals a second"), &self.quiet, |rush| rush.winners);
-        row(text, &beside, &self.beside_readers, |rush| rush.winners);
-        row(text, "the first second of a rush, `serve` alone", &self.alone, |rush| rush.first_second);
-        row(text, "the same, with `work` beside it", &self.with_workers, |rush| rush.first_second);
-        let _ = writeln!(text, "\nThe rush: {RUSH_BUYERS} buyers within ten seconds, {RUSH_STOCK} units.\n");
-    }
-
-    pub fn json(&self) -> Value {
-        let all = |rounds: &[Rush]| rounds.iter().map(Rush::json).collect::<Vec<_>>();
-        json!({
-            "quiet": all(&self.quiet), "beside_readers": all(&self.beside_readers), "reads_a_second": self.reads,
-            "rush_alone": all(&self.alone), "rush_with_workers": all(&self.with_workers),
-        })
-    }
+    let row = |name: String, rounds: &[Rush], latency: Of| {
+        let of = |figure: fn(&Rush, Latency) -> f64| Series::of(rounds.iter().map(|rush| figure(rush, latency(rush))));
+        let cells = vec![
+            Cell::range("p50 ms", &of(|_, latency| latency.p50_ms), one_place),
+            Cell::range("p99 ms", &of(|_, latency| latency.p99_ms), one_place),
+            Cell::range("503 or no answer", &of(|rush, _| rush.unavailable as f64), whole),
+        ];
+        (name, cells)
+    };
+    let reads = Series::of(reads).with_range(thousands);
+    let beside = format!("the same beside {READERS} connections that read, {reads} times a second");
+    Ok(Table {
+        above: String::new(),
+        heading: "beside others",
+        rows: vec![
+            row(format!("winners, {BESIDE_READERS} arrivals a second"), &quiet, WINNERS),
+            row(beside, &beside_readers, WINNERS),
+            row("the first second of a rush, `serve` alone".to_owned(), &alone, FIRST_SECOND),
+            row("the same, with `work` beside it".to_owned(), &beside_workers, FIRST_SECOND),
+        ],
+        below: format!("The rush: {RUSH_BUYERS} buyers within ten seconds, {RUSH_STOCK} units."),
+    })
 }

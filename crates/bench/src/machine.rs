@@ -75,17 +75,3 @@ fn word(command: &[&str], mark: &str) -> String {
     let output = output(command);
     output.split_once(mark).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("unknown").to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::has_sha;
-
-    /// The head of the tables says whether tokens are checked with SHA instructions.
-    #[test]
-    fn sha_is_read_from_the_flags() {
-        assert!(has_sha("processor : 0\nflags\t\t: fpu sse2 sha_ni avx2\n"));
-        assert!(has_sha("Features\t: fp asimd aes sha1 sha2\n"));
-        assert!(!has_sha("flags\t\t: fpu sse2 avx2\nbugs : spectre_v1\n"));
-        assert!(!has_sha(""));
-    }
-}

@@ -4,8 +4,8 @@
 //!   of each other. All are compared with the server of the package seckill-bench-hello. wrk (`wrk.rs`) sends the same kind of
 //!   request to all. All limits stay on; there are many buyers and addresses instead. The bench fails if a case gets any answer
 //!   but its own. Then the workers settle the orders (`settle.rs`), and the audit checks them.
-//! - Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, `payers.rs`
-//!   begins them, `payments_table.rs` prints the result.
+//! - Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, and `payers.rs`
+//!   begins them.
 //! - Rush (`rush.rs`): the README's, with everything running.
 //! - Crowds (`crowds.rs`): winners beside readers, and a rush beside workers.
 //! - Overload (`overload.rs`): up to five times the arrivals that the service can serve, by the generator of `arrivals.rs`.
@@ -22,7 +22,6 @@ mod million;
 mod overload;
 mod payers;
 mod payments;
-mod payments_table;
 mod processes;
 mod rush;
 mod series;
@@ -42,6 +41,7 @@ use tokio::process::Command;
 
 use cases::{Case, Stage};
 use processes::{Process, seckill};
+use series::Table;
 use service::Service;
 use table::{Played, Sold};
 use wrk::{CONNECTIONS, FEW_CONNECTIONS, RecordFile};
@@ -101,9 +101,9 @@ struct Report {
 }
 
 impl Report {
-    fn add(&mut self, name: &str, write: impl FnOnce(&mut String), json: Value) {
-        write(&mut self.text);
-        self.json[name] = json;
+    fn add(&mut self, name: &str, table: &Table) {
+        self.text += &table.markdown();
+        self.json[name] = table.json();
     }
 }
 
@@ -136,36 +136,36 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
 
     if args.has(Part::Rush) {
         let rush = rush::measure(&service, &sql, &logs, rounds).await?;
-        report.add("rush", |text| rush.markdown(text), rush.json());
+        report.add("rush", &rush);
     }
     if args.has(Part::Crowds) || args.has(Part::Overload) {
         let buyers = crowds::readers(seconds).max(overload::CROWD_MAX as u64);
         let buyers = RecordFile::write(&service::buyers(buyers, "r").await?, PathBuf::from(".dev/bench/readers"))?;
         if args.has(Part::Crowds) {
             let crowds = crowds::measure(&service, &buyers, &sql, &logs, rounds, seconds).await?;
-            report.add("crowds", |text| crowds.markdown(text), crowds.json());
+            report.add("crowds", &crowds);
         }
         if args.has(Part::Overload) {
             let redis = std::env::var("REDIS_URL")?;
             let overload = overload::measure(&service, &buyers, &sql, &redis, &logs, seconds).await?;
-            report.add("overload", |text| overload.markdown(text), overload.json());
+            report.add("overload", &overload);
         }
     }
     if args.has(Part::Sale) || args.has(Part::Money) {
         let stage = set_stage(&service, &servers, &sql, &logs, args).await?;
         if args.has(Part::Sale) {
             let sold = sell(&stage, &servers, &sql, &logs, args).await?;
-            sold.markdown(&mut report.text);
-            sold.json(&mut report.json);
+            report.add("sale", &sold.table());
+            report.json["ratios"] = sold.ratios();
         }
         if args.has(Part::Money) {
             let payments = payments::measure(stage, &servers, &sql, &logs, rounds, seconds).await?;
-            report.add("payments", |text| payments.markdown(text), payments.json());
+            report.add("payments", &payments);
         }
     }
     if args.has(Part::Million) {
         let million = million::measure(&service, &servers, &sql, &logs, rounds, args.rate).await?;
-        report.add("million", |text| million.markdown(text), million.json());
+        report.add("million", &million);
     }
     report.json["machine"] = machine.json();
     Ok(report)

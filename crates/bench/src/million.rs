@@ -3,17 +3,15 @@
 //! Every unit must be sold once, and the audit must hold. The cost of a request must not grow with the crowd. So all crowds arrive
 //! at one rate, which the machine can serve: a larger crowd takes longer.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::arrivals::{self, Crowd, Seen, waits};
 use crate::processes::{self, Cpu, Meter};
-use crate::series::{Series, percentile_ms, thousands, two_places};
+use crate::series::{Cell, Series, Table, one_place, percentile_ms, thousands, two_places};
 use crate::service::{self, Sale, Service};
 use crate::settle;
 use crate::wrk::{RecordFile, RecordWriter};
@@ -40,11 +38,6 @@ const PROCESSES: [(&str, &str); 5] = [
     ("rabbitmq", "RabbitMQ"),
 ];
 const GENERATOR: &str = "bench";
-pub struct Results {
-    rate: u64,
-    /// By round, then by crowd.
-    rounds: Vec<Vec<Played>>,
-}
 
 /// The crowds of one size in one round.
 struct Played {
@@ -80,7 +73,7 @@ pub async fn measure(
     logs: &Path,
     rounds: u64,
     rate: u64,
-) -> anyhow::Result<Results> {
+) -> anyhow::Result<Table> {
     let rounds = rounds.min(ROUNDS_MAX);
     eprintln!("issuing the tokens of a million buyers");
     let buyers = all_buyers().await?;
@@ -91,7 +84,7 @@ pub async fn measure(
     let processor = std::thread::available_parallelism()?.get() - 1;
     let bench = Bench { service, behind, sql, buyers, processor, rate: rate as f64 };
     bench.play(CROWDS[0].0, 1).await?;
-    let mut results = Results { rate, rounds: Vec::new() };
+    let mut all = Vec::new();
     for n in 1..=rounds {
         let mut round = Vec::new();
         for (buyers, times) in CROWDS {
@@ -102,10 +95,56 @@ pub async fn measure(
             round.push(played);
         }
         ensure!(work.try_wait()?.is_none(), "the workers ended unexpectedly; see {}", log.display());
-        results.rounds.push(round);
+        all.push(round);
     }
     processes::stop(&mut work).await?;
-    Ok(results)
+    Ok(table(&all, rate))
+}
+
+/// The rounds, and the crowds of each.
+fn table(rounds: &[Vec<Played>], rate: u64) -> Table {
+    let row = |(crowd, (buyers, _)): (usize, &(usize, usize))| {
+        let at = |crowd: usize, figure: &dyn Fn(&Played) -> f64| {
+            Series::of(rounds.iter().filter_map(|round| round.get(crowd)).map(figure))
+        };
+        let ms = |column: &str, figure: fn(&Played) -> f64| Cell::median(column, &at(crowd, &figure), one_place);
+        let unavailable = at(crowd, &|played| (played.unavailable + played.lost) as f64);
+        let cpu = |column: &str, process: &str| {
+            Cell::median(column, &at(crowd, &|played| played.cpu_us.of(process)), one_place)
+        };
+        let cost = at(crowd, &Played::cost_us);
+        let mut cells = vec![
+            ms("winners: p50 ms", |played| played.of_winners[0]),
+            ms("p99", |played| played.of_winners[1]),
+            ms("longest", |played| played.of_winners[2]),
+            ms("all: p99 ms", |played| played.of_all[1]),
+            ms("longest of all", |played| played.of_all[2]),
+            Cell::range("503 or no answer", &unavailable, thousands),
+            ms("settled after s", |played| played.settled_s),
+        ];
+        cells.extend(PROCESSES.map(|(process, column)| cpu(column, process)));
+        cells.extend([
+            Cell::range("all of these", &cost, one_place),
+            Cell::range("of the smallest crowd's", &cost.over(&at(0, &Played::cost_us)), two_places),
+            cpu("generator", GENERATOR),
+        ]);
+        (thousands(*buyers as f64), cells)
+    };
+    let late = rounds.iter().flatten().filter(|played| played.is_late).count();
+    Table {
+        above: format!(
+            "A unit for every {BUYERS_A_UNIT} buyers, who arrive evenly, {} a second, and do not try again; `serve`, `work` and \
+             the generator on the same processors; rounds: {}. Every unit was sold once, and the audits held.",
+            thousands(rate as f64),
+            rounds.len()
+        ),
+        heading: "buyers",
+        rows: CROWDS.iter().enumerate().map(row).collect(),
+        below: format!(
+            "By process: microseconds of CPU a request, until all orders are settled and their expiries relayed. Crowds in which \
+             the generator was late, so that the waits are too long: {late}."
+        ),
+    }
 }
 
 /// The records of a million buyers. Their tokens are issued in parts, whose names are equally long.
@@ -189,87 +228,5 @@ impl Played {
     /// The cost of a request in all processes but the generator.
     fn cost_us(&self) -> f64 {
         PROCESSES.iter().map(|(process, _)| self.cpu_us.of(process)).sum()
-    }
-
-    fn json(&self) -> Value {
-        let waits = |[p50, p99, longest]: [f64; 3]| json!({ "p50_ms": p50, "p99_ms": p99, "longest_ms": longest });
-        json!({
-            "winners": waits(self.of_winners), "all": waits(self.of_all),
-            "unavailable": self.unavailable, "lost": self.lost, "settled_s": self.settled_s,
-            "cpu_us": self.cpu_us.json(), "cost_us": self.cost_us(), "generator_was_late": self.is_late,
-        })
-    }
-}
-
-impl Results {
-    fn of(&self, crowd: usize, figure: impl Fn(&Played) -> f64) -> Series {
-        Series::of(self.rounds.iter().filter_map(|round| round.get(crowd)).map(figure))
-    }
-
-    fn cost(&self, crowd: usize) -> Series {
-        self.of(crowd, Played::cost_us)
-    }
-
-    pub fn markdown(&self, text: &mut String) {
-        let _ = writeln!(
-            text,
-            "A unit for every {BUYERS_A_UNIT} buyers, who arrive evenly, {} a second, and do not try again; `serve`, `work` and the \
-             generator on the same processors; rounds: {}. Every unit was sold once, and the audits held.\n",
-            thousands(self.rate as f64),
-            self.rounds.len()
-        );
-        text.push_str(
-            "| buyers | winners: p50, p99, longest ms | all: p99, longest ms | 503 or no answer | settled after s",
-        );
-        PROCESSES.iter().for_each(|(_, title)| _ = write!(text, " | {title}"));
-        text.push_str(" | all of these | of the smallest crowd's | generator |\n|---|---|---|---|---");
-        text.push_str(&"|---".repeat(PROCESSES.len() + 3));
-        text.push_str("|\n");
-        for (crowd, (buyers, _)) in CROWDS.iter().enumerate() {
-            self.row(text, crowd, *buyers);
-        }
-        text.push_str(
-            "\nBy process: microseconds of CPU a request, until all orders are settled and their expiries relayed.\n\n",
-        );
-        let late = self.rounds.iter().flatten().filter(|played| played.is_late).count();
-        if late > 0 {
-            let _ =
-                writeln!(text, "The generator was late in {late} crowds: their waits are too long, never too short.\n");
-        }
-    }
-
-    fn row(&self, text: &mut String, crowd: usize, buyers: usize) {
-        let ms = |figure: &dyn Fn(&Played) -> f64| format!("{:.1}", self.of(crowd, figure).median());
-        let _ = write!(
-            text,
-            "| {} | {}, {}, {} | {}, {} | {} | {:.1}",
-            thousands(buyers as f64),
-            ms(&|played| played.of_winners[0]),
-            ms(&|played| played.of_winners[1]),
-            ms(&|played| played.of_winners[2]),
-            ms(&|played| played.of_all[1]),
-            ms(&|played| played.of_all[2]),
-            self.of(crowd, |played| (played.unavailable + played.lost) as f64).with_range(thousands),
-            self.of(crowd, |played| played.settled_s).median(),
-        );
-        for (process, _) in PROCESSES {
-            let _ = write!(text, " | {:.1}", self.of(crowd, |played| played.cpu_us.of(process)).median());
-        }
-        let (cost, ratio) = (self.cost(crowd), self.cost(crowd).over(&self.cost(0)));
-        let generator = self.of(crowd, |played| played.cpu_us.of(GENERATOR)).median();
-        let (cost, ratio) = (cost.with_range(|us| format!("{us:.1}")), ratio.with_range(two_places));
-        let _ = writeln!(text, " | {cost} | {ratio} | {generator:.1} |");
-    }
-
-    pub fn json(&self) -> Value {
-        let crowds = CROWDS.iter().enumerate().map(|(crowd, (buyers, times))| {
-            let played = self.rounds.iter().filter_map(|round| round.get(crowd));
-            let rounds: Vec<Value> = played.map(Played::json).collect();
-            json!({
-                "buyers": buyers, "units": buyers / BUYERS_A_UNIT, "times": times, "rounds": rounds,
-                "cost_us": self.cost(crowd).json(), "of_the_smallest": self.cost(crowd).over(&self.cost(0)).json(),
-            })
-        });
-        json!({ "rate": self.rate, "crowds": crowds.collect::<Vec<_>>() })
     }
 }

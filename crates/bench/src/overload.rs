@@ -1,18 +1,16 @@
 //! Overload: more arrivals than the service can serve, in an open model. It counts useful answers and measures the waits of
 //! winners.
 
-use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
 use redis::cmd;
-use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::arrivals::{self, Crowd, Seen, waits};
 use crate::processes;
-use crate::series::{Series, percentile_ms, thousands};
+use crate::series::{Cell, Series, Table, percentile_ms, thousands, two_places, whole};
 use crate::service::Service;
 use crate::settle;
 use crate::wrk::RecordFile;
@@ -32,7 +30,7 @@ pub const CROWD_MAX: usize = 600_000;
 const REST: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
-pub struct Results {
+struct Results {
     rates: Vec<Rate>,
     /// The first rate that the generator could not bring; larger crowds were not tried.
     too_many: Option<f64>,
@@ -87,7 +85,7 @@ pub async fn measure(
     redis: &str,
     logs: &Path,
     seconds: u64,
-) -> anyhow::Result<Results> {
+) -> anyhow::Result<Table> {
     // A generator that shared its processor with the service would be late when the service is busy.
     let last = std::thread::available_parallelism()?.get() - 1;
     ensure!(last > 0, "overload needs two processors at least");
@@ -102,7 +100,7 @@ pub async fn measure(
     let _work = processes::work(&logs.join("work.log"), None)?;
     settle::settled(sql).await?;
     settle::audit(&[]).await?;
-    measured
+    Ok(measured?.table())
 }
 
 /// Sets by how many percent Redis's append-only file grows before Redis rewrites it; 0: never. Returns the old setting.
@@ -189,53 +187,35 @@ async fn play(
 }
 
 impl Results {
-    pub fn markdown(&self, text: &mut String) {
-        let _ = writeln!(
-            text,
-            "The generator has a processor of its own; the service and its servers have the others. Redis does not rewrite its file \
-             meanwhile. Medians of {TRIES} crowds, and least and most.\n\n\
-             | arrivals, of the knee | a second | useful answers a second | of the best | p50 ms of winners | p99 ms of winners | \
-             p99 after the first second | shed | lost |\n|---|---|---|---|---|---|---|---|---|"
-        );
+    fn table(&self) -> Table {
         let best = self.rates.iter().map(|rate| rate.useful().median()).fold(0.0, f64::max);
-        let ms = |ms: f64| format!("{ms:.0}");
-        for rate in &self.rates {
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {:.2} | {:.0} | {} | {} | {:.0} % | {:.1} % |",
-                rate.multiple,
-                thousands(rate.a_second),
-                rate.useful().with_range(thousands),
-                rate.useful().median() / best,
-                rate.series(|step| step.p50_ms).median(),
-                rate.series(|step| step.p99_ms).with_range(ms),
-                rate.series(|step| step.later_p99_ms).with_range(ms),
-                100.0 * rate.series(|step| step.part(step.seen.of_status(503))).median(),
-                100.0 * rate.series(|step| step.part(step.seen.lost)).median(),
-            );
-        }
-        if let Some(rate) = self.too_many {
-            let _ =
-                writeln!(text, "\nThe generator's processor is too slow for {} arrivals a second.", thousands(rate));
-        }
-        text.push('\n');
-    }
-
-    pub fn json(&self) -> Value {
-        let crowd = |step: &Step| {
-            json!({
-                "arrivals": step.arrivals, "seconds": step.seen.seconds, "useful": step.seen.useful(),
-                "shed": step.seen.of_status(503), "lost": step.seen.lost, "useful_a_second": step.useful_a_second,
-                "p50_ms": step.p50_ms, "p99_ms": step.p99_ms, "later_p99_ms": step.later_p99_ms,
-            })
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let row = |rate: &Rate| {
+            let of_best = Series::of([rate.useful().median() / best]);
+            let of = |figure: fn(&Step) -> f64| rate.series(figure);
+            let cells = vec![
+                Cell::median("a second", &Series::of([rate.a_second]), thousands),
+                Cell::range("useful answers a second", &rate.useful(), thousands),
+                Cell::median("of the best", &of_best, two_places),
+                Cell::median("p50 ms of winners", &of(|step| step.p50_ms), whole),
+                Cell::range("p99 ms of winners", &of(|step| step.p99_ms), whole),
+                Cell::range("p99 after the first second", &of(|step| step.later_p99_ms), whole),
+                Cell::median("shed", &of(|step| step.part(step.seen.of_status(503))), percent),
+                Cell::median("lost", &of(|step| step.part(step.seen.lost)), percent),
+            ];
+            (rate.multiple.to_string(), cells)
         };
-        let rates = self.rates.iter().map(|rate| {
-            json!({
-                "times_the_knee": rate.multiple, "rate": rate.a_second,
-                "useful_a_second": rate.useful().json(), "p99_ms": rate.series(|step| step.p99_ms).json(),
-                "crowds": rate.tries.iter().map(crowd).collect::<Vec<_>>(),
-            })
-        });
-        json!({ "rates": rates.collect::<Vec<_>>(), "too_many_for_the_generator": self.too_many })
+        let too_many = self.too_many.map(thousands);
+        Table {
+            above: format!(
+                "The generator has a processor of its own; the service and its servers have the others. Redis does not rewrite \
+                 its file meanwhile. Medians of {TRIES} crowds, and least and most."
+            ),
+            heading: "arrivals, of the knee",
+            rows: self.rates.iter().map(row).collect(),
+            below: too_many.map_or_else(String::new, |rate| {
+                format!("The generator's processor is too slow for {rate} arrivals a second.")
+            }),
+        }
     }
 }

@@ -17,10 +17,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::bank::{Bank, RATE};
-use crate::cases::{self, Case, Stage};
+use crate::cases::{Case, Round, Stage};
 use crate::payers::Payers;
-use crate::payments_table::{Pair, PaymentRound, Results};
 use crate::processes::{self, Cpu, Meter};
+use crate::series::{Cell, Series, Table, one_place, thousands, two_places, whole};
 use crate::settle;
 use crate::wrk::CONNECTIONS;
 
@@ -52,6 +52,44 @@ struct PaymentBench<'a> {
 const RESTING: &str = "ask";
 const PAYING: &str = "pay,ask";
 
+/// The processes whose CPU time is printed.
+const PROCESSES: [&str; 8] = ["server", "redis", "postgres", "wrk", "work", "bank", "rabbitmq", "bench"];
+
+/// One round without and one with payments.
+struct Pair {
+    without: Round,
+    with: PaymentRound,
+}
+
+/// A round of purchases with payments running.
+struct PaymentRound {
+    round: Round,
+    /// Payments per second that the bank took, and that were begun.
+    bank: f64,
+    begun: f64,
+    /// Cores that payments kept busy without purchases, by process.
+    alone: Cpu,
+}
+
+/// One of the two rounds that are compared.
+type Side = fn(&Pair) -> &Round;
+const WITHOUT: Side = |pair| &pair.without;
+const WITH: Side = |pair| &pair.with.round;
+const SIDES: [(&str, Side); 2] = [("without payments", WITHOUT), ("with payments running", WITH)];
+
+impl Pair {
+    fn log(&self, what: &str) {
+        for (title, side) in SIDES {
+            let round = side(self);
+            let cpu = round.cpu_us.list();
+            let rate = thousands(round.seen.per_second());
+            eprintln!("{what}: {}, {title}: {rate} a second; µs of CPU each: {cpu}", Case::Winners.title());
+        }
+        let PaymentRound { bank, begun, .. } = self.with;
+        eprintln!("{what}: the bank took {bank:.0} payments a second, {begun:.0} began");
+    }
+}
+
 /// Measures the payments part. It takes the stage, because it also measures the CPU time of more processes.
 pub async fn measure(
     mut stage: Stage<'_>,
@@ -60,7 +98,7 @@ pub async fn measure(
     logs: &Path,
     rounds: u64,
     seconds: u64,
-) -> anyhow::Result<Results> {
+) -> anyhow::Result<Table> {
     let bank = Bank::open(&logs.join("bank.log"), stage.service.process.address).await?;
     let log = logs.join("pay.log");
     let orders = 2 * (payments_in(WARM_UP_S) + (rounds + SPARE_ROUNDS) * payments_in(seconds));
@@ -72,25 +110,68 @@ pub async fn measure(
     let mut bench = PaymentBench { stage, behind, payers, bank, work, workers: PAYING, log };
 
     bench.pair(true, WARM_UP_S, "warm-up").await?;
-    let mut results = Results { seconds, rounds: Vec::new(), too_slow: 0 };
+    let (mut pairs, mut too_slow) = (Vec::new(), 0);
     for n in 1.. {
         // In alternating order, because the tables grow.
         let pair = bench.pair(n % 2 == 0, seconds, &format!("round {n}")).await?;
         if let Err(why) = pair.with.counts() {
-            results.too_slow += 1;
-            ensure!(results.too_slow <= SPARE_ROUNDS, "{why}: too many rounds do not count");
+            too_slow += 1;
+            ensure!(too_slow <= SPARE_ROUNDS, "{why}: too many rounds do not count");
             eprintln!("round {n} does not count: {why}");
             continue;
         }
-        results.rounds.push(pair);
-        if results.rounds.len() as u64 == rounds {
+        pairs.push(pair);
+        if pairs.len() as u64 == rounds {
             break;
         }
     }
     bench.run_workers(RESTING).await?;
     bench.payers.settle(&bench.log).await?;
     settle::audit(&["--channel", "--sale", &bench.payers.sale.to_string()]).await?;
-    Ok(results)
+    Ok(table(&pairs, seconds, too_slow))
+}
+
+/// `too_slow`: rounds that were played again, because too few payments ran in them.
+fn table(pairs: &[Pair], seconds: u64, too_slow: u64) -> Table {
+    let of = |figure: &dyn Fn(&Pair) -> f64| Series::of(pairs.iter().map(figure));
+    let rate = |side: Side| of(&|pair| side(pair).seen.per_second());
+    let by_process = |cpu: fn(&Pair) -> &Cpu| {
+        PROCESSES.map(|process| Cell::median(process, &of(&|pair| cpu(pair).of(process)), two_places))
+    };
+    let cores = |series: Series| Cell::median("cores, all", &series, two_places);
+    let row = |(title, side): (&str, Side), cpu: fn(&Pair) -> &Cpu| {
+        let ms = |column, figure: fn(&Round) -> u64| {
+            Cell::median(column, &of(&|pair| figure(side(pair)) as f64 / 1000.0), one_place)
+        };
+        let busy = of(&|pair| cpu(pair).sum() * side(pair).seen.per_second() / 1e6);
+        let cells = [
+            Cell::range("a second", &rate(side), thousands),
+            Cell::range("of that without", &rate(side).over(&rate(WITHOUT)), two_places),
+            ms("p50 ms", |round| round.seen.p50_us),
+            ms("p99 ms", |round| round.seen.p99_us),
+        ];
+        (title.to_owned(), cells.into_iter().chain(by_process(cpu)).chain([cores(busy)]).collect())
+    };
+    let alone = by_process(|pair| &pair.with.alone).into_iter().chain([cores(of(&|pair| pair.with.alone.sum()))]);
+    Table {
+        above: format!("{} rounds of {seconds} s.", pairs.len()),
+        heading: "bought, durable",
+        rows: vec![
+            row(SIDES[0], |pair| &pair.without.cpu_us),
+            row(SIDES[1], |pair| &pair.with.round.cpu_us),
+            ("payments alone, in cores".to_owned(), alone.collect()),
+        ],
+        below: format!(
+            "In turns, on the same servers; by process: microseconds of CPU a purchase. Payments running: each second the bank \
+             (`seckill channel-sandbox`, {RATE} a second) takes {} of a backlog and tells the service of each, and {} more begin \
+             (`POST /payments`, by this bench). The bank and `seckill work` run in both rows: `--only ask` in the first, \
+             `--only pay,ask` in the second. All other workers are stopped: the broker has the messages of the backlog. The last \
+             row is the cost of payments while nobody buys. Rounds that did not count, because fewer payments ran than three \
+             quarters of the bank's rate: {too_slow}.",
+            of(&|pair| pair.with.bank).with_range(whole),
+            of(&|pair| pair.with.begun).with_range(whole),
+        ),
+    }
 }
 
 impl PaymentRound {
@@ -134,7 +215,7 @@ impl PaymentBench<'_> {
         Ok(())
     }
 
-    async fn without(&mut self, seconds: u64) -> anyhow::Result<cases::Round> {
+    async fn without(&mut self, seconds: u64) -> anyhow::Result<Round> {
         self.run_workers(RESTING).await?;
         self.payers.wait_for_outcomes().await?;
         let round = self.stage.play(Case::Winners, CONNECTIONS, seconds).await?;
@@ -175,7 +256,7 @@ impl PaymentBench<'_> {
     }
 
     /// While payments run: measures the cores that they keep busy, by process, then purchases.
-    async fn measure_alone_and_with_purchases(&self, seconds: u64) -> anyhow::Result<(Cpu, cases::Round)> {
+    async fn measure_alone_and_with_purchases(&self, seconds: u64) -> anyhow::Result<(Cpu, Round)> {
         let meter = Meter::start(self.stage.service.process.pid, &self.stage.behind)?;
         let begun = Instant::now();
         sleep(Duration::from_secs(seconds)).await;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
@@ -149,13 +149,14 @@ impl Cpu {
         self.0.iter().find(|(name, _)| *name == process).map_or(f64::NAN, |(_, us)| *us)
     }
 
+    /// Of all processes together.
+    pub fn sum(&self) -> f64 {
+        self.0.iter().map(|(_, us)| us).sum()
+    }
+
     /// All processes, such as `server 7.6, redis 0.0`.
     pub fn list(&self) -> String {
         self.0.iter().map(|(name, us)| format!("{name} {us:.1}")).collect::<Vec<_>>().join(", ")
-    }
-
-    pub fn json(&self) -> Value {
-        self.0.iter().map(|(name, us)| ((*name).to_owned(), json!(us))).collect::<Map<_, _>>().into()
     }
 }
 

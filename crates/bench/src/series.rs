@@ -1,7 +1,7 @@
 //! Figures of several rounds, their median and their range.
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// One figure of every round.
 #[derive(Debug, Clone, Serialize)]
@@ -49,6 +49,60 @@ impl Series {
     }
 }
 
+/// A figure of a table.
+pub struct Cell {
+    pub column: String,
+    pub text: String,
+    pub json: Value,
+}
+
+impl Cell {
+    /// The median alone.
+    pub fn median(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
+        Self { column: column.into(), text: write(series.median()), json: series.json() }
+    }
+
+    /// The median and the range.
+    pub fn range(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
+        Self { column: column.into(), text: series.with_range(write), json: series.json() }
+    }
+}
+
+/// The figures of a part of the bench. The first row has all columns.
+#[derive(Default)]
+pub struct Table {
+    /// The paragraph above, and the heading of the rows' names.
+    pub above: String,
+    pub heading: &'static str,
+    pub rows: Vec<(String, Vec<Cell>)>,
+    pub below: String,
+}
+
+impl Table {
+    pub fn markdown(&self) -> String {
+        let first = self.rows.first().map_or(&[][..], |(_, cells)| cells);
+        let columns: Vec<&str> = first.iter().map(|cell| cell.column.as_str()).collect();
+        let mut lines = vec![
+            format!("{}\n\n| {} | {} |", self.above, self.heading, columns.join(" | ")),
+            format!("|---|{}", "---|".repeat(columns.len())),
+        ];
+        for (name, cells) in &self.rows {
+            let text = |column: &&str| {
+                let cell = cells.iter().find(|cell| cell.column == *column);
+                cell.map_or("", |cell| cell.text.as_str())
+            };
+            lines.push(format!("| {name} | {} |", columns.iter().map(text).collect::<Vec<_>>().join(" | ")));
+        }
+        format!("{}\n\n{}\n\n", lines.join("\n"), self.below)
+    }
+
+    pub fn json(&self) -> Value {
+        let of_row = |cells: &[Cell]| cells.iter().map(|cell| (cell.column.clone(), cell.json.clone())).collect();
+        let rows = self.rows.iter().map(|(name, cells)| (name.clone(), Value::Object(of_row(cells))));
+        rows.collect::<Map<_, _>>().into()
+    }
+}
+
 /// The wait that this share of some waits did not exceed, in ms; not a number without any.
 pub fn percentile_ms(sorted_us: &[u32], share: f64) -> f64 {
     let at = (sorted_us.len() as f64 * share) as usize;
@@ -65,6 +119,14 @@ pub fn thousands(n: f64) -> String {
 
 pub fn two_places(n: f64) -> String {
     format!("{n:.2}")
+}
+
+pub fn one_place(n: f64) -> String {
+    format!("{n:.1}")
+}
+
+pub fn whole(n: f64) -> String {
+    format!("{n:.0}")
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::time::sleep;
 
@@ -117,10 +116,4 @@ pub async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
     let verdict = seckill(&[&["audit", "--json"], arguments].concat()).await?;
     ensure!(verdict["held"] == true, "the audit failed: {verdict}");
     Ok(())
-}
-
-impl Settled {
-    pub fn json(&self) -> Value {
-        json!({ "orders": self.orders, "per_second": self.per_second, "cpu_us": self.cpu_us.json() })
-    }
 }

@@ -1,4 +1,4 @@
-//! Measures the challenges: how many are drawn a second, how often tesseract reads a picture, and how often a straight drag passes.
+//! Draws challenges, and measures how often tesseract reads a picture.
 //!
 //!     cargo run --release -p seckill-captcha --example measure -- FOLDER [PICTURES]
 //!
@@ -6,16 +6,12 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
 use seckill_captcha::{picture, slider};
 
 type Failure = Box<dyn std::error::Error>;
-
-/// How long drawing is timed.
-const TIMED: Duration = Duration::from_secs(2);
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
@@ -24,12 +20,6 @@ fn main() -> Result<(), Failure> {
     let folder = Path::new(&folder);
     std::fs::create_dir_all(folder)?;
     let mut rng = StdRng::seed_from_u64(1);
-
-    let (rate, bytes) = timed(|| Ok(picture::draw(&mut rng)?.png.len()))?;
-    println!("pictures: {rate:.0} a second, {bytes:.0} bytes each");
-    let (rate, bytes) =
-        timed(|| slider::draw(&mut rng).map(|slider| slider.image.len() + slider.piece.len()).map_err(Into::into))?;
-    println!("sliders: {rate:.0} a second, {bytes:.0} bytes each");
 
     let mut texts = Vec::new();
     for n in 0..count {
@@ -43,19 +33,7 @@ fn main() -> Result<(), Failure> {
         std::fs::write(folder.join(format!("slider-{n:02}-x{}-y{}.png", slider.x, slider.y)), slider.image)?;
         std::fs::write(folder.join(format!("slider-{n:02}-piece.png")), slider.piece)?;
     }
-    read_by_tesseract(&texts)?;
-    drag_straight(&mut rng);
-    Ok(())
-}
-
-/// Repeats for `TIMED`. Returns the runs per second, and the mean of the results.
-fn timed(mut draw: impl FnMut() -> Result<usize, Failure>) -> Result<(f64, f64), Failure> {
-    let (began, mut times, mut sum) = (Instant::now(), 0.0, 0.0);
-    while began.elapsed() < TIMED {
-        sum += draw()? as f64;
-        times += 1.0;
-    }
-    Ok((times / began.elapsed().as_secs_f64(), sum / times))
+    read_by_tesseract(&texts)
 }
 
 /// Lets tesseract read each picture in several ways, as an attacker would; one right reading is enough.
@@ -84,28 +62,4 @@ fn read_by_tesseract(pictures: &[(std::path::PathBuf, String)]) -> Result<(), Fa
     let all = pictures.len();
     println!("tesseract: {right} of {all} pictures, {letters} of {} letters in their places", all * picture::LENGTH);
     Ok(())
-}
-
-/// Drags in a straight line into the gap: at one speed, and with pauses that vary slightly, as timers do.
-fn drag_straight(rng: &mut impl Rng) {
-    const DRAGS: usize = 10_000;
-    for (name, late_ms) in [("at one speed", 0.0), ("with late timers", 3.0)] {
-        let passed = (0..DRAGS).filter(|_| {
-            let gap_x = rng.random_range(64..=250_u16);
-            let mut at_ms = 0.0;
-            let trail: Vec<slider::Sample> = (0..=40_u32)
-                .map(|n| {
-                    at_ms += 20.0 + rng.random_range(0.0..=late_ms);
-                    [at_ms, f64::from(gap_x) * f64::from(n) / 40.0, 0.0]
-                })
-                .collect();
-            slider::judge(gap_x, gap_x.into(), &trail).is_ok()
-        });
-        println!("straight drags {name}: {} of {DRAGS} pass", passed.count());
-    }
-    let blind = (0..DRAGS).filter(|_| {
-        let [gap, guess] = [(); 2].map(|()| f64::from(rng.random_range(64..=250_u16)));
-        (gap - guess).abs() <= slider::TOLERANCE
-    });
-    println!("blind guesses: {} of {DRAGS} hit the gap", blind.count());
 }

@@ -117,20 +117,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_covers_what_is_near_it_and_may_leave_the_picture() {
-        let mut canvas = Canvas::new(20, 10);
-        canvas.line(at(-50.0, 5.0), at(10.0, 5.0), 1.5);
-        assert_eq!((canvas.cover(3, 4), canvas.cover(3, 5)), (1.0, 1.0));
-        assert_eq!((canvas.cover(3, 1), canvas.cover(15, 5)), (0.0, 0.0));
-        canvas.line(at(-9.0, -9.0), at(-5.0, -5.0), 2.0);
-        canvas.line(at(30.0, 30.0), at(40.0, 90.0), 2.0);
-        assert_eq!((canvas.cover(0, 0), canvas.cover(19, 9)), (0.0, 0.0));
-        // A point is a line without a length.
-        canvas.line(at(17.0, 2.0), at(17.0, 2.0), 2.0);
-        assert_eq!(canvas.cover(17, 2), 1.0);
-    }
-
-    #[test]
     fn a_file_has_the_pixels_and_colours_that_it_was_made_of() {
         let pixels: Vec<u8> = (0..15).collect();
         let colours: Vec<[u8; 3]> = (0..16).map(|n| [n, n * 2, n * 3]).collect();

@@ -146,15 +146,4 @@ mod tests {
             assert!(top < 0.1 && bottom > 0.9, "{letter}: {top} to {bottom}");
         }
     }
-
-    #[test]
-    fn a_stroke_passes_its_points_in_small_steps() {
-        for stroke in GLYPHS.iter().flat_map(|Glyph(_, strokes)| strokes.iter()) {
-            let traced: Vec<Point> = stroke.trace().collect();
-            for (x, y) in stroke.points() {
-                assert!(traced.iter().any(|p| (p.x - x).hypot(p.y - y) < 1e-4));
-            }
-            assert!(traced.windows(2).all(|pair| (pair[1].x - pair[0].x).hypot(pair[1].y - pair[0].y) < 0.25));
-        }
-    }
 }

@@ -187,9 +187,9 @@ impl<T> Connections<T> {
             }
             let keeps_open = ended.is_ok_and(|took_all| took_all && place.incoming.keeps_open());
             if keeps_open && place.unsent.is_empty() {
-                place.incoming.clear()
+                place.incoming.clear();
             } else {
-                place.close()
+                place.close();
             }
             if is_in_flight {
                 self.places.release(index);

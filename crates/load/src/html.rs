@@ -123,7 +123,7 @@ fn chart(columns: &[Column], line: Vec<(f64, f64)>, colour: RGBColor) -> Result<
             .label_style(("sans-serif", FONT_SIZE).into_font().color(&TEXT))
             .y_labels(5)
             .x_label_formatter(&|at_s| {
-                format!("{:.3}", at_s).trim_end_matches('0').trim_end_matches('.').to_owned() + " s"
+                format!("{at_s:.3}").trim_end_matches('0').trim_end_matches('.').to_owned() + " s"
             })
             .y_label_formatter(&|value| with_commas(value.round() as u64))
             .draw()?;

@@ -56,25 +56,3 @@ impl Layer {
         blend(above, below, down)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use rand::SeedableRng;
-    use rand::rngs::StdRng;
-
-    use super::*;
-
-    #[test]
-    fn a_texture_has_all_tints_and_changes_smoothly() {
-        let texture = Texture::by_chance(&mut StdRng::seed_from_u64(7));
-        let mut seen = [0; TINTS as usize];
-        for y in 0..HEIGHT {
-            for x in 0..WIDTH {
-                let tint = texture.tint(x, y);
-                seen[usize::from(tint)] += 1;
-                assert!(x == 0 || tint.abs_diff(texture.tint(x - 1, y)) <= 2, "{x}, {y}");
-            }
-        }
-        assert!(seen.iter().all(|pixels| *pixels > 100), "{seen:?}");
-    }
-}

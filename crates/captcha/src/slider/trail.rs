@@ -6,7 +6,7 @@
 pub type Sample = [f64; 3];
 
 /// The greatest distance from the gap, in pixels. People hit within three; a blind guess hits once in twenty times.
-pub const TOLERANCE: f64 = 4.0;
+const TOLERANCE: f64 = 4.0;
 /// The most samples of a trail: eight seconds of pointer moves.
 pub const POINTS_MAX: usize = 500;
 
