@@ -115,12 +115,7 @@ impl BuyerClient {
         }
     }
 
-    /// Buys with a single request, for callers with their own retries.
-    ///
-    /// # Errors
-    /// After [`Error::TimeOut`], [`Error::Lost`], [`Error::Unreadable`] and problems from 500 on the result is unknown: repeat the
-    /// call with the same [`Purchase`].
-    pub async fn try_purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
+    async fn try_purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
         let Purchase { sale_id, key, quantity, pass, idempotency_key } = purchase;
         let body = PurchaseRequest { key, quantity: *quantity, pass: pass.as_deref() };
         let idempotency_key = HeaderValue::from_str(idempotency_key)

@@ -1,9 +1,10 @@
-//! A folder of a test's own.
+//! Folders, processes and addresses of a test's own.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::Mutex;
 
 use rand::RngExt;
@@ -30,6 +31,23 @@ impl Drop for Folder {
         } else {
             let _ = std::fs::remove_dir_all(&self.0);
         }
+    }
+}
+
+/// A process, which is killed when the value is dropped.
+pub struct OwnProcess(pub Child);
+
+impl OwnProcess {
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for OwnProcess {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

@@ -30,13 +30,8 @@ impl OwnPostgres {
     pub async fn replica(&self, name: &str) -> Self {
         let folder = new_folder();
         let source = format!("host=127.0.0.1 port={} user=seckill application_name={name}", self.port);
-        run(program("pg_basebackup").arg("-D").arg(data(&folder)).args([
-            "--write-recovery-conf",
-            "--no-sync",
-            "--checkpoint=fast",
-            "--dbname",
-            &source,
-        ]));
+        let terms = ["--write-recovery-conf", "--no-sync", "--checkpoint=fast", "--dbname", &source];
+        run(program("pg_basebackup").arg("-D").arg(data(&folder)).args(terms));
         // A replica must allow at least the connections of its primary.
         let settings: Vec<_> = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let replica = Self::run(folder, &settings).await;

@@ -1,19 +1,20 @@
 //! A RabbitMQ broker of the test's own, which it may kill.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use tokio::net::TcpStream;
 
 use crate::eventually;
-use crate::folder::free_address;
+use crate::folder::{OwnProcess, free_address};
 use crate::own_postgres::run;
 
 /// A broker with an epmd of its own, which a killed broker would leave behind. Both end when the value is dropped; the folder belongs
 /// to the caller.
 pub struct OwnRabbitmq {
-    process: Child,
-    _epmd: Option<Epmd>,
+    process: OwnProcess,
+    /// The daemon that knows the nodes' ports.
+    _epmd: Option<OwnProcess>,
     node: String,
     home: PathBuf,
     epmd_port: String,
@@ -21,15 +22,12 @@ pub struct OwnRabbitmq {
     pub port: u16,
 }
 
-/// The daemon that knows the nodes' ports.
-struct Epmd(Child);
-
 impl OwnRabbitmq {
     /// Starts a broker in a new folder `rabbitmq`, as dev.d/rabbitmq.sh starts one, with these lines in its configuration.
     pub fn start(folder: &Path, settings: &[String], plugins: &str) -> Self {
         let (home, epmd_port) = (folder.join("rabbitmq"), free_port().to_string());
         std::fs::create_dir(&home).unwrap();
-        let epmd = Epmd::start(&home, &epmd_port);
+        let epmd = epmd(&home, &epmd_port);
         Self::start_node("seckill", (home, epmd_port, Some(epmd)), 0, settings, plugins)
     }
 
@@ -60,7 +58,7 @@ impl OwnRabbitmq {
             settings.extend(
                 peers.map(|(at, peer)| format!("cluster_formation.classic_config.nodes.{} = {peer}@localhost", at + 1)),
             );
-            let epmd = cluster.is_empty().then(|| Epmd::start(&home, &epmd_port));
+            let epmd = cluster.is_empty().then(|| epmd(&home, &epmd_port));
             cluster.push(Self::start_node(name, (home, epmd_port.clone(), epmd), port, &settings, ""));
             listens(port).await;
         }
@@ -72,13 +70,12 @@ impl OwnRabbitmq {
 
     /// SIGKILL: the broker tells no client.
     pub fn kill(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.kill();
     }
 
     fn start_node(
         name: &str,
-        (home, epmd_port, epmd): (PathBuf, String, Option<Epmd>),
+        (home, epmd_port, epmd): (PathBuf, String, Option<OwnProcess>),
         port: u16,
         settings: &[String],
         plugins: &str,
@@ -121,29 +118,14 @@ impl OwnRabbitmq {
     }
 }
 
-impl Drop for OwnRabbitmq {
-    fn drop(&mut self) {
-        self.kill();
-    }
+fn epmd(home: &Path, port: &str) -> OwnProcess {
+    spawn(Command::new("epmd").args(["-port", port, "-address", "127.0.0.1"]), home, "epmd")
 }
 
-impl Epmd {
-    fn start(home: &Path, port: &str) -> Self {
-        Self(spawn(Command::new("epmd").args(["-port", port, "-address", "127.0.0.1"]), home, "epmd"))
-    }
-}
-
-impl Drop for Epmd {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn spawn(command: &mut Command, home: &Path, name: &str) -> Child {
+fn spawn(command: &mut Command, home: &Path, name: &str) -> OwnProcess {
     let log = std::fs::File::create(home.join(format!("{name}.log"))).unwrap();
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    command.spawn().unwrap()
+    OwnProcess(command.spawn().unwrap())
 }
 
 pub fn free_port() -> u16 {

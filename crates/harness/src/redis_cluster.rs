@@ -1,12 +1,12 @@
 //! A Redis Cluster of three masters, each with a replica.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::eventually;
-use crate::folder::{Folder, free_address};
-use crate::redis_group::ask;
+use crate::folder::{Folder, OwnProcess, free_address};
+use crate::redis_group::{ask, redis_server};
 
 const MASTERS: usize = 3;
 
@@ -17,7 +17,7 @@ pub struct RedisCluster {
 }
 
 struct Node {
-    process: Child,
+    process: OwnProcess,
     port: u16,
     /// The port at which the other nodes talk to it.
     bus: u16,
@@ -92,13 +92,13 @@ impl RedisCluster {
 
     /// SIGKILL to a node.
     pub fn kill(&mut self, node: usize) {
-        self.nodes[node].end();
+        self.nodes[node].process.kill();
     }
 
     /// Stops a node without closing its connections, or lets it go on.
     pub fn halt(&self, node: usize, halt: bool) {
         let signal = if halt { "-STOP" } else { "-CONT" };
-        let pid = self.nodes[node].process.id().to_string();
+        let pid = self.nodes[node].process.0.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
@@ -110,26 +110,10 @@ impl RedisCluster {
 
 impl Node {
     fn start(folder: &Path, number: usize, dead_after: Duration) -> Self {
-        let (port, bus, own) = (free_address().port(), free_address().port(), folder.join(number.to_string()));
-        std::fs::create_dir(&own).unwrap();
-        let mut command = Command::new("redis-server");
-        command
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
-            .args(["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()])
-            .args(["--cluster-node-timeout", &dead_after.as_millis().to_string()])
-            .args(["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0", "--dir"])
-            .arg(own);
-        Self { process: command.stdout(Stdio::null()).spawn().unwrap(), port, bus }
-    }
-
-    fn end(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.end();
+        let (port, bus) = (free_address().port(), free_address().port());
+        let (bus_port, silent_ms) = (bus.to_string(), dead_after.as_millis().to_string());
+        let own = ["--cluster-enabled", "yes", "--cluster-port", &bus_port, "--cluster-node-timeout", &silent_ms];
+        let more = [&own[..], &["--cluster-require-full-coverage", "no"]].concat();
+        Self { process: redis_server(folder, &number.to_string(), port, &more), port, bus }
     }
 }

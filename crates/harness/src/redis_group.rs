@@ -1,10 +1,10 @@
 //! A Redis master with a replica, and three sentinels that watch them.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::eventually;
-use crate::folder::{Folder, free_address};
+use crate::folder::{Folder, OwnProcess, free_address};
 
 /// The name under which the sentinels know the master.
 const MASTER: &str = "shop";
@@ -21,7 +21,7 @@ pub struct RedisGroup {
 }
 
 struct Server {
-    process: Child,
+    process: OwnProcess,
     port: u16,
 }
 
@@ -64,7 +64,7 @@ impl RedisGroup {
 
     /// SIGKILL to the master.
     pub fn kill_master(&mut self) {
-        self.master.end();
+        self.master.process.kill();
     }
 
     /// Waits until the sentinels have promoted the replica. Returns its `host:port`.
@@ -80,15 +80,8 @@ impl RedisGroup {
 
 impl Server {
     fn redis(folder: &Path, name: &str, more: &[&str]) -> Self {
-        let (port, own) = (free_address().port(), folder.join(name));
-        std::fs::create_dir(&own).unwrap();
-        let mut command = Command::new("redis-server");
-        command
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
-            .args(["--repl-diskless-sync-delay", "0", "--dir"])
-            .arg(own)
-            .args(more);
-        Self { process: command.stdout(Stdio::null()).spawn().unwrap(), port }
+        let port = free_address().port();
+        Self { process: redis_server(folder, name, port, more), port }
     }
 
     fn sentinel(folder: &Path, number: usize, master: u16) -> Self {
@@ -102,19 +95,21 @@ impl Server {
         std::fs::write(&file, terms).unwrap();
         let mut command = Command::new("redis-server");
         command.arg(file).arg("--sentinel");
-        Self { process: command.stdout(Stdio::null()).spawn().unwrap(), port }
-    }
-
-    fn end(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        Self { process: OwnProcess(command.stdout(Stdio::null()).spawn().unwrap()), port }
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.end();
-    }
+/// Starts a Redis with its file in a new folder of this name.
+pub(crate) fn redis_server(folder: &Path, name: &str, port: u16, more: &[&str]) -> OwnProcess {
+    let own = folder.join(name);
+    std::fs::create_dir(&own).unwrap();
+    let mut command = Command::new("redis-server");
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+        .args(["--repl-diskless-sync-delay", "0", "--dir"])
+        .arg(own)
+        .args(more);
+    OwnProcess(command.stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// A server's answer, a line for each value.
