@@ -29,10 +29,10 @@ pub(super) struct LoadArgs {
     /// How the buyers are spread over time; default: even with --rate or --seconds, else rush
     #[arg(long, value_enum)]
     shape: Option<Shape>,
-    /// Buyers arriving per second, on average; without it and --seconds, an even crowd arrives as fast as possible
+    /// Buyers arriving per second, on average
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
-    /// Seconds over which the buyers arrive; a rush takes 10 seconds unless this or --rate is given
+    /// Seconds over which the buyers arrive; 10 unless this or --rate is given
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
     /// Number of bots; each has one token and sends twenty requests
@@ -132,7 +132,7 @@ impl LoadArgs {
             bots: self.bots as usize,
             connections: self.connections.map_or(seckill_load::CONNECTIONS_MAX, |number| number as usize),
             threads: self.threads as usize,
-            retries: !self.no_retries,
+            no_retries: self.no_retries,
             seed: self.seed,
             stock: figures.first().filter(|f| f.total_stock >= 0).and_then(|f| u64::try_from(f.stock).ok()),
             ..Plan::default()

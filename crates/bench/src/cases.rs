@@ -15,7 +15,7 @@ pub const PLENTY: i64 = 5_000_000;
 /// The service must finish the requests that wrk did not wait for within this time.
 const TIMEOUT_MS: u64 = 5000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Case {
     Hello,
     SoldOut,
@@ -26,15 +26,6 @@ pub enum Case {
 impl Case {
     /// All cases, in the order of a round.
     pub const ALL: [Self; 4] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hello => "hello",
-            Self::SoldOut => "sold_out",
-            Self::RefusedByRedis => "refused_by_redis",
-            Self::Winners => "winners",
-        }
-    }
 
     pub fn title(self) -> &'static str {
         match self {

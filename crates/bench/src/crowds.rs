@@ -1,14 +1,13 @@
 //! Crowds: winners beside a thousand readers, and a rush without and with the workers that settle it. Both are played by
 //! `seckill load`, whose arrivals follow a schedule, whatever the service does.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
-use sqlx::PgPool;
 use tokio::time::sleep;
 
+use crate::Setup;
 use crate::processes::{self, seckill};
 use crate::series::{Cell, Series, Table, one_place, thousands, whole};
 use crate::service::Service;
@@ -73,14 +72,9 @@ async fn rush(service: &Service, stock: u64, words: &[&str]) -> anyhow::Result<R
     Rush::read(&document["report"])
 }
 
-pub async fn measure(
-    service: &Service,
-    readers: &RecordFile,
-    sql: &PgPool,
-    logs: &Path,
-    rounds: u64,
-    seconds: u64,
-) -> anyhow::Result<Table> {
+pub async fn measure(setup: &Setup, readers: &RecordFile) -> anyhow::Result<Table> {
+    let Setup { service, sql, logs, rounds, seconds, .. } = setup;
+    let (rounds, seconds) = (*rounds, *seconds);
     let (mut quiet, mut beside_readers, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     let (mut alone, mut beside_workers) = (Vec::new(), Vec::new());
     for round in 1..=rounds {

@@ -94,6 +94,17 @@ impl Args {
     }
 }
 
+/// The service that all parts measure, its servers, and the settings of the bench.
+struct Setup {
+    service: Service,
+    /// The pids of Redis, PostgreSQL and RabbitMQ.
+    servers: Vec<(&'static str, u32)>,
+    sql: PgPool,
+    logs: PathBuf,
+    rounds: u64,
+    seconds: u64,
+}
+
 /// The tables, and the same figures as JSON.
 struct Report {
     text: String,
@@ -131,86 +142,70 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let service = Service::start(&logs.join("serve.log"), &[], sql.clone()).await?;
     let servers = processes::servers().await?;
     let machine = machine::Machine::read(&sql).await?;
+    let setup = Setup { service, servers, sql, logs, rounds: args.rounds, seconds: args.seconds };
     let mut report = Report { text: format!("{machine}.\n\n"), json: json!({}) };
-    let (rounds, seconds) = (args.rounds, args.seconds);
 
     if args.has(Part::Rush) {
-        let rush = rush::measure(&service, &sql, &logs, rounds).await?;
-        report.add("rush", &rush);
+        report.add("rush", &rush::measure(&setup).await?);
     }
     if args.has(Part::Crowds) || args.has(Part::Overload) {
-        let buyers = crowds::readers(seconds).max(overload::CROWD_MAX as u64);
+        let buyers = crowds::readers(args.seconds).max(overload::CROWD_MAX as u64);
         let buyers = RecordFile::write(&service::buyers(buyers, "r").await?, PathBuf::from(".dev/bench/readers"))?;
         if args.has(Part::Crowds) {
-            let crowds = crowds::measure(&service, &buyers, &sql, &logs, rounds, seconds).await?;
-            report.add("crowds", &crowds);
+            report.add("crowds", &crowds::measure(&setup, &buyers).await?);
         }
         if args.has(Part::Overload) {
-            let redis = std::env::var("REDIS_URL")?;
-            let overload = overload::measure(&service, &buyers, &sql, &redis, &logs, seconds).await?;
-            report.add("overload", &overload);
+            report.add("overload", &overload::measure(&setup, &buyers).await?);
         }
     }
     if args.has(Part::Sale) || args.has(Part::Money) {
-        let stage = set_stage(&service, &servers, &sql, &logs, args).await?;
+        let stage = set_stage(&setup, &args.hello).await?;
         if args.has(Part::Sale) {
-            let sold = sell(&stage, &servers, &sql, &logs, args).await?;
+            let sold = sell(&setup, &stage).await?;
             report.add("sale", &sold.table());
             report.json["ratios"] = sold.ratios();
         }
         if args.has(Part::Money) {
-            let payments = payments::measure(stage, &servers, &sql, &logs, rounds, seconds).await?;
-            report.add("payments", &payments);
+            report.add("payments", &payments::measure(&setup, stage).await?);
         }
     }
     if args.has(Part::Million) {
-        let million = million::measure(&service, &servers, &sql, &logs, rounds, args.rate).await?;
-        report.add("million", &million);
+        report.add("million", &million::measure(&setup, args.rate).await?);
     }
     report.json["machine"] = machine.json();
     Ok(report)
 }
 
-async fn sell(
-    stage: &Stage<'_>,
-    servers: &[(&'static str, u32)],
-    sql: &PgPool,
-    logs: &Path,
-    args: &Args,
-) -> anyhow::Result<Sold> {
+async fn sell(setup: &Setup, stage: &Stage<'_>) -> anyhow::Result<Sold> {
+    let Setup { sql, servers, rounds, seconds, .. } = setup;
     play(stage, 1, "warm-up").await?;
-    let mut rounds = Vec::new();
-    for n in 1..=args.rounds {
-        rounds.push(play(stage, args.seconds, &format!("round {n} of {}", args.rounds)).await?);
+    let mut played = Vec::new();
+    for n in 1..=*rounds {
+        played.push(play(stage, *seconds, &format!("round {n} of {rounds}")).await?);
     }
     eprintln!("the workers settle the orders");
-    let settled = settle::settle(sql, servers, &logs.join("work.log")).await?;
+    let settled = settle::settle(sql, servers, &setup.logs.join("work.log")).await?;
     settle::audit(&[]).await?;
-    Ok(Sold { seconds: args.seconds, rounds, settled })
+    Ok(Sold { seconds: *seconds, rounds: played, settled })
 }
 
 /// Starts the servers that are compared, and issues the buyers' tokens.
-async fn set_stage<'a>(
-    service: &'a Service,
-    servers: &[(&'static str, u32)],
-    sql: &PgPool,
-    logs: &Path,
-    args: &Args,
-) -> anyhow::Result<Stage<'a>> {
+async fn set_stage<'a>(setup: &'a Setup, hello: &Path) -> anyhow::Result<Stage<'a>> {
+    let Setup { service, sql, logs, .. } = setup;
     eprintln!("issuing the buyers' tokens");
-    let mut first = service::buyers(args.seconds * BUYERS_A_SECOND + FIRST_BUYERS as u64, "b").await?;
+    let mut first = service::buyers(setup.seconds * BUYERS_A_SECOND + FIRST_BUYERS as u64, "b").await?;
     let buyers = first.split_off(FIRST_BUYERS);
     let records = RecordFile::write(&buyers, PathBuf::from(".dev/bench/buyers"))?;
     let memory_off = [("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
     let no_memory = Service::start(&logs.join("no_memory.log"), &memory_off, sql.clone()).await?;
-    let hello = |address: SocketAddr| {
-        let mut hello = Command::new(&args.hello);
+    let command = |address: SocketAddr| {
+        let mut hello = Command::new(hello);
         hello.arg(address.to_string());
         Ok(hello)
     };
-    let hello = Process::start(&logs.join("hello.log"), hello)?.ready(&service.client, "/").await?;
+    let hello = Process::start(&logs.join("hello.log"), command)?.ready(&service.client, "/").await?;
     // The broker takes no part in answering.
-    let behind = servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
+    let behind = setup.servers.iter().copied().filter(|(name, _)| *name != "rabbitmq").collect();
     Ok(Stage { hello, service, no_memory, behind, buyers, records, first })
 }
 
@@ -223,7 +218,7 @@ async fn play(stage: &Stage<'_>, seconds: u64, what: &str) -> anyhow::Result<Pla
         let played = stage.play(case, connections, seconds).await?;
         let (rate, cpu) = (series::thousands(played.seen.per_second()), played.cpu_us.list());
         eprintln!("{what}: {}, {connections} connections: {rate} a second; µs of CPU each: {cpu}", case.title());
-        round.insert((case.name(), connections), played);
+        round.insert((case, connections), played);
     }
     Ok(round)
 }

@@ -3,7 +3,7 @@
 //! Every unit must be sold once, and the audit must hold. The cost of a request must not grow with the crowd. So all crowds arrive
 //! at one rate, which the machine can serve: a larger crowd takes longer.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
@@ -13,8 +13,8 @@ use crate::arrivals::{self, Crowd, Seen, waits};
 use crate::processes::{self, Cpu, Meter};
 use crate::series::{Cell, Series, Table, one_place, percentile_ms, thousands, two_places};
 use crate::service::{self, Sale, Service};
-use crate::settle;
 use crate::wrk::{RecordFile, RecordWriter};
+use crate::{Setup, settle};
 
 /// Arrivals a second: two processors serve and settle this many, with the generator beside them (docs/speed.md).
 pub const RATE: u64 = 5_000;
@@ -66,21 +66,14 @@ struct Bench<'a> {
 
 /// # Errors
 /// A unit was not sold, or was sold twice, or an audit failed.
-pub async fn measure(
-    service: &Service,
-    servers: &[(&'static str, u32)],
-    sql: &PgPool,
-    logs: &Path,
-    rounds: u64,
-    rate: u64,
-) -> anyhow::Result<Table> {
-    let rounds = rounds.min(ROUNDS_MAX);
+pub async fn measure(setup: &Setup, rate: u64) -> anyhow::Result<Table> {
+    let Setup { service, sql, .. } = setup;
+    let rounds = setup.rounds.min(ROUNDS_MAX);
     eprintln!("issuing the tokens of a million buyers");
     let buyers = all_buyers().await?;
-    let log = logs.join("work.log");
+    let log = setup.logs.join("work.log");
     let mut work = processes::work(&log, None)?;
-    let mut behind = servers.to_vec();
-    behind.push(("work", work.id().context("the workers have ended")?));
+    let behind = [&setup.servers[..], &[("work", work.id().context("the workers have ended")?)]].concat();
     let processor = std::thread::available_parallelism()?.get() - 1;
     let bench = Bench { service, behind, sql, buyers, processor, rate: rate as f64 };
     bench.play(CROWDS[0].0, 1).await?;
@@ -173,7 +166,8 @@ impl Bench<'_> {
             all_seen.push(seen);
         }
         // The work for all orders is in their cost.
-        settle::none_left(self.sql, "SELECT count(*) FROM outbox WHERE status = 'pending'", SETTLED_WITHIN).await?;
+        let pending = "SELECT count(*) FROM outbox WHERE status = 'pending'";
+        settle::wait_for(self.sql, pending, None, 0, SETTLED_WITHIN).await?;
         let cpu_us = meter.read((buyers * times) as u64)?;
         for (sale, seen) in sales.iter().zip(&all_seen) {
             check(self.sql, sale, units, seen).await?;

@@ -1,13 +1,12 @@
 //! Overload: more arrivals than the service can serve, in an open model. It counts useful answers and measures the waits of
 //! winners.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
 use redis::cmd;
-use sqlx::PgPool;
 
+use crate::Setup;
 use crate::arrivals::{self, Crowd, Seen, waits};
 use crate::processes;
 use crate::series::{Cell, Series, Table, percentile_ms, thousands, two_places, whole};
@@ -28,13 +27,6 @@ const TRIES: usize = 3;
 pub const CROWD_MAX: usize = 600_000;
 /// Before a crowd, so that the crowd before is not measured with it.
 const REST: Duration = Duration::from_secs(2);
-
-#[derive(Default)]
-struct Results {
-    rates: Vec<Rate>,
-    /// The first rate that the generator could not bring; larger crowds were not tried.
-    too_many: Option<f64>,
-}
 
 /// A rate of arrivals, as a multiple of the knee and a second, and its crowds.
 struct Rate {
@@ -78,144 +70,123 @@ impl Step {
     }
 }
 
-pub async fn measure(
-    service: &Service,
-    buyers: &RecordFile,
-    sql: &PgPool,
-    redis: &str,
-    logs: &Path,
-    seconds: u64,
-) -> anyhow::Result<Table> {
+pub async fn measure(setup: &Setup, buyers: &RecordFile) -> anyhow::Result<Table> {
     // A generator that shared its processor with the service would be late when the service is busy.
     let last = std::thread::available_parallelism()?.get() - 1;
     ensure!(last > 0, "overload needs two processors at least");
-    let mut processes = processes::servers().await?;
-    processes.push(("server", service.process.pid));
+    let Setup { service, sql, logs, seconds, .. } = setup;
+    let processes = [&setup.servers[..], &[("server", service.process.pid)]].concat();
     processes::keep_on(&format!("0-{}", last - 1), &processes).await?;
     // Once in a million winners Redis rewrites its file, which takes processor time for seconds.
-    let rewrites = set_rewrites(redis, "0")?;
-    let measured = play_all(service, buyers, last, seconds).await;
-    set_rewrites(redis, &rewrites)?;
+    let rewrites = set_rewrites("0")?;
+    let measured = Generator { service, buyers, processor: last, seconds: *seconds }.play_all().await;
+    set_rewrites(&rewrites)?;
     processes::keep_on(&format!("0-{last}"), &processes).await?;
     let _work = processes::work(&logs.join("work.log"), None)?;
     settle::settled(sql).await?;
     settle::audit(&[]).await?;
-    Ok(measured?.table())
+    Ok(table(&measured?))
 }
 
 /// Sets by how many percent Redis's append-only file grows before Redis rewrites it; 0: never. Returns the old setting.
-fn set_rewrites(redis: &str, percent: &str) -> anyhow::Result<String> {
+fn set_rewrites(percent: &str) -> anyhow::Result<String> {
     const SETTING: &str = "auto-aof-rewrite-percentage";
-    let mut redis = redis::Client::open(redis)?.get_connection()?;
+    let mut redis = redis::Client::open(std::env::var("REDIS_URL")?)?.get_connection()?;
     let (_, before): (String, String) = cmd("CONFIG").arg("GET").arg(SETTING).query(&mut redis)?;
     cmd("CONFIG").arg("SET").arg(SETTING).arg(percent).query::<()>(&mut redis)?;
     Ok(before)
 }
 
-async fn play_all(service: &Service, buyers: &RecordFile, processor: usize, seconds: u64) -> anyhow::Result<Results> {
-    let mut knee = KNEE_FROM;
-    for step in KNEE_STEPS {
-        while is_served(service, buyers, processor, knee * step, seconds).await? {
-            knee *= step;
-        }
-    }
-    let mut results = Results::default();
-    // All rates, and then all again: a machine that is slow for a minute is so at one try of a rate only.
-    for _ in 0..TRIES {
-        for (nth, multiple) in MULTIPLES.into_iter().enumerate() {
-            let a_second = knee * multiple;
-            let step = play(service, buyers, processor, a_second, seconds).await?;
-            if step.seen.is_late() {
-                if nth == results.rates.len() {
-                    results.too_many = Some(a_second);
-                }
-                break;
-            }
-            match results.rates.get_mut(nth) {
-                Some(rate) => rate.tries.push(step),
-                None => {
-                    results.too_many = None;
-                    results.rates.push(Rate { multiple, a_second, tries: vec![step] });
-                }
+/// Sends crowds from a processor of its own.
+struct Generator<'a> {
+    service: &'a Service,
+    buyers: &'a RecordFile,
+    processor: usize,
+    seconds: u64,
+}
+
+impl Generator<'_> {
+    async fn play_all(&self) -> anyhow::Result<Vec<Rate>> {
+        let mut knee = KNEE_FROM;
+        for step in KNEE_STEPS {
+            while self.is_served(knee * step).await? {
+                knee *= step;
             }
         }
-    }
-    Ok(results)
-}
-
-/// Whether nearly all arrivals of this rate get a useful answer soon, in one of the tries: something else may hold up the
-/// processor in another.
-async fn is_served(
-    service: &Service,
-    buyers: &RecordFile,
-    processor: usize,
-    rate: f64,
-    seconds: u64,
-) -> anyhow::Result<bool> {
-    for _ in 0..TRIES {
-        let step = play(service, buyers, processor, rate, seconds.min(4)).await?;
-        if !step.seen.is_late() && step.part(step.seen.useful()) >= KNEE_SHARE && step.p99_ms <= KNEE_P99_MS {
-            return Ok(true);
+        let mut rates =
+            Vec::from(MULTIPLES.map(|multiple| Rate { multiple, a_second: knee * multiple, tries: Vec::new() }));
+        // All rates, and then all again: a machine that is slow for a minute is so at one try of a rate only.
+        for _ in 0..TRIES {
+            for rate in &mut rates {
+                let step = self.play(rate.a_second, self.seconds).await?;
+                if step.seen.is_late() {
+                    break;
+                }
+                rate.tries.push(step);
+            }
         }
+        rates.retain(|rate| !rate.tries.is_empty());
+        Ok(rates)
     }
-    Ok(false)
+
+    /// Whether nearly all arrivals of this rate get a useful answer soon, in one of the tries: something else may hold up the
+    /// processor in another.
+    async fn is_served(&self, rate: f64) -> anyhow::Result<bool> {
+        for _ in 0..TRIES {
+            let step = self.play(rate, self.seconds.min(4)).await?;
+            if !step.seen.is_late() && step.part(step.seen.useful()) >= KNEE_SHARE && step.p99_ms <= KNEE_P99_MS {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Arrivals at this rate who do not try again.
+    async fn play(&self, rate: f64, seconds: u64) -> anyhow::Result<Step> {
+        let count = ((rate * seconds as f64) as usize).min(CROWD_MAX);
+        let sale = self.service.sale(count.cast_signed() as i64).await?;
+        tokio::time::sleep(REST).await;
+        let crowd = Crowd { buyers: self.buyers, count, rate };
+        let seen = arrivals::play(self.processor, self.service.process.address, &sale, &crowd).await?;
+        let step = Step::of(count, seen);
+        eprintln!(
+            "{} arrivals a second: {} useful, p50 and p99 of winners {:.0} and {:.0} ms; {} shed, {} lost",
+            thousands(rate),
+            thousands(step.useful_a_second),
+            step.p50_ms,
+            step.p99_ms,
+            step.seen.of_status(503),
+            step.seen.lost
+        );
+        Ok(step)
+    }
 }
 
-/// Arrivals at this rate who do not try again.
-async fn play(
-    service: &Service,
-    buyers: &RecordFile,
-    processor: usize,
-    rate: f64,
-    seconds: u64,
-) -> anyhow::Result<Step> {
-    let count = ((rate * seconds as f64) as usize).min(CROWD_MAX);
-    let sale = service.sale(count.cast_signed() as i64).await?;
-    tokio::time::sleep(REST).await;
-    let seen = arrivals::play(processor, service.process.address, &sale, &Crowd { buyers, count, rate }).await?;
-    let step = Step::of(count, seen);
-    eprintln!(
-        "{} arrivals a second: {} useful, p50 and p99 of winners {:.0} and {:.0} ms; {} shed, {} lost",
-        thousands(rate),
-        thousands(step.useful_a_second),
-        step.p50_ms,
-        step.p99_ms,
-        step.seen.of_status(503),
-        step.seen.lost
-    );
-    Ok(step)
-}
-
-impl Results {
-    fn table(&self) -> Table {
-        let best = self.rates.iter().map(|rate| rate.useful().median()).fold(0.0, f64::max);
-        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        let row = |rate: &Rate| {
-            let of_best = Series::of([rate.useful().median() / best]);
-            let of = |figure: fn(&Step) -> f64| rate.series(figure);
-            let cells = vec![
-                Cell::median("a second", &Series::of([rate.a_second]), thousands),
-                Cell::range("useful answers a second", &rate.useful(), thousands),
-                Cell::median("of the best", &of_best, two_places),
-                Cell::median("p50 ms of winners", &of(|step| step.p50_ms), whole),
-                Cell::range("p99 ms of winners", &of(|step| step.p99_ms), whole),
-                Cell::range("p99 after the first second", &of(|step| step.later_p99_ms), whole),
-                Cell::median("shed", &of(|step| step.part(step.seen.of_status(503))), percent),
-                Cell::median("lost", &of(|step| step.part(step.seen.lost)), percent),
-            ];
-            (rate.multiple.to_string(), cells)
-        };
-        let too_many = self.too_many.map(thousands);
-        Table {
-            above: format!(
-                "The generator has a processor of its own; the service and its servers have the others. Redis does not rewrite \
+fn table(rates: &[Rate]) -> Table {
+    let best = rates.iter().map(|rate| rate.useful().median()).fold(0.0, f64::max);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let row = |rate: &Rate| {
+        let of_best = Series::of([rate.useful().median() / best]);
+        let of = |figure: fn(&Step) -> f64| rate.series(figure);
+        let cells = vec![
+            Cell::median("a second", &Series::of([rate.a_second]), thousands),
+            Cell::range("useful answers a second", &rate.useful(), thousands),
+            Cell::median("of the best", &of_best, two_places),
+            Cell::median("p50 ms of winners", &of(|step| step.p50_ms), whole),
+            Cell::range("p99 ms of winners", &of(|step| step.p99_ms), whole),
+            Cell::range("p99 after the first second", &of(|step| step.later_p99_ms), whole),
+            Cell::median("shed", &of(|step| step.part(step.seen.of_status(503))), percent),
+            Cell::median("lost", &of(|step| step.part(step.seen.lost)), percent),
+        ];
+        (rate.multiple.to_string(), cells)
+    };
+    Table {
+        above: format!(
+            "The generator has a processor of its own; the service and its servers have the others. Redis does not rewrite \
                  its file meanwhile. Medians of {TRIES} crowds, and least and most."
-            ),
-            heading: "arrivals, of the knee",
-            rows: self.rates.iter().map(row).collect(),
-            below: too_many.map_or_else(String::new, |rate| {
-                format!("The generator's processor is too slow for {rate} arrivals a second.")
-            }),
-        }
+        ),
+        heading: "arrivals, of the knee",
+        rows: rates.iter().map(row).collect(),
+        below: format!("The generator was too slow for {} higher rates.", MULTIPLES.len() - rates.len()),
     }
 }

@@ -13,15 +13,15 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::json;
 use sqlx::PgPool;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::bank::RATE;
 use crate::cases::Stage;
-use crate::processes;
 use crate::service::Buyer;
 use crate::wrk::CONNECTIONS;
+use crate::{processes, settle};
 
 /// Each step must finish within this time.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -55,15 +55,15 @@ impl Payers {
 
         let mut work = processes::work(log, Some("relay,fulfil"))?;
         let made = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
-        payers.wait_for(made, orders, "orders are made").await?;
+        payers.wait_for(made, orders).await?;
         payers.due = payers.with_tokens(&stage.buyers).await?;
         let first = payers.take(orders / 2);
         let begun = stream::iter(first).map(|due| begin(payers.client.clone(), payers.service.clone(), due));
         begun.buffer_unordered(IN_PARALLEL).try_collect::<Vec<_>>().await?;
         let sent = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND kind = 'payment_requested' AND status = 'sent'";
-        payers.wait_for(sent, orders / 2, "payments are with the broker").await?;
+        payers.wait_for(sent, orders / 2).await?;
         // The audit requires that no message is left.
-        payers.wait_for(PENDING_MESSAGES, 0, "messages are left").await?;
+        payers.wait_for(PENDING_MESSAGES, 0).await?;
         work.kill().await?;
         // Autovacuum does this within a minute. Without it, statements planned for empty tables would be measured.
         sqlx::query("ANALYZE").execute(&payers.sql).await?;
@@ -99,7 +99,7 @@ impl Payers {
     pub async fn wait_for_outcomes(&self) -> anyhow::Result<()> {
         let in_progress = "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
                          WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting')";
-        self.wait_for(in_progress, 0, "payments are in progress").await
+        self.wait_for(in_progress, 0).await
     }
 
     /// Waits until the audit can run: messages that went back to the outbox when workers ended are sent again.
@@ -108,7 +108,7 @@ impl Payers {
         // Otherwise the relay would first carry hundreds of thousands of messages of purchases that are no longer needed.
         sqlx::query("DELETE FROM outbox WHERE sale_id <> $1").bind(self.sale).execute(&self.sql).await?;
         let mut work = processes::work(log, Some("relay"))?;
-        self.wait_for(PENDING_MESSAGES, 0, "messages are left").await?;
+        self.wait_for(PENDING_MESSAGES, 0).await?;
         Ok(work.kill().await?)
     }
 
@@ -131,20 +131,11 @@ impl Payers {
     }
 
     async fn count(&self, sql: &'static str) -> anyhow::Result<u64> {
-        let count: i64 = sqlx::query_scalar(sql).bind(self.sale).fetch_one(&self.sql).await?;
-        Ok(count.unsigned_abs())
+        Ok(settle::count(&self.sql, sql, Some(self.sale)).await?.unsigned_abs())
     }
 
-    async fn wait_for(&self, sql: &'static str, expected: u64, what: &str) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        loop {
-            let found = self.count(sql).await?;
-            if found == expected {
-                return Ok(());
-            }
-            ensure!(begun.elapsed() < TIMEOUT, "{found} {what}, expected {expected}");
-            sleep(Duration::from_millis(20)).await;
-        }
+    async fn wait_for(&self, sql: &'static str, expected: u64) -> anyhow::Result<()> {
+        settle::wait_for(&self.sql, sql, Some(self.sale), expected.cast_signed(), TIMEOUT).await
     }
 }
 

@@ -7,11 +7,10 @@
 //! All processes share the machine's processors. To tell their CPU time from a slower purchase path, the CPU time of
 //! payments without purchases is measured too.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use sqlx::PgPool;
 use tokio::process::Child;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -21,8 +20,8 @@ use crate::cases::{Case, Round, Stage};
 use crate::payers::Payers;
 use crate::processes::{self, Cpu, Meter};
 use crate::series::{Cell, Series, Table, one_place, thousands, two_places, whole};
-use crate::settle;
 use crate::wrk::CONNECTIONS;
+use crate::{Setup, settle};
 
 /// Payments that a round must have, in percent of the bank's rate. The channel's margin (docs/delivery.md) leaves 92, and a
 /// fully busy machine leaves less.
@@ -91,21 +90,15 @@ impl Pair {
 }
 
 /// Measures the payments part. It takes the stage, because it also measures the CPU time of more processes.
-pub async fn measure(
-    mut stage: Stage<'_>,
-    servers: &[(&'static str, u32)],
-    sql: &PgPool,
-    logs: &Path,
-    rounds: u64,
-    seconds: u64,
-) -> anyhow::Result<Table> {
+pub async fn measure(setup: &Setup, mut stage: Stage<'_>) -> anyhow::Result<Table> {
+    let Setup { sql, logs, rounds, seconds, .. } = setup;
+    let (rounds, seconds) = (*rounds, *seconds);
     let bank = Bank::open(&logs.join("bank.log"), stage.service.process.address).await?;
     let log = logs.join("pay.log");
     let orders = 2 * (payments_in(WARM_UP_S) + (rounds + SPARE_ROUNDS) * payments_in(seconds));
     let payers = Payers::prepare(&stage, sql, &log, orders).await?;
     let work = processes::work(&log, Some(PAYING))?;
-    let mut behind = servers.to_vec();
-    behind.push(("bank", bank.process.pid));
+    let behind = [&setup.servers[..], &[("bank", bank.process.pid)]].concat();
     stage.behind.clear();
     let mut bench = PaymentBench { stage, behind, payers, bank, work, workers: PAYING, log };
 

@@ -164,36 +164,27 @@ impl Cpu {
 pub struct Meter {
     processes: Vec<(&'static str, u32)>,
     before: Vec<(&'static str, u64)>,
-    own_before: OwnTime,
 }
 
 impl Meter {
     /// Starts measuring the server that answers and the servers behind it.
     pub fn start(server: u32, behind: &[(&'static str, u32)]) -> anyhow::Result<Self> {
-        let mut processes = vec![("server", server)];
-        processes.extend(behind);
-        let (before, own_before) = (cpu_us(&processes)?, OwnTime::read()?);
-        Ok(Self { processes, before, own_before })
+        let processes = [&[("server", server)], behind].concat();
+        let before = Self::used(&processes)?;
+        Ok(Self { processes, before })
     }
 
     pub fn read(&self, requests: u64) -> anyhow::Result<Cpu> {
-        let (after, own) = (cpu_us(&self.processes)?, OwnTime::read()?);
-        let own = [("wrk", own.children_us - self.own_before.children_us), ("bench", own.us - self.own_before.us)];
-        let used = self.before.iter().zip(after).map(|((name, from), (_, to))| (*name, to.saturating_sub(*from)));
-        Ok(Cpu(used.chain(own).map(|(name, us)| (name, us as f64 / requests as f64)).collect()))
+        let used = self.before.iter().zip(Self::used(&self.processes)?);
+        let used = used.map(|((name, from), (_, to))| (*name, to.saturating_sub(*from) as f64 / requests as f64));
+        Ok(Cpu(used.collect()))
     }
-}
 
-/// CPU time of this process, and of its children that have ended, in microseconds.
-struct OwnTime {
-    us: u64,
-    children_us: u64,
-}
-
-impl OwnTime {
-    fn read() -> anyhow::Result<Self> {
+    /// In microseconds, with the bench itself and its ended children.
+    fn used(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static str, u64)>> {
         let own = Stat::read(std::process::id()).context("/proc has no entry for this process")?;
-        Ok(Self { us: own.ticks * TICK_US, children_us: own.ticks_of_ended_children * TICK_US })
+        let own = [("wrk", own.ticks_of_ended_children * TICK_US), ("bench", own.ticks * TICK_US)];
+        Ok([cpu_us(processes)?, own.to_vec()].concat())
     }
 }
 

@@ -2,18 +2,14 @@
 //!
 //! A wait counts from the moment at which the buyer was due. `seckill load` may be late itself: how late it sent stands beside it.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
-use sqlx::PgPool;
-use tokio::time::sleep;
 
 use crate::processes::{self, seckill};
 use crate::series::{Cell, Series, Table, one_place, whole};
-use crate::service::Service;
-use crate::settle;
+use crate::{Setup, settle};
 
 /// One round says little: the first second is short.
 const ROUNDS_MIN: u64 = 3;
@@ -36,16 +32,16 @@ const FIGURES: [(&str, &str); 5] = [
 
 /// # Errors
 /// A rush does not sell all its units, or the audit fails.
-pub async fn measure(service: &Service, sql: &PgPool, logs: &Path, rounds: u64) -> anyhow::Result<Table> {
-    let rounds = rounds.max(ROUNDS_MIN);
-    let mut work = processes::work(&logs.join("work.log"), None)?;
+pub async fn measure(setup: &Setup) -> anyhow::Result<Table> {
+    let rounds = setup.rounds.max(ROUNDS_MIN);
+    let mut work = processes::work(&setup.logs.join("work.log"), None)?;
     // By crowd: the reports of `seckill load`, and the seconds until all orders were settled.
     let mut all = CROWDS.map(|_| Vec::new());
     eprintln!("rush: warm-up");
-    play(service, sql, CROWDS[0].1, CROWDS[0].2).await?;
+    play(setup, CROWDS[0].1, CROWDS[0].2).await?;
     for n in 1..=rounds {
         for ((name, units, words), played) in CROWDS.iter().zip(&mut all) {
-            let (report, settled_s) = play(service, sql, *units, words).await?;
+            let (report, settled_s) = play(setup, *units, words).await?;
             eprintln!("round {n} of {rounds}: {name}: {}; settled after {settled_s:.1} s", report["first_second"]);
             played.push((report, settled_s));
         }
@@ -72,26 +68,16 @@ pub async fn measure(service: &Service, sql: &PgPool, logs: &Path, rounds: u64) 
     })
 }
 
-async fn play(service: &Service, sql: &PgPool, units: i64, words: &[&str]) -> anyhow::Result<(Value, f64)> {
-    let (file, base) = (".dev/bench/load.json", format!("http://{}", service.process.address));
-    let sale = service.sale(units).await?.id;
-    let (begun, id) = (Instant::now(), sale.to_string());
+async fn play(setup: &Setup, units: i64, words: &[&str]) -> anyhow::Result<(Value, f64)> {
+    let (file, base) = (".dev/bench/load.json", format!("http://{}", setup.service.process.address));
+    let sale = setup.service.sale(units).await?.id;
+    let (begun, id) = (SystemTime::now(), sale.to_string());
     let words = [&["load", "--base", &base, "--sale", &id, "--json", file], words].concat();
     // `seckill load` also waits for the auditor, so the units are watched meanwhile.
-    let settled = async {
-        loop {
-            let sold = sqlx::query_scalar("SELECT (total_stock - stock)::bigint FROM sales WHERE id = $1");
-            let sold: i64 = sold.bind(sale).fetch_one(sql).await?;
-            if sold == units {
-                return Ok(begun.elapsed().as_secs_f64());
-            }
-            ensure!(begun.elapsed() < SETTLED_WITHIN, "{sold} of {units} units are settled after {SETTLED_WITHIN:?}");
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let (_, settled_s) = tokio::try_join!(seckill(&words), settled)?;
+    let settled = settle::all_settled(&setup.sql, sale, units, SETTLED_WITHIN);
+    let (_, settled) = tokio::try_join!(seckill(&words), settled)?;
     let mut document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     let report = document["report"].take();
     report.pointer(FIGURES[0].1).context("the report has no first second")?;
-    Ok((report, settled_s))
+    Ok((report, settled.duration_since(begun)?.as_secs_f64()))
 }

@@ -60,35 +60,13 @@ const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases";
 
 /// Waits until every purchase is an order.
 pub async fn settled(sql: &PgPool) -> anyhow::Result<()> {
-    none_left(sql, UNSETTLED, TIMEOUT).await
+    wait_for(sql, UNSETTLED, None, 0, TIMEOUT).await
 }
 
 /// Waits until the broker has every message that is due.
 pub async fn relayed(sql: &PgPool) -> anyhow::Result<()> {
     let due = "SELECT count(*) FROM outbox WHERE status = 'pending' AND next_attempt_at <= now()";
-    none_left(sql, due, TIMEOUT).await
-}
-
-/// Waits until a statement that counts rows counts none.
-///
-/// # Errors
-/// Rows are left after this time.
-pub async fn none_left(sql: &PgPool, count: &'static str, within: Duration) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    loop {
-        let left: i64 = sqlx::query_scalar(count).fetch_one(sql).await?;
-        if left == 0 {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < within, "{left} rows are left after {within:?}: {count}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.
-async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
-    let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
-    Ok(sold.fetch_one(sql).await?)
+    wait_for(sql, due, None, 0, TIMEOUT).await
 }
 
 /// The moment at which all units of a sale were sold and settled.
@@ -96,16 +74,43 @@ async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
 /// # Errors
 /// They are not within this time.
 pub async fn all_settled(sql: &PgPool, sale: i64, units: i64, within: Duration) -> anyhow::Result<SystemTime> {
+    let sold = "SELECT (total_stock - stock)::bigint FROM sales WHERE id = $1";
+    wait_for(sql, sold, Some(sale), units, within).await?;
+    Ok(SystemTime::now())
+}
+
+/// A number of rows or units, of one sale or of all.
+pub async fn count(sql: &PgPool, statement: &'static str, sale: Option<i64>) -> anyhow::Result<i64> {
+    let counted = sqlx::query_scalar(statement);
+    Ok(if let Some(sale) = sale { counted.bind(sale) } else { counted }.fetch_one(sql).await?)
+}
+
+/// Waits until a statement counts this many.
+///
+/// # Errors
+/// It does not within this time.
+pub async fn wait_for(
+    sql: &PgPool,
+    statement: &'static str,
+    sale: Option<i64>,
+    expected: i64,
+    within: Duration,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
-        let sold = sqlx::query_scalar("SELECT (total_stock - stock)::bigint FROM sales WHERE id = $1");
-        let sold: i64 = sold.bind(sale).fetch_one(sql).await?;
-        if sold == units {
-            return Ok(SystemTime::now());
+        let found = count(sql, statement, sale).await?;
+        if found == expected {
+            return Ok(());
         }
-        ensure!(begun.elapsed() < within, "{sold} of {units} units in sale {sale} are settled after {within:?}");
+        ensure!(begun.elapsed() < within, "{found} and not {expected} after {within:?}: {statement}");
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.
+async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
+    let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
+    Ok(sold.fetch_one(sql).await?)
 }
 
 /// Runs `seckill audit` on all sales, or with these arguments.

@@ -9,8 +9,8 @@ use crate::series::{Cell, Series, Table, one_place, thousands, two_places};
 use crate::settle::Settled;
 use crate::wrk::{CONNECTIONS, FEW_CONNECTIONS};
 
-/// One round, by the case's name and the number of connections.
-pub type Played = BTreeMap<(&'static str, u64), Round>;
+/// One round, by the number of connections.
+pub type Played = BTreeMap<(Case, u64), Round>;
 
 pub struct Sold {
     pub seconds: u64,
@@ -24,7 +24,7 @@ const PROCESSES: [(&str, &str); 4] =
 
 impl Sold {
     fn series(&self, case: Case, connections: u64, figure: impl Fn(&Round) -> f64) -> Series {
-        Series::of(self.rounds.iter().filter_map(|round| round.get(&(case.name(), connections))).map(figure))
+        Series::of(self.rounds.iter().filter_map(|round| round.get(&(case, connections))).map(figure))
     }
 
     fn of_hello(&self, case: Case, connections: u64) -> Series {

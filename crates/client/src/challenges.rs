@@ -8,11 +8,9 @@ use crate::error::Error;
 /// A challenge for one buyer and one sale. It is used up by the first answer, right or wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Challenge {
-    /// Its number.
     pub challenge_id: String,
     /// Until when it can be answered, in milliseconds since the epoch.
     pub expires_at_ms: i64,
-    /// The question.
     #[serde(flatten)]
     pub question: Question,
 }
@@ -23,21 +21,13 @@ pub struct Challenge {
 #[non_exhaustive]
 pub enum Question {
     /// Which text is in the picture? Case does not count.
-    Image {
-        /// The picture, as a `data:` address.
-        image: String,
-        /// How many characters the text has.
-        length: u32,
-    },
+    Image { image: String, length: u32 },
     /// Where does the piece belong?
     Slider {
         /// The picture with the gap, as a `data:` address.
         image: String,
-        /// The piece, as a `data:` address.
         piece: String,
-        /// The picture's width in pixels.
         width: u32,
-        /// The picture's height in pixels.
         height: u32,
         /// The width and height of the piece in pixels.
         piece_size: u32,
@@ -45,12 +35,7 @@ pub enum Question {
         piece_y: u32,
     },
     /// Which number, appended to the prefix, gives a SHA-256 that begins with this many zero bits?
-    Work {
-        /// The text before the number.
-        prefix: String,
-        /// How many zero bits.
-        difficulty: u32,
-    },
+    Work { prefix: String, difficulty: u32 },
 }
 
 /// A kind of challenge to ask for.
@@ -58,9 +43,7 @@ pub enum Question {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ChallengeKind {
-    /// A text in a picture.
     Image,
-    /// A piece that is dragged into its gap.
     Slider,
     /// A proof of work: always allowed, for users who cannot see pictures.
     Work,
@@ -71,18 +54,14 @@ pub enum ChallengeKind {
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum ChallengeAnswer {
-    /// The text in the picture.
     Image(String),
-    /// Where the piece was dropped, and how it moved.
     Slider {
         /// The left edge of the piece, in pixels of the picture.
         x: i32,
         /// Milliseconds since the beginning of the move, and where the pointer was then. At most 500 points.
         trail: Vec<[i32; 3]>,
     },
-    /// The proof of work.
     Work {
-        /// The number, in decimal digits.
         nonce: String,
     },
 }
@@ -90,7 +69,6 @@ pub enum ChallengeAnswer {
 /// The result of a solved challenge, for [`crate::Purchase::pass`]. It is spent when the purchase takes stock.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Pass {
-    /// The pass.
     pub pass: String,
     /// Until when it can be used, in milliseconds since the epoch.
     pub expires_at_ms: i64,

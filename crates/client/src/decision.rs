@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::permit::Permit;
+use crate::permit::{Held, Permit};
 
 /// How requests are answered while the service is away: it cannot be reached, does not answer in time, or cannot decide (408, 5xx, or
 /// 429 from a proxy).
@@ -28,13 +28,10 @@ pub enum Decision {
     Granted(Permit),
     /// The application has no such policy: nothing limits the work. A misspelt name looks the same.
     NotConfigured,
-    /// The work must not begin.
     Refused(Refusal),
     /// The work must not begin, and the policy has an answer for the caller (`--excess degrade:JSON`).
     Prepared {
-        /// The answer from the policy.
         answer: Value,
-        /// The reason, and when to retry.
         refusal: Refusal,
     },
 }
@@ -59,7 +56,6 @@ impl Decision {
 pub struct Refusal {
     /// When the same call would be granted if there were no other callers.
     pub retry_after: Duration,
-    /// The reason.
     pub reason: Reason,
     /// The policy that refused; `None` while the service is away.
     pub policy: Option<String>,
@@ -70,11 +66,9 @@ pub struct Refusal {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// The limit is reached.
     Limit,
     /// The policy's breaker is open: calls under it failed or were slow.
     Breaker,
-    /// The policy's queue is full.
     QueueFull,
     /// The application's keys have reached their memory limit in Redis.
     TooManyKeys,
@@ -85,7 +79,6 @@ pub enum Reason {
     /// The service could not be asked: [`WhenAway`](crate::WhenAway).
     #[serde(skip_deserializing)]
     ServiceAway,
-    /// A reason that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -106,16 +99,13 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// Reads the answer. `hold` gives a granted permit its lease, if there is one.
-    pub(crate) fn decide(self, hold: impl FnOnce(Permit, String) -> Permit) -> Result<Decision, Error> {
+    /// Reads the answer. `hold` keeps the lease of a granted permit, if there is one.
+    pub(crate) fn decide(self, hold: impl FnOnce(String) -> Held) -> Result<Decision, Error> {
         match self.code {
             1 => {
                 let delay = Duration::from_millis(self.delay_ms.unwrap_or(0));
-                let permit = Permit::granted(self.remaining, self.reason, delay);
-                Ok(Decision::Granted(match self.lease {
-                    Some(lease) => hold(permit, lease),
-                    None => permit,
-                }))
+                let held = self.lease.map(hold);
+                Ok(Decision::Granted(Permit::granted(self.remaining, self.reason, delay, held)))
             }
             0 => Ok(Decision::NotConfigured),
             -1 => {
@@ -140,7 +130,7 @@ mod tests {
 
     fn decide(verdict: &str) -> Result<Decision, Error> {
         let verdict: Verdict = serde_json::from_str(verdict).unwrap();
-        verdict.decide(|permit, _| permit)
+        verdict.decide(|lease| panic!("no answer has a lease: {lease}"))
     }
 
     /// Also reasons that this version does not know.

@@ -29,18 +29,12 @@ pub enum Error {
     Unreadable(String),
     /// After all attempts it is unknown whether the purchase was made. Repeat it later with the same [`crate::Purchase`].
     #[error("after {attempts} attempts the result is still unknown: {last}")]
-    Undecided {
-        /// Requests that were sent.
-        attempts: u32,
-        /// The failure of the last one.
-        last: Box<Error>,
-    },
+    Undecided { attempts: u32, last: Box<Error> },
     /// The caller's own value is not valid; nothing was sent.
     #[error("{what} {why}")]
     Invalid {
         /// The value, such as `the address`.
         what: &'static str,
-        /// The error in it.
         why: String,
     },
 }
@@ -92,13 +86,11 @@ impl Error {
 /// A refusal of the service: problem details (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The HTTP status, 300 to 599.
     pub status: u16,
     /// The error, for programs.
     pub code: Code,
     /// The error, for people.
     pub title: String,
-    /// More about this request, for people.
     pub detail: Option<String>,
     /// From the header `Retry-After`; at most a day.
     pub retry_after: Option<Duration>,
@@ -158,58 +150,34 @@ impl Problem {
     }
 }
 
-/// The error. docs/errors.md says how a caller should respond to each code.
+/// The error. docs/errors.md describes each code, and how a caller should respond.
 #[derive(Debug, Clone, PartialEq, Eq, Display, EnumString)]
 #[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Code {
-    /// The request is malformed; nothing was done.
     InvalidRequest,
-    /// The token is missing, not valid, or expired.
     Unauthenticated,
-    /// The token belongs to another application.
     Forbidden,
-    /// The sale has not started, or its challenges are not available yet.
     NotStarted,
-    /// The sale has ended.
     Ended,
-    /// The purchase key is not that of the open sale: read its state again.
     WrongKey,
-    /// The sale requires a higher level.
     LevelTooLow,
-    /// The sale requires a pass, and this one is missing, spent, expired or of another buyer.
     PassInvalid,
-    /// The challenge was not solved. It is used up: ask for another one.
     ChallengeFailed,
-    /// The sale asks for no challenge.
     NoChallenge,
-    /// There is no such sale.
     UnknownSale,
-    /// There is no such order, or it is another buyer's.
     UnknownOrder,
-    /// There is nothing at this address.
     NotFound,
-    /// The address does not support this method.
     MethodNotAllowed,
-    /// The request is for a name that is not the service's; in development mode only.
     Misdirected,
-    /// The request's body did not arrive in time.
     TooSlow,
-    /// No units are left at the moment. Unpaid units come back.
     SoldOut,
-    /// The buyer has reached the sale's limit.
     AlreadyPurchased,
-    /// The order is still `accepted`: repeat the request shortly.
     OrderNotReady,
-    /// The order's status does not allow this step.
     IllegalState,
-    /// The body is too large.
     BodyTooLarge,
-    /// The Idempotency-Key was used for another number of units.
     IdempotencyMismatch,
-    /// A limit is reached; `retry_after` says when to come back.
     QuotaExceeded,
-    /// The service cannot answer now.
     TemporarilyUnavailable,
     /// A code that this version does not know; `no-code` for an answer without one, such as a proxy's.
     #[strum(default)]

@@ -7,11 +7,12 @@ use parking_lot::Mutex;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 
 use crate::breaker::Breaker;
 use crate::decision::{Decision, Reason, Refusal, Verdict, WhenAway};
 use crate::error::Error;
-use crate::permit::{Permit, ReleaseLines};
+use crate::permit::{Held, Permit, ReleaseLines};
 use crate::service::{Bearer, Service, call};
 
 /// The default time limit of a request for a permit; [`FlowClient::with_timeout`] changes it.
@@ -51,7 +52,6 @@ impl Shared {
 /// A policy, the counted key, and the number of permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Ask<'a> {
-    /// The policy's name.
     pub policy: &'a str,
     /// The counted key: a user, an address, an interface. With an empty key all callers are counted together. At most 128 characters.
     pub key: &'a str,
@@ -125,9 +125,13 @@ impl FlowClient {
         match self.shared.post::<Verdict>("/api/v1/flow/acquire", &body, self.timeout).await {
             Ok(verdict) => {
                 self.shared.breaker.lock().succeeded();
-                verdict.decide(|permit, lease| {
-                    let dimensions = asks.iter().map(|ask| (ask.policy.to_owned(), ask.key.to_owned())).collect();
-                    permit.holding(&self.shared, self.timeout, lease, dimensions)
+                verdict.decide(|lease| Held {
+                    shared: Arc::clone(&self.shared),
+                    // The answer arrived over this runtime.
+                    runtime: Handle::current(),
+                    timeout: self.timeout,
+                    lease,
+                    dimensions: asks.iter().map(|ask| (ask.policy.to_owned(), ask.key.to_owned())).collect(),
                 })
             }
             Err(error) if error.is_away() => {

@@ -13,21 +13,15 @@ use crate::service::{call, exchange};
 /// An order. Times are in milliseconds since the epoch; money is in cents.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Order {
-    /// Its number.
     pub order_id: Uuid,
-    /// The sale.
     pub sale_id: i64,
-    /// How many units.
     pub quantity: u32,
-    /// The total price.
     pub amount_cents: i64,
-    /// The status.
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     pub reason: Option<String>,
     /// Until when it has to be paid.
     pub expires_at_ms: i64,
-    /// When it was bought.
     pub created_at_ms: i64,
 }
 
@@ -39,19 +33,14 @@ pub struct Order {
 pub enum OrderStatus {
     /// The purchase is durable; the order is being written.
     Accepted,
-    /// It waits to be paid.
     PendingPayment,
-    /// It is paid.
     Paid,
-    /// The money is being returned.
     Refunding,
-    /// The money is back. Final.
     Refunded,
     /// It was not paid in time, or its buyer cancelled it. Final.
     Cancelled,
     /// The stock did not suffice, or the buyer was over the limit. Final.
     Rejected,
-    /// A status that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -78,7 +67,6 @@ impl OrderStatus {
 /// A page of a buyer's orders, the newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderPage {
-    /// At most 100.
     pub orders: Vec<Order>,
     /// The `after` for [`BuyerClient::orders`] to get the next page; `None` on the last one.
     pub next: Option<Uuid>,
@@ -87,7 +75,6 @@ pub struct OrderPage {
 /// A payment in flight. The order's status shows its outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct PaymentBegun {
-    /// Its number.
     pub payment_id: Uuid,
     /// `created`, `sending`, `waiting`, `succeeded`, `failed` or `abandoned`.
     pub status: String,
@@ -96,7 +83,6 @@ pub struct PaymentBegun {
 /// A refund in flight. The order's status shows when the money is back.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RefundBegun {
-    /// Its number.
     pub refund_id: Uuid,
     /// `requested`, `succeeded` or `failed`.
     pub status: String,

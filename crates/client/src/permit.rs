@@ -33,9 +33,7 @@ const DRAIN_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The work succeeded.
     Ok,
-    /// The work failed.
     Error,
 }
 
@@ -66,14 +64,14 @@ struct Report {
 
 /// A lease, and everything needed to return it.
 #[derive(Debug)]
-struct Held {
-    shared: Arc<Shared>,
+pub(crate) struct Held {
+    pub shared: Arc<Shared>,
     /// The runtime for the background work: a permit may be dropped on a thread without a runtime.
-    runtime: Handle,
-    timeout: Duration,
-    lease: String,
+    pub runtime: Handle,
+    pub timeout: Duration,
+    pub lease: String,
     /// The policies and keys of the lease.
-    dimensions: Vec<(String, String)>,
+    pub dimensions: Vec<(String, String)>,
 }
 
 #[derive(Serialize)]
@@ -93,34 +91,15 @@ struct Released {
 }
 
 impl Permit {
-    /// A permit that holds no lease yet. `remaining` is -1 if the policy has no limit.
-    pub(crate) fn granted(remaining: i64, reason: Option<Reason>, delay: Duration) -> Self {
+    /// `remaining` is -1 if the policy has no limit.
+    pub(crate) fn granted(remaining: i64, reason: Option<Reason>, delay: Duration, held: Option<Held>) -> Self {
         let remaining = u64::try_from(remaining).ok();
-        Self { held: None, remaining, reason, delay, began: Instant::now() + delay, report: None }
+        Self { held, remaining, reason, delay, began: Instant::now() + delay, report: None }
     }
 
     /// A permit that no policy has counted.
     pub(crate) fn uncounted(reason: Option<Reason>) -> Self {
-        Self::granted(-1, reason, Duration::ZERO)
-    }
-
-    /// Adds the lease from the answer, for these policies and keys.
-    pub(crate) fn holding(
-        mut self,
-        shared: &Arc<Shared>,
-        timeout: Duration,
-        lease: String,
-        dimensions: Vec<(String, String)>,
-    ) -> Self {
-        self.held = Some(Held {
-            shared: Arc::clone(shared),
-            // The answer arrived over this runtime.
-            runtime: Handle::current(),
-            timeout,
-            lease,
-            dimensions,
-        });
-        self
+        Self::granted(-1, reason, Duration::ZERO, None)
     }
 
     /// The permits left; `None` without a limit, and if nothing was counted.

@@ -43,7 +43,6 @@ enum Meaning {
 /// What to do after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Try again after this pause.
     Pause(Duration),
     /// The error is the purchase's definite result.
     Definite,

@@ -8,23 +8,14 @@ use crate::error::Error;
 /// A sale. Times are in milliseconds since the epoch, by the service's clock; money is in cents.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Sale {
-    /// Its number.
     pub id: i64,
-    /// The product.
     pub product: Product,
-    /// The price of a unit.
     pub price_cents: i64,
-    /// When it starts.
     pub starts_at_ms: i64,
-    /// When it ends.
     pub ends_at_ms: i64,
-    /// Its phase.
     pub status: SalePhase,
-    /// The most units that one buyer may have.
     pub per_user: u32,
-    /// The lowest level of buyer that may buy.
     pub min_level: i64,
-    /// The challenge that a buyer must solve first.
     pub captcha: Captcha,
     /// Whether no unit is left at the moment. Units that come back are sold again.
     pub sold_out: bool,
@@ -36,9 +27,7 @@ pub struct Sale {
 /// A product.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Product {
-    /// Its number.
     pub id: i64,
-    /// Its name.
     pub name: String,
 }
 
@@ -47,42 +36,32 @@ pub struct Product {
 pub struct Wave {
     /// Seconds after the start.
     pub after_s: i64,
-    /// How many units.
     pub units: i64,
 }
 
-/// The phase of a sale.
+/// The phase of a sale; `Unknown` in this version of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum SalePhase {
-    /// It has not started.
     Scheduled,
     /// It sells, if there is stock.
     Open,
-    /// A manager has paused it.
     Paused,
-    /// It is over.
     Ended,
-    /// A phase that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
-/// The challenge before a purchase. [`BuyerClient::challenge`] asks for it.
+/// The challenge before a purchase, for [`BuyerClient::challenge`]; `Unknown` in this version of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Captcha {
-    /// Nothing.
     None,
-    /// A text in a picture.
     Image,
-    /// A piece that is dragged into its gap.
     Slider,
-    /// A proof of work.
     Work,
-    /// A challenge that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -90,17 +69,13 @@ pub enum Captcha {
 /// Whether a sale is open, and the key that a purchase needs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct SaleState {
-    /// Whether a purchase may be made now.
     pub open: bool,
     /// The purchase key while the sale is open; otherwise a key that buys nothing.
     pub key: String,
     /// The service's time, in milliseconds since the epoch. Count down by it, not by your own clock.
     pub now_ms: i64,
-    /// When the sale starts, in milliseconds since the epoch.
     pub starts_at_ms: i64,
-    /// When the sale ends, in milliseconds since the epoch.
     pub ends_at_ms: i64,
-    /// Whether no unit is left at the moment.
     pub sold_out: bool,
 }
 

@@ -38,10 +38,10 @@ impl Crowd {
         if let Some(buyer) = callers.iter().find(|buyer| HeaderValue::from_str(&buyer.token).is_err()) {
             return Err(LoadError::Token(buyer.user.clone()));
         }
-        let purchases = |sale_id: i64| -> Result<Vec<u8>, LoadError> {
-            let path = target.path(&format!("/api/v1/sales/{sale_id}/purchases"))?;
+        let purchases = |sale_id: i64| {
+            let path = target.path(&format!("/api/v1/sales/{sale_id}/purchases"));
             let host = &target.host;
-            Ok(format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n").into_bytes())
+            format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n").into_bytes()
         };
         // Far above all ids in use.
         let unknown = |n: i64| purchases(plan.sale_id.saturating_add(1_000_000_000 + n * 7_919));
@@ -49,8 +49,8 @@ impl Crowd {
             keys: callers.iter().map(|_| Uuid::now_v7()).collect(),
             forged_tokens: callers.iter().take(FORGED_TOKENS).map(|buyer| forged(&buyer.token)).collect(),
             addresses: (0..needed).map(|caller| address(plan, caller)).collect(),
-            sale: purchases(plan.sale_id)?,
-            unknown_sales: (0..UNKNOWN_SALES).map(unknown).collect::<Result<_, _>>()?,
+            sale: purchases(plan.sale_id),
+            unknown_sales: (0..UNKNOWN_SALES).map(unknown).collect(),
             buyers: Arc::clone(buyers),
         })
     }
@@ -61,13 +61,11 @@ impl Crowd {
         let forger = caller % self.forged_tokens.len().max(1);
         let (token, address) = match arrival.role {
             Role::ForgedToken => (&self.forged_tokens[forger], forger_address(forger)),
-            Role::Buyer | Role::SecondClick | Role::UnknownSale | Role::Bot | Role::EarlyClick => {
-                (&self.buyers[caller].token, self.addresses[caller])
-            }
+            _ => (&self.buyers[caller].token, self.addresses[caller]),
         };
         let beginning = match arrival.role {
             Role::UnknownSale => &self.unknown_sales[caller % self.unknown_sales.len()],
-            Role::Buyer | Role::SecondClick | Role::ForgedToken | Role::Bot | Role::EarlyClick => &self.sale,
+            _ => &self.sale,
         };
         request.clear();
         for part in [beginning.as_slice(), b"Authorization: Bearer ", token.as_bytes()] {

@@ -50,7 +50,7 @@ impl Report {
         for (of, timeline, bucket_ms) in
             [("", &self.timeline, self.bucket_ms), ("The first second: ", &self.first_second_timeline, 25)]
         {
-            let (traffic, stock) = (self.traffic(timeline, bucket_ms)?, stock(timeline, bucket_ms)?);
+            let (traffic, stock) = (traffic(timeline, bucket_ms)?, stock(timeline, bucket_ms)?);
             let left = if self.stock.is_some() { "stock left, by the orders promised" } else { "orders promised" };
             charts += &format!(
                 "<h2>{of}arrivals and answers a second, in steps of {bucket_ms} ms</h2>\n<p>— arrivals, {legend}</p>\n\
@@ -65,24 +65,24 @@ impl Report {
              <h2>The auditor's verdict</h2>\n<pre>{audit}</pre>\n</body>\n</html>\n"
         ))
     }
+}
 
-    /// Arrivals as a line, and answers by kind as stacked columns, both per second.
-    fn traffic(&self, timeline: &[Bucket], bucket_ms: u64) -> Result<String, DrawError> {
-        let per_second = |number: u64| number as f64 * 1_000.0 / bucket_ms as f64;
-        let (mut columns, mut arrivals) = (Vec::new(), Vec::new());
-        for bucket in timeline {
-            let (from_s, to_s) = seconds(bucket, bucket_ms);
-            let mut below = 0.0;
-            for (_, number, colour) in KINDS {
-                let above = below + per_second(number(bucket));
-                columns.push(([(from_s, below), (to_s, above)], colour));
-                below = above;
-            }
-            let arrived = per_second(if self.rate_per_second.is_some() { bucket.arrived } else { bucket.sent });
-            arrivals.extend([(from_s, arrived), (to_s, arrived)]);
+/// Arrivals as a line, and answers by kind as stacked columns, both per second.
+fn traffic(timeline: &[Bucket], bucket_ms: u64) -> Result<String, DrawError> {
+    let per_second = |number: u64| number as f64 * 1_000.0 / bucket_ms as f64;
+    let (mut columns, mut arrivals) = (Vec::new(), Vec::new());
+    for bucket in timeline {
+        let (from_s, to_s) = seconds(bucket, bucket_ms);
+        let mut below = 0.0;
+        for (_, number, colour) in KINDS {
+            let above = below + per_second(number(bucket));
+            columns.push(([(from_s, below), (to_s, above)], colour));
+            below = above;
         }
-        chart(&columns, arrivals, ARRIVED)
+        let arrived = per_second(bucket.arrived);
+        arrivals.extend([(from_s, arrived), (to_s, arrived)]);
     }
+    chart(&columns, arrivals, ARRIVED)
 }
 
 /// The stock left by the orders promised, or the number of these orders if the stock is not known.

@@ -89,8 +89,7 @@ pub async fn run(plan: &Plan, buyers: Vec<Buyer>, progress: bool) -> Result<Repo
     let state = opening::wait(&anyone, plan.sale_id, &bar, |state, before_start| {
         let clicks = plan.early_clicks(before_start);
         if !clicks.is_empty() {
-            let plan =
-                Plan { connections: plan.connections.min(clicks.len()), threads: 1, rate: Some(1), ..plan.clone() };
+            let plan = Plan { connections: plan.connections.min(clicks.len()), threads: 1, ..plan.clone() };
             let (target, crowd, key) = (Arc::clone(&target), Arc::clone(&crowd), state.key.clone());
             early.spawn(async move {
                 let (rush, open) = Rush::begin(&target, crowd, clicks, &key, &plan).await?;

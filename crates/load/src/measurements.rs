@@ -16,7 +16,7 @@ const BUCKETS_MAX: usize = 4 * 3_600_000 / BUCKET_MS as usize;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Bucket {
     pub from_ms: u64,
-    /// Arrivals due by the schedule; 0 if all were due at once.
+    /// Arrivals due by the schedule.
     pub arrived: u64,
     pub sent: u64,
     pub accepted: u64,
@@ -74,7 +74,7 @@ pub struct Settled {
     /// Index into the schedule.
     pub arrival: usize,
     pub answered_us: u64,
-    /// From the arrival (its scheduled time, or its first send if all were due at once) to this answer, with retries.
+    /// From the scheduled time to this answer, with retries.
     pub waited_us: u64,
     /// How long after its scheduled time the first request left.
     pub lag_us: u64,

@@ -7,14 +7,12 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use super::shape::{Shape, even_gap, rush_moment};
+use super::shape::Shape;
 
 /// Number of requests that one bot sends, all with one token and without an Idempotency-Key.
 pub const REQUESTS_PER_BOT: usize = 20;
-/// Without a pace, arrivals are ordered as if this many buyers came per second.
-const UNPACED_ORDER_PER_SECOND: f64 = 10_000.0;
-/// Length of a rush if neither a rate nor a length is given.
-const RUSH_S: f64 = 10.0;
+/// How long a crowd keeps arriving if neither a rate nor a length is given.
+const LENGTH_S: f64 = 10.0;
 /// Early clicks come within this time before the start, but not in the last moment, when a slow one would be on time.
 const EARLY_WITHIN: Duration = Duration::from_secs(2);
 const EARLY_MARGIN: Duration = Duration::from_millis(200);
@@ -23,7 +21,7 @@ const EARLY_MARGIN: Duration = Duration::from_millis(200);
 pub const CONNECTIONS_MAX: usize = 10_000;
 
 /// The settings of a rush.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Address of the service, `http://host:port` with an optional path before `/api`.
     pub base: String,
@@ -31,8 +29,7 @@ pub struct Plan {
     /// Number of buyers. Each buys once, and retries until there is a definite answer.
     pub buyers: usize,
     pub shape: Shape,
-    /// Buyers arriving per second, on average; `None` with `seconds` is `buyers / seconds`. With neither, an even crowd is
-    /// due at once, and a rush takes ten seconds.
+    /// Buyers arriving per second, on average. Without it, they arrive over `seconds`, or else over ten seconds.
     pub rate: Option<u32>,
     /// How long buyers keep arriving, in seconds. With `rate`, no more than `rate * seconds` of the buyers come.
     pub seconds: Option<u32>,
@@ -48,37 +45,14 @@ pub struct Plan {
     pub forged: usize,
     /// Units left when the rush begins, if known; the report counts down from this number.
     pub stock: Option<u64>,
-    /// The most connections, each with one request at a time.
+    /// The most connections, each with one request at a time; at least 1.
     pub connections: usize,
-    /// Threads that send, each its share of the arrivals over its share of the connections.
+    /// Threads that send, at least 1, each its share of the arrivals over its share of the connections.
     pub threads: usize,
-    /// Whether a buyer without a definite answer tries again.
-    pub retries: bool,
+    /// A buyer without a definite answer does not try again.
+    pub no_retries: bool,
     /// The same seed gives the same schedule.
     pub seed: u64,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Self {
-            base: "http://127.0.0.1:8080".to_owned(),
-            sale_id: 1,
-            buyers: 10_000,
-            shape: Shape::Even,
-            rate: None,
-            seconds: None,
-            bots: 0,
-            early: 0,
-            doubles: 0,
-            unknown: 0,
-            forged: 0,
-            stock: None,
-            connections: CONNECTIONS_MAX,
-            threads: 1,
-            retries: true,
-            seed: 1,
-        }
-    }
 }
 
 /// A buyer; `user` is the token's `sub`.
@@ -116,26 +90,18 @@ pub struct Arrival {
 }
 
 impl Plan {
-    /// Whether arrivals are spread over time; if not, all are due at once and latency counts from the send.
-    pub fn paced(&self) -> bool {
-        self.rate_per_second().is_some()
+    pub fn rate_per_second(&self) -> f64 {
+        self.arriving().max(1) as f64 / self.length_s()
     }
 
-    pub fn rate_per_second(&self) -> Option<f64> {
+    /// Length of the rush in seconds, from the earliest possible arrival to the latest.
+    pub fn length_s(&self) -> f64 {
         match (self.shape, self.rate, self.seconds) {
-            (Shape::Rush, ..) => Some(self.arriving().max(1) as f64 / self.rush_s()),
-            (Shape::Even, Some(rate), _) => Some(f64::from(rate.max(1))),
-            (Shape::Even, None, Some(seconds)) => Some(self.buyers.max(1) as f64 / f64::from(seconds.max(1))),
-            (Shape::Even, None, None) => None,
-        }
-    }
-
-    /// Length of a rush in seconds, from the earliest possible arrival to the latest.
-    pub fn rush_s(&self) -> f64 {
-        match (self.rate, self.seconds) {
-            (_, Some(seconds)) => f64::from(seconds.max(1)),
-            (Some(rate), None) => (self.buyers as f64 / f64::from(rate.max(1))).max(1.0),
-            (None, None) => RUSH_S,
+            (Shape::Even, Some(rate), _) | (Shape::Rush, Some(rate), None) => {
+                (self.arriving() as f64 / f64::from(rate.max(1))).max(0.001)
+            }
+            (_, _, Some(seconds)) => f64::from(seconds.max(1)),
+            (_, None, None) => LENGTH_S,
         }
     }
 
@@ -155,8 +121,10 @@ impl Plan {
     /// The schedule, sorted by time.
     pub fn arrivals(&self) -> Vec<Arrival> {
         let mut rng = StdRng::seed_from_u64(self.seed);
-        let moments_s = self.buyer_moments(&mut rng);
-        let buyers = moments_s.len();
+        let (buyers, length_s) = (self.arriving(), self.length_s());
+        let moment = |rng: &mut StdRng| self.shape.moment(rng, length_s);
+        let mut moments_s: Vec<f64> = (0..buyers).map(|_| moment(&mut rng)).collect();
+        moments_s.sort_by(f64::total_cmp);
         let extra = self.doubles + self.unknown + self.forged + self.bots * REQUESTS_PER_BOT;
         let mut arrivals = Vec::with_capacity(buyers + extra);
         let mut add = |due_s: f64, role, caller| {
@@ -175,11 +143,6 @@ impl Plan {
         }
 
         // The others arrive in the same shape as the buyers.
-        let span_s = moments_s.last().map_or(0.001, |last_s| last_s.max(0.001));
-        let moment = |rng: &mut StdRng| match self.shape {
-            Shape::Even => rng.random_range(0.0..span_s),
-            Shape::Rush => rush_moment(rng, self.rush_s()),
-        };
         if buyers > 0 {
             for (role, number) in [(Role::UnknownSale, self.unknown), (Role::ForgedToken, self.forged)] {
                 for _ in 0..number {
@@ -196,31 +159,7 @@ impl Plan {
         }
 
         arrivals.sort_by_key(|arrival| arrival.due);
-        if !self.paced() {
-            arrivals.iter_mut().for_each(|arrival| arrival.due = Duration::ZERO);
-        }
         arrivals
-    }
-
-    /// Times at which the buyers arrive, in seconds, sorted.
-    fn buyer_moments(&self, rng: &mut StdRng) -> Vec<f64> {
-        let buyers = 0..self.arriving();
-        match self.shape {
-            Shape::Even => {
-                let rate = self.rate_per_second().unwrap_or(UNPACED_ORDER_PER_SECOND);
-                let mut clock_s = 0.0;
-                let mut next = |_| {
-                    clock_s += even_gap(rng, rate);
-                    clock_s
-                };
-                buyers.map(&mut next).collect()
-            }
-            Shape::Rush => {
-                let mut moments_s: Vec<f64> = buyers.map(|_| rush_moment(rng, self.rush_s())).collect();
-                moments_s.sort_by(f64::total_cmp);
-                moments_s
-            }
-        }
     }
 
     /// The clicks before the start, which is `before_start` away; none if too little time is left.
@@ -279,7 +218,7 @@ mod tests {
     /// Whatever the shape, the schedule follows from the seed, is in order, and has every caller.
     #[test]
     fn each_shape_has_all_arrivals() {
-        for plan in [plan(), rush(), Plan { rate: None, ..plan() }] {
+        for plan in [plan(), rush()] {
             let arrivals = plan.arrivals();
             assert_eq!(arrivals, plan.arrivals());
             assert_ne!(arrivals, Plan { seed: 8, ..plan.clone() }.arrivals());
@@ -299,13 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_come_at_the_rate_or_at_once() {
+    fn arrivals_come_at_the_rate_and_in_the_shape() {
         let arrivals = plan().arrivals();
         let last =
             arrivals.iter().rfind(|arrival| arrival.role == Role::Buyer).map(|arrival| arrival.due.as_secs_f64());
         assert!(last.is_some_and(|last_s| (1.8..2.2).contains(&last_s)), "2000 at 1000 a second ended at {last:?} s");
-        let unpaced = Plan { rate: None, ..plan() };
-        assert!(unpaced.arrivals().iter().all(|arrival| arrival.due.is_zero()) && !unpaced.paced());
         let arrivals = rush().arrivals();
         let early = arrivals.iter().filter(|arrival| arrival.due < Duration::from_secs(1)).count();
         assert!(early * 2 > arrivals.len(), "{early} of {} in the first second", arrivals.len());
@@ -313,14 +250,19 @@ mod tests {
 
     #[test]
     fn rate_and_seconds_together_bound_the_crowd() {
-        assert_eq!(Plan { rate: None, seconds: Some(4), ..plan() }.rate_per_second(), Some(500.0));
+        for (plan, rate, length_s) in [
+            (plan(), 1_000.0, 2.0),
+            (Plan { rate: None, seconds: Some(4), ..plan() }, 500.0, 4.0),
+            (Plan { seconds: Some(10), ..plan() }, 1_000.0, 2.0),
+            (rush(), 200.0, 10.0),
+            (Plan { seconds: Some(4), ..rush() }, 500.0, 4.0),
+            (Plan { rate: Some(100), ..rush() }, 100.0, 20.0),
+            (Plan { rate: Some(100), seconds: Some(5), ..rush() }, 100.0, 5.0),
+        ] {
+            assert_eq!((plan.rate_per_second(), plan.length_s()), (rate, length_s), "{plan:?}");
+        }
         assert_eq!(count(&Plan { seconds: Some(1), ..plan() }.arrivals(), Role::Buyer), 1_000);
         assert!(Plan { buyers: 0, bots: 0, ..plan() }.arrivals().is_empty());
-        assert_eq!((rush().rush_s(), rush().rate_per_second()), (10.0, Some(200.0)));
-        assert_eq!(Plan { seconds: Some(4), ..rush() }.rate_per_second(), Some(500.0));
-        assert_eq!(Plan { rate: Some(100), ..rush() }.rush_s(), 20.0);
-        let bounded = Plan { rate: Some(100), seconds: Some(5), ..rush() };
-        assert_eq!((count(&bounded.arrivals(), Role::Buyer), bounded.rush_s()), (500, 5.0));
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl<'a> Player<'a> {
         let due = rush.begun + rush.arrivals[attempt.arrival].due;
         // From the schedule, however late the request was sent; otherwise the wait for a late generator, or for a connection
         // that a slow service holds, would be left out.
-        let from = if rush.paced { due.min(attempt.first_sent) } else { attempt.first_sent };
+        let from = due.min(attempt.first_sent);
         self.measured.settled.push(Settled {
             arrival: attempt.arrival,
             answered_us: micros(answered - rush.begun),

@@ -109,12 +109,12 @@ pub struct Report {
     pub threads: usize,
     pub seed: u64,
     pub shape: Shape,
-    /// Planned length of a rush, in seconds; none for an even crowd.
-    pub rush_s: Option<f64>,
+    /// Planned length in seconds.
+    pub length_s: f64,
     /// Requests that were mixed in among the buyers'. No early clicks if the sale was already open.
     pub mix: BTreeMap<Role, usize>,
-    /// Buyers arriving per second, on average; none if all were due at once. Then latencies count from the first send.
-    pub rate_per_second: Option<f64>,
+    /// Buyers arriving per second, on average.
+    pub rate_per_second: f64,
     pub arrivals: usize,
     /// Answers received, including requests for a retry.
     pub answers: u64,
@@ -136,9 +136,9 @@ pub struct Report {
     pub counts_by_role: BTreeMap<Role, Counts>,
     pub all: Option<Latency>,
     pub accepted_only: Option<Latency>,
-    /// Arrivals of the first second: due in it or, if all were due at once, first sent in it.
+    /// Arrivals due in the first second.
     pub first_second: Option<Latency>,
-    /// None if all were due at once.
+    /// None without an answer.
     pub lag: Option<Lag>,
     pub first_second_lag: Option<Lag>,
     /// Width of a bucket of the timeline.
@@ -156,19 +156,16 @@ pub struct Report {
 
 impl Report {
     pub(super) fn compute(plan: &Plan, buyers: &[Buyer], arrivals: &[Arrival], mut measured: Measurements) -> Self {
-        let (paced, ended_us) = (plan.paced(), measured.ended_us);
+        let ended_us = measured.ended_us;
         let mut settled: Vec<Option<Settled>> = vec![None; arrivals.len()];
         measured.settled.iter().for_each(|one| settled[one.arrival] = Some(*one));
         let is_first = |began_us: u64| began_us < 1_000_000;
         // Each arrival's beginning and wait. A broken-off rush left some without a last answer: they waited to its end at least.
-        let waits = arrivals.iter().zip(&settled).filter_map(|(arrival, settled)| match settled {
-            Some(settled) => Some((settled.answered_us.saturating_sub(settled.waited_us), settled.waited_us)),
-            None if paced => Some((micros(arrival.due), ended_us.saturating_sub(micros(arrival.due)))),
-            None => None,
+        let waits = arrivals.iter().zip(&settled).map(|(arrival, settled)| match settled {
+            Some(settled) => (settled.answered_us.saturating_sub(settled.waited_us), settled.waited_us),
+            None => (micros(arrival.due), ended_us.saturating_sub(micros(arrival.due))),
         });
         let winners = measured.settled.iter().filter(|settled| settled.kind == AnswerKind::Accepted);
-        // By a schedule in which all are due at once, everybody is late.
-        let scheduled = measured.settled.iter().filter(|_| paced);
         let first = |settled: &&Settled| is_first(settled.answered_us.saturating_sub(settled.waited_us));
 
         let definite = |settled: &Option<Settled>| settled.is_some_and(|settled| settled.kind != AnswerKind::Failed);
@@ -189,7 +186,7 @@ impl Report {
             threads: plan.threads.clamp(1, plan.connections.max(1)),
             seed: plan.seed,
             shape: plan.shape,
-            rush_s: (plan.shape == Shape::Rush).then(|| plan.rush_s()),
+            length_s: plan.length_s(),
             mix,
             rate_per_second: plan.rate_per_second(),
             arrivals: arrivals.len(),
@@ -206,8 +203,8 @@ impl Report {
             all: Latency::of(waits.clone().map(|(_, waited_us)| waited_us)),
             accepted_only: Latency::of(winners.map(|settled| settled.waited_us)),
             first_second: Latency::of(waits.filter(|(began_us, _)| is_first(*began_us)).map(|(_, us)| us)),
-            lag: Lag::of(scheduled.clone()),
-            first_second_lag: Lag::of(scheduled.filter(first)),
+            lag: Lag::of(measured.settled.iter()),
+            first_second_lag: Lag::of(measured.settled.iter().filter(first)),
             bucket_ms: BUCKET_MS,
             timeline: Vec::new(),
             first_second_timeline: Vec::new(),
@@ -218,9 +215,7 @@ impl Report {
             *report.counts.entry(label(count)).or_default() += count.number;
         }
         report.add_answers(buyers, &measured);
-        if paced {
-            arrivals.iter().for_each(|arrival| measured.timeline.at(micros(arrival.due)).arrived += 1);
-        }
+        arrivals.iter().for_each(|arrival| measured.timeline.at(micros(arrival.due)).arrived += 1);
         for first_us in first_promises(&measured).into_values() {
             measured.timeline.at(first_us).orders_so_far += 1;
         }
@@ -305,7 +300,7 @@ pub(super) mod tests {
     /// Three buyers: one accepted at the second try, one sold out, one never answered; and a bot refused. `change` is made to the
     /// measurements before.
     pub fn report(change: impl FnOnce(&mut Measurements)) -> Report {
-        let plan = Plan { buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
+        let plan = Plan { sale_id: 1, buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
         let buyers: Vec<Buyer> = (0..4).map(|n| Buyer { user: format!("u{n}"), token: String::new() }).collect();
         let arrival = |caller, role| Arrival { due: Duration::ZERO, role, caller };
         let arrivals =

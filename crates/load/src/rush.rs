@@ -32,7 +32,6 @@ pub struct Rush {
     pub arrivals: Arc<[Arrival]>,
     /// The end of each request.
     pub ending: Vec<u8>,
-    pub paced: bool,
     pub retries: bool,
     pub begun: Instant,
     pub counters: Counters,
@@ -81,8 +80,7 @@ impl Rush {
             crowd,
             arrivals: arrivals.into(),
             ending: ending(key),
-            paced: plan.paced(),
-            retries: plan.retries,
+            retries: !plan.no_retries,
             begun: Instant::now(),
             counters: Counters::default(),
             broken_off: AtomicBool::new(false),

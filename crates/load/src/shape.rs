@@ -25,22 +25,24 @@ pub enum Shape {
     Rush,
 }
 
-/// One arrival of a rush, in seconds from the start.
-pub fn rush_moment(rng: &mut StdRng, seconds: f64) -> f64 {
-    let moment_s = if rng.random_bool(WAITING_SHARE) {
-        let median_s = CLICK_MEDIAN_S.min(seconds * MAX_MEDIAN_PART);
-        median_s * (CLICK_SIGMA * normal(rng)).exp()
-    } else {
-        // The inverse of the distribution function, restricted to the part before the end.
-        let before_end = -(-1.0 / TAIL_MEAN_PART).exp_m1();
-        -seconds * TAIL_MEAN_PART * (-before_end * rng.random::<f64>()).ln_1p()
-    };
-    moment_s.clamp(0.0, seconds)
+impl Shape {
+    /// One arrival, in seconds from the start.
+    pub fn moment(self, rng: &mut StdRng, seconds: f64) -> f64 {
+        match self {
+            Self::Even => rng.random_range(0.0..seconds),
+            Self::Rush => rush_moment(rng, seconds).clamp(0.0, seconds),
+        }
+    }
 }
 
-/// The time from one arrival of a steady stream to the next: exponential, since arrivals are independent.
-pub fn even_gap(rng: &mut StdRng, rate: f64) -> f64 {
-    -(1.0 - rng.random::<f64>()).ln() / rate
+fn rush_moment(rng: &mut StdRng, seconds: f64) -> f64 {
+    if rng.random_bool(WAITING_SHARE) {
+        let median_s = CLICK_MEDIAN_S.min(seconds * MAX_MEDIAN_PART);
+        return median_s * (CLICK_SIGMA * normal(rng)).exp();
+    }
+    // The inverse of the distribution function, restricted to the part before the end.
+    let before_end = -(-1.0 / TAIL_MEAN_PART).exp_m1();
+    -seconds * TAIL_MEAN_PART * (-before_end * rng.random::<f64>()).ln_1p()
 }
 
 /// The standard normal distribution, after Box and Muller.
@@ -58,7 +60,7 @@ mod tests {
     #[test]
     fn a_rush_has_a_spike_and_a_tail() {
         let mut rng = StdRng::seed_from_u64(1);
-        let moments: Vec<f64> = (0..20_000).map(|_| rush_moment(&mut rng, 20.0)).collect();
+        let moments: Vec<f64> = (0..20_000).map(|_| Shape::Rush.moment(&mut rng, 20.0)).collect();
         let share = |from_s: f64, to_s: f64| {
             moments.iter().filter(|moment_s| (from_s..to_s).contains(*moment_s)).count() as f64 / moments.len() as f64
         };
@@ -67,11 +69,6 @@ mod tests {
         // The tail falls steadily, and does not end suddenly.
         assert!(share(2.0, 5.0) > share(5.0, 8.0) && share(5.0, 8.0) > share(8.0, 11.0) && share(15.0, 20.0) > 0.005);
         assert!(moments.iter().all(|moment_s| (0.0..=20.0).contains(moment_s)));
-    }
-
-    #[test]
-    fn a_short_rush_stays_within_its_time() {
-        let mut rng = StdRng::seed_from_u64(1);
-        assert!((0..5_000).all(|_| rush_moment(&mut rng, 1.0) <= 1.0));
+        assert!((0..5_000).all(|_| Shape::Rush.moment(&mut rng, 1.0) <= 1.0), "a short rush stays within its time");
     }
 }

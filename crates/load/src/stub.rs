@@ -59,7 +59,7 @@ pub struct Served {
 
 impl Served {
     /// The next request, with its body; `None` once the connection is closed. Fails if anything follows the request:
-    /// a crowd has one request under way.
+    /// a crowd has one request in flight.
     pub async fn request(&mut self) -> Option<String> {
         let mut whole = None;
         loop {
@@ -71,7 +71,7 @@ impl Served {
                 whole = Some(end + 4 + length.map_or(0, |length| length.parse::<usize>().unwrap()));
             }
             if let Some(whole) = whole {
-                assert!(self.came.len() <= whole, "two requests are under way");
+                assert!(self.came.len() <= whole, "two requests are in flight");
                 if self.came.len() == whole {
                     return Some(String::from_utf8(std::mem::take(&mut self.came)).unwrap());
                 }

@@ -94,15 +94,13 @@ impl Report {
 
     /// How the buyers were spread over time.
     fn pace(&self) -> String {
-        let rate = self.rate_per_second.map(|rate| with_commas(rate.round() as u64));
-        match (self.shape, rate) {
-            (Shape::Rush, _) => format!(
-                "{:.0} % waiting for the start and a long tail over {} s",
+        match self.shape {
+            Shape::Rush => format!(
+                "{:.0} % waiting for the start and a long tail over {:.1} s",
                 WAITING_SHARE * 100.0,
-                self.rush_s.unwrap_or_default()
+                self.length_s
             ),
-            (Shape::Even, Some(rate)) => format!("{rate} buyers a second"),
-            (Shape::Even, None) => "as fast as possible".to_owned(),
+            Shape::Even => format!("{} buyers a second", with_commas(self.rate_per_second.round() as u64)),
         }
     }
 
@@ -121,8 +119,7 @@ impl Report {
     }
 
     fn write_latencies(&self, out: &mut String) -> fmt::Result {
-        let from = if self.rate_per_second.is_some() { "from the scheduled arrival" } else { "from the first send" };
-        writeln!(out, "\nlatency in ms, {from} to the last answer")?;
+        writeln!(out, "\nlatency in ms, from the scheduled arrival to the last answer")?;
         write!(out, "{:LABEL_WIDTH$}", "")?;
         ["arrivals", "p50", "p90", "p99", "p99.9", "max"].iter().try_for_each(|head| write!(out, "{head:>10}"))?;
         writeln!(out)?;

@@ -86,13 +86,11 @@ pub struct Call {
 
 /// The answer to a call.
 pub struct Reply {
-    pub result: Result<Document, Problem>,
-    /// Whether this call was the first under its key.
-    pub new: bool,
+    /// The document, and whether this call was the first under its key. [`Problem::Lost`] if the call took effect, but the answer
+    /// is lost (switch `lost_answer_permille`).
+    pub result: Result<(Document, bool), Problem>,
     /// How long the answer is delayed (switch `slow_ms`).
     pub delay: Duration,
-    /// Whether the caller gets 504 although the call took effect (switch `lost_answer_permille`).
-    pub lost: bool,
 }
 
 impl Bank {
@@ -135,9 +133,6 @@ impl Bank {
     /// Takes a payment or refund, or refuses the call.
     pub async fn submit(&self, call: Call) -> Result<Reply, Problem> {
         let reply = self.process(&call);
-        if reply.new {
-            self.transfer_taken.notify_one();
-        }
         self.once_durable(reply).await
     }
 
@@ -145,13 +140,15 @@ impl Bank {
         let mut state = self.state.lock();
         let (outcome, result) = self.execute(&mut state, call);
         state.requests(call.kind).arrivals.push(call.at_us, call.key, outcome);
-        let (new, limited) = (outcome == limit::Outcome::Accepted, outcome == limit::Outcome::RefusedRate);
-        let delay = if limited { Duration::ZERO } else { Duration::from_millis(state.switches.slow_ms) };
-        let lost = result.is_ok() && {
-            let State { dice, switches, .. } = &mut *state;
-            dice.chance(switches.lost_answer_permille)
-        };
-        Reply { result, new, delay, lost }
+        let is_new = outcome == limit::Outcome::Accepted;
+        if is_new {
+            self.transfer_taken.notify_one();
+        }
+        let slow_ms = if outcome == limit::Outcome::RefusedRate { 0 } else { state.switches.slow_ms };
+        let lost_permille = state.switches.lost_answer_permille;
+        let lost = result.is_ok() && state.dice.chance(lost_permille);
+        let result = if lost { Err(Problem::Lost) } else { result.map(|document| (document, is_new)) };
+        Reply { result, delay: Duration::from_millis(slow_ms) }
     }
 
     fn execute(&self, state: &mut State, call: &Call) -> (limit::Outcome, Result<Document, Problem>) {

@@ -13,7 +13,7 @@ use super::limit::{Arrival, Peak};
 use super::problem::Problem;
 use super::request::{Body, Signed};
 use super::switches::Switches;
-use super::transfer::{Document, TransferKind, TransferRequest};
+use super::transfer::{Document, Status, TransferKind, TransferRequest};
 
 type Answer<T> = Result<Json<T>, Problem>;
 
@@ -60,11 +60,8 @@ async fn submit(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpR
     let parsed = valid_key.and_then(|key| Ok((key, TransferRequest::parse(kind, &body)?)));
     let reply = bank.submit(Call { kind, at_us, key, parsed }).await?;
     tokio::time::sleep(reply.delay).await;
-    let document = reply.result?;
-    if reply.lost {
-        return Err(Problem::Lost);
-    }
-    let mut answer = if reply.new { HttpResponse::Accepted() } else { HttpResponse::Ok() };
+    let (document, is_new) = reply.result?;
+    let mut answer = if is_new { HttpResponse::Accepted() } else { HttpResponse::Ok() };
     Ok(answer.json(document))
 }
 
@@ -82,10 +79,23 @@ async fn show(bank: &Bank, which: TransferRef) -> Answer<Document> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LedgerPage {
+struct Page {
+    kind: Option<TransferKind>,
     #[serde(default)]
     after: u64,
     limit: Option<usize>,
+}
+
+impl Page {
+    fn kind(&self) -> Result<TransferKind, Problem> {
+        self.kind.ok_or_else(|| Problem::malformed(&"kind must be pay or refund"))
+    }
+
+    fn limit(&self, max: usize) -> Result<usize, Problem> {
+        let limit = self.limit.unwrap_or(max);
+        let within = (1..=max).contains(&limit);
+        within.then_some(limit).ok_or_else(|| Problem::malformed(&format_args!("limit must be 1 to {max}")))
+    }
 }
 
 #[derive(Serialize)]
@@ -94,19 +104,10 @@ struct Ledger {
     next: Option<u64>,
 }
 
-async fn ledger(bank: Data<Bank>, page: Query<LedgerPage>) -> Answer<Ledger> {
-    let (entries, more) = bank.ledger(page.after, page_size(page.limit, 1000)?).await?;
+async fn ledger(bank: Data<Bank>, page: Query<Page>) -> Answer<Ledger> {
+    let (entries, more) = bank.ledger(page.after, page.limit(1000)?).await?;
     let next = entries.last().filter(|_| more).map(|entry| entry.seq);
     Ok(Json(Ledger { entries, next }))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ArrivalsPage {
-    kind: TransferKind,
-    #[serde(default)]
-    after: u64,
-    limit: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -115,27 +116,16 @@ struct Arrived {
     next: Option<u64>,
 }
 
-async fn arrivals(bank: Data<Bank>, page: Query<ArrivalsPage>) -> Answer<Arrived> {
-    let (arrivals, more) = bank.arrivals(page.kind, page.after, page_size(page.limit, 10_000)?);
+async fn arrivals(bank: Data<Bank>, page: Query<Page>) -> Answer<Arrived> {
+    let (arrivals, more) = bank.arrivals(page.kind()?, page.after, page.limit(10_000)?);
     let next = arrivals.last().filter(|_| more).map(|arrival| arrival.n);
     Ok(Json(Arrived { arrivals, next }))
 }
 
-fn page_size(given: Option<usize>, max: usize) -> Result<usize, Problem> {
-    let limit = given.unwrap_or(max);
-    let within = (1..=max).contains(&limit);
-    within.then_some(limit).ok_or_else(|| Problem::malformed(&format_args!("limit must be 1 to {max}")))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PeakQuery {
-    kind: TransferKind,
-}
-
-async fn peak(bank: Data<Bank>, query: Query<PeakQuery>) -> Answer<Peak> {
+async fn peak(bank: Data<Bank>, page: Query<Page>) -> Answer<Peak> {
+    let kind = page.kind()?;
     // Sorting up to a million arrivals takes long, so a blocking thread does it.
-    let peak = web::block(move || bank.peak(query.kind)).await;
+    let peak = web::block(move || bank.peak(kind)).await;
     peak.map(Json).map_err(|_| Problem::Unwritten)
 }
 
@@ -150,20 +140,16 @@ async fn switch(bank: Data<Bank>, Body(body): Body) -> Answer<Switches> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Decision {
-    status: Decided,
-}
-
-#[derive(Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-enum Decided {
-    Succeeded,
-    Failed,
+    status: Status,
 }
 
 async fn decide(bank: Data<Bank>, key: Path<Uuid>, Body(body): Body) -> Answer<Document> {
-    let decision: Decision = read(&body)?;
+    let Decision { status } = read(&body)?;
+    if status == Status::Pending {
+        return Err(Problem::malformed(&"status must be succeeded or failed"));
+    }
     let which = TransferRef { kind: TransferKind::Payment, key: *key };
-    Ok(Json(bank.decide(which, decision.status == Decided::Succeeded).await?))
+    Ok(Json(bank.decide(which, status == Status::Succeeded).await?))
 }
 
 async fn callback(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Value> {

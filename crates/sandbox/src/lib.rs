@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: usize = 1024;
 /// How long a client may take to send the head of a request before the bank closes the connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
-/// How long answers under way may take when the bank ends.
+/// How long answers in flight may take when the bank ends.
 const SHUTDOWN_S: u64 = 5;
 
 /// The bank's settings.
@@ -85,7 +85,7 @@ pub struct Sandbox {
 pub struct Stopper(ServerHandle);
 
 impl Stopper {
-    /// Stops accepting connections, waits for answers under way, and ends the bank.
+    /// Stops accepting connections, waits for answers in flight, and ends the bank.
     pub async fn stop(self) {
         self.0.stop(true).await;
     }
@@ -156,7 +156,7 @@ impl Sandbox {
             }
         }
         .await;
-        // Callbacks under way are cancelled. They have not ended, so they are sent after the next start.
+        // Callbacks in flight are cancelled. They have not ended, so they are sent after the next start.
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;

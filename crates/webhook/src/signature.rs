@@ -171,11 +171,8 @@ mod tests {
 
     #[test]
     fn a_changed_old_or_malformed_message_is_refused() {
-        assert_eq!(
-            check(SIGNATURE, br#"{"test":2432232314}"#, AT),
-            Err(SignatureError::NotOurs),
-            "the same JSON, written anew"
-        );
+        let reformatted = br#"{"test":2432232314}"#;
+        assert_eq!(check(SIGNATURE, reformatted, AT), Err(SignatureError::NotOurs));
         assert_eq!(check(SIGNATURE, BODY, AT + 301), Err(SignatureError::NotNow));
         assert_eq!(check(SIGNATURE, BODY, AT - 301), Err(SignatureError::NotNow));
         assert_eq!(check(SIGNATURE, BODY, AT + 300), Ok(()));
@@ -206,13 +203,12 @@ mod tests {
         let other = Secret::parse("whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD").unwrap();
         let wrong = |n: u8| format!("v1,{}", STANDARD.encode([n; 32]));
         let four = [wrong(1), wrong(2), wrong(3), wrong(4)].join(" ");
-        let many = (0..21).map(wrong).collect::<Vec<_>>().join(" ");
         let keys = [key(), other];
-        for signatures in [&wrong(1), &four, &many] {
+        for signatures in [&wrong(1), &four] {
             let refused = counted(|| verify(&keys, ID, &AT.to_string(), signatures, BODY, AT));
             assert_eq!(refused, (Err(SignatureError::NotOurs), 2), "{signatures}");
         }
-        let too_long = format!("{many} {}", wrong(21));
+        let too_long = (0..22).map(wrong).collect::<Vec<_>>().join(" ");
         assert_eq!(counted(|| check(&too_long, BODY, AT)), (Err(SignatureError::Malformed), 0));
         // The fourth is checked, and the fifth is not.
         let three = [wrong(1), wrong(2), wrong(3)].join(" ");

@@ -14,7 +14,7 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn plan() -> Plan {
-    Plan { buyers: 40, rate: Some(400), connections: 4, ..Plan::default() }
+    Plan { sale_id: 1, buyers: 40, rate: Some(400), connections: 4, ..Plan::default() }
 }
 
 /// A rush whose connections are open, against this address.
@@ -93,7 +93,7 @@ async fn a_buyer_tries_again_until_there_is_an_answer() {
 
     // Without retries, the answer is the last one.
     let stub = Stub::answering(|_| answer("503 Busy", "Retry-After: 0\r\n", "{}")).await;
-    let (_, measured) = played(begin(stub.address, Plan { retries: false, ..plan() }).await).await;
+    let (_, measured) = played(begin(stub.address, Plan { no_retries: true, ..plan() }).await).await;
     assert_eq!((counted(&measured), measured.retries), (BTreeSet::from([(Role::Buyer, 503, "", 40)]), 0));
     assert!(measured.settled.iter().all(|settled| settled.kind == AnswerKind::Failed));
 }
@@ -133,12 +133,4 @@ async fn waits_count_from_the_schedule() {
     }
     let second = measured.settled[1];
     assert!(second.lag_us > second.own_lag_us, "{second:?} waited for the connection");
-}
-
-/// A service that is not there is counted as such, at once and for each request.
-#[tokio::test(flavor = "multi_thread")]
-async fn nobody_answers_without_a_service() {
-    let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let (_, measured) = played(begin(nobody, Plan { retries: false, ..plan() }).await).await;
-    assert_eq!(counted(&measured), BTreeSet::from([(Role::Buyer, 0, "no connection", 40)]));
 }
