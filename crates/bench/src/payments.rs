@@ -128,32 +128,31 @@ pub async fn measure(setup: &Setup, mut stage: Stage<'_>) -> anyhow::Result<Tabl
 fn table(pairs: &[Pair], seconds: u64, too_slow: u64) -> Table {
     let of = |figure: &dyn Fn(&Pair) -> f64| Series::of(pairs.iter().map(figure));
     let rate = |side: Side| of(&|pair| side(pair).seen.per_second());
-    let by_process = |cpu: fn(&Pair) -> &Cpu| {
+    let by_process = |cpu: &dyn Fn(&Pair) -> &Cpu| {
         PROCESSES.map(|process| Cell::median(process, &of(&|pair| cpu(pair).of(process)), two_places))
     };
     let cores = |series: Series| Cell::median("cores, all", &series, two_places);
-    let row = |(title, side): (&str, Side), cpu: fn(&Pair) -> &Cpu| {
+    let row = |(title, side): (&str, Side)| {
         let ms = |column, figure: fn(&Round) -> u64| {
             Cell::median(column, &of(&|pair| figure(side(pair)) as f64 / 1000.0), one_place)
         };
-        let busy = of(&|pair| cpu(pair).sum() * side(pair).seen.per_second() / 1e6);
+        let busy = of(&|pair| side(pair).cpu_us.sum() * side(pair).seen.per_second() / 1e6);
         let cells = [
             Cell::range("a second", &rate(side), thousands),
             Cell::range("of that without", &rate(side).over(&rate(WITHOUT)), two_places),
             ms("p50 ms", |round| round.seen.p50_us),
             ms("p99 ms", |round| round.seen.p99_us),
         ];
-        (title.to_owned(), cells.into_iter().chain(by_process(cpu)).chain([cores(busy)]).collect())
+        (
+            title.to_owned(),
+            cells.into_iter().chain(by_process(&|pair| &side(pair).cpu_us)).chain([cores(busy)]).collect(),
+        )
     };
-    let alone = by_process(|pair| &pair.with.alone).into_iter().chain([cores(of(&|pair| pair.with.alone.sum()))]);
+    let alone = by_process(&|pair| &pair.with.alone).into_iter().chain([cores(of(&|pair| pair.with.alone.sum()))]);
     Table {
         above: format!("{} rounds of {seconds} s.", pairs.len()),
         heading: "bought, durable",
-        rows: vec![
-            row(SIDES[0], |pair| &pair.without.cpu_us),
-            row(SIDES[1], |pair| &pair.with.round.cpu_us),
-            ("payments alone, in cores".to_owned(), alone.collect()),
-        ],
+        rows: vec![row(SIDES[0]), row(SIDES[1]), ("payments alone, in cores".to_owned(), alone.collect())],
         below: format!(
             "In turns, on the same servers; by process: microseconds of CPU a purchase. Payments running: each second the bank \
              (`seckill channel-sandbox`, {RATE} a second) takes {} of a backlog and tells the service of each, and {} more begin \
