@@ -4,7 +4,7 @@ use std::io;
 
 use plotters::prelude::*;
 
-use super::measurements::Bucket;
+use super::measurements::{BUCKET_MS, Bucket};
 use super::report::Report;
 use super::text::with_commas;
 
@@ -48,13 +48,13 @@ impl Report {
         let legend = legend.join(", ");
         let mut charts = String::new();
         for (of, timeline, bucket_ms) in
-            [("", &self.timeline, self.bucket_ms), ("The first second: ", &self.first_second_timeline, 25)]
+            [("Whole rush", &self.timeline, self.bucket_ms), ("First second", &self.first_second_timeline, BUCKET_MS)]
         {
             let (traffic, stock) = (traffic(timeline, bucket_ms)?, stock(timeline, bucket_ms)?);
             let left = if self.stock.is_some() { "stock left, by the orders promised" } else { "orders promised" };
             charts += &format!(
-                "<h2>{of}arrivals and answers a second, in steps of {bucket_ms} ms</h2>\n<p>— arrivals, {legend}</p>\n\
-                 {traffic}<h2>{of}{left}</h2>\n{stock}"
+                "<h2>{of}: arrivals and answers a second, in steps of {bucket_ms} ms</h2>\n<p>— arrivals, {legend}</p>\n\
+                 {traffic}<h2>{of}: {left}</h2>\n{stock}"
             );
         }
         let (text, audit) = (escaped(&self.render_text()), escaped(audit));
@@ -156,7 +156,7 @@ mod tests {
             "arrivals and answers a second, in steps of 25 ms",
             "<polyline",
             "stock left",
-            "The first second",
+            "First second",
             "http://&lt;b&gt;&amp;",
             "429 quota-exceeded",
             "The auditor's verdict",

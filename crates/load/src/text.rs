@@ -8,7 +8,7 @@ use super::plan::Role;
 use super::report::{LATE_MS, Lag, Latency, Report};
 use super::shape::{Shape, WAITING_SHARE};
 
-const LABEL_WIDTH: usize = 28;
+const LABEL_WIDTH: usize = 30;
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 impl Report {
