@@ -17,17 +17,26 @@ use tokio_util::either::Either;
 pub type Transport = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// Made for the first https:// receiver, and used until the process ends.
-static TLS: LazyLock<Result<TlsConnector, Error>> = LazyLock::new(|| {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in found.errors {
-        tracing::warn!(%error, "certificates cannot be read");
-    }
-    roots.add_parsable_certificates(found.certs);
+static TLS: LazyLock<Result<TlsConnector, Error>> =
+    LazyLock::new(|| Ok(TlsConnector::from(Arc::new(tls_config(None)?))));
+
+/// TLS 1.2 and 1.3 with these authorities, or else with those of the machine.
+///
+/// # Errors
+/// The cryptography does not support these versions.
+pub fn tls_config(roots: Option<RootCertStore>) -> Result<ClientConfig, Error> {
+    let of_machine = || {
+        let (mut roots, found) = (RootCertStore::empty(), rustls_native_certs::load_native_certs());
+        for error in found.errors {
+            tracing::warn!(%error, "certificates cannot be read");
+        }
+        roots.add_parsable_certificates(found.certs);
+        roots
+    };
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?;
-    Ok(TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
-});
+    Ok(config.with_root_certificates(roots.unwrap_or_else(of_machine)).with_no_client_auth())
+}
 
 /// Connects; with TLS, also checks the receiver's certificate.
 pub async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
