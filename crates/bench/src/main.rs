@@ -6,6 +6,7 @@
 //!   but its own. Then the workers settle the orders (`settle.rs`), and the audit checks them.
 //! - Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, and `payers.rs`
 //!   begins them.
+//! - Rush (`rush.rs`): the README's, with everything running.
 //! - Crowds (`crowds.rs`): winners beside readers, and a rush beside workers.
 //! - Overload (`overload.rs`): up to five times the arrivals that the service can serve, by the generator of `arrivals.rs`.
 //! - Million (`million.rs`): a sale to a million buyers, and smaller ones.
@@ -22,6 +23,7 @@ mod overload;
 mod payers;
 mod payments;
 mod processes;
+mod rush;
 mod series;
 mod service;
 mod settle;
@@ -51,6 +53,7 @@ const FIRST_BUYERS: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
+    Rush,
     Sale,
     Money,
     Crowds,
@@ -142,6 +145,9 @@ async fn measure(args: &Args) -> anyhow::Result<Report> {
     let setup = Setup { service, servers, sql, logs, rounds: args.rounds, seconds: args.seconds };
     let mut report = Report { text: format!("{machine}.\n\n"), json: json!({}) };
 
+    if args.has(Part::Rush) {
+        report.add("rush", &rush::measure(&setup).await?);
+    }
     if args.has(Part::Crowds) || args.has(Part::Overload) {
         let buyers = crowds::readers(args.seconds).max(overload::CROWD_MAX as u64);
         let buyers = RecordFile::write(&service::buyers(buyers, "r").await?, PathBuf::from(".dev/bench/readers"))?;
