@@ -22,6 +22,17 @@ impl Folder {
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    /// The path of a file in the folder, whether it exists or not.
+    pub fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file in the folder, and returns its path.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        std::fs::write(self.0.join(name), content).unwrap();
+        self.file(name)
+    }
 }
 
 impl Drop for Folder {
@@ -31,23 +42,6 @@ impl Drop for Folder {
         } else {
             let _ = std::fs::remove_dir_all(&self.0);
         }
-    }
-}
-
-/// A process, which is killed when the value is dropped.
-pub struct OwnProcess(pub Child);
-
-impl OwnProcess {
-    /// SIGKILL.
-    pub fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for OwnProcess {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

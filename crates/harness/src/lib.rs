@@ -10,6 +10,7 @@ pub mod own_rabbitmq;
 pub mod receiver;
 pub mod redis_cluster;
 pub mod redis_group;
+pub mod running;
 mod shared;
 
 use std::collections::HashMap;
@@ -459,6 +460,36 @@ impl System {
         sqlx::query_scalar(sql).bind(sale.id.get()).fetch_one(&self.sql).await.unwrap()
     }
 
+    /// The number that a query about everything returns.
+    pub async fn number(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&self.sql).await.unwrap()
+    }
+
+    /// Changes rows of a sale, and returns their number.
+    pub async fn change(&self, sql: &'static str, sale: &Sale) -> u64 {
+        sqlx::query(sql).bind(sale.id.get()).execute(&self.sql).await.unwrap().rows_affected()
+    }
+
+    /// Executes statements.
+    pub async fn execute(&self, sql: impl Into<String>) {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.into())).execute(&self.sql).await.unwrap();
+    }
+
+    /// From now on, PostgreSQL refuses an event such as `INSERT ON orders` for each row with this condition.
+    pub async fn refuse(&self, event: &str, condition: &str) {
+        self.execute(format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               IF {condition} THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
+             CREATE TRIGGER refuse BEFORE {event} FOR EACH ROW EXECUTE FUNCTION refuse()"
+        ))
+        .await;
+    }
+
+    /// Ends `refuse` on this table.
+    pub async fn allow(&self, table: &str) {
+        self.execute(format!("DROP TRIGGER refuse ON {table}")).await;
+    }
+
     pub async fn stock(&self, sale: &Sale) -> i64 {
         self.count("SELECT stock FROM sales WHERE id = $1", sale).await
     }
@@ -519,6 +550,15 @@ impl Click<'_> {
 
     pub async fn send(self) -> Answer {
         self.try_send().await.unwrap()
+    }
+
+    /// The first answer other than 503: a busy service may refuse for a moment, and such a refusal is not counted.
+    pub async fn answered(self) -> Answer {
+        eventually(|| async {
+            let answer = self.clone().send().await;
+            if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
+        })
+        .await
     }
 
     pub async fn try_send(self) -> Result<Answer, reqwest::Error> {

@@ -6,15 +6,16 @@ use std::process::{Command, Stdio};
 use tokio::net::TcpStream;
 
 use crate::eventually;
-use crate::folder::{OwnProcess, free_address};
+use crate::folder::free_address;
 use crate::own_postgres::run;
+use crate::running::Running;
 
 /// A broker with an epmd of its own, which a killed broker would leave behind. Both end when the value is dropped; the folder belongs
 /// to the caller.
 pub struct OwnRabbitmq {
-    process: OwnProcess,
+    process: Running,
     /// The daemon that knows the nodes' ports.
-    _epmd: Option<OwnProcess>,
+    _epmd: Option<Running>,
     node: String,
     home: PathBuf,
     epmd_port: String,
@@ -75,7 +76,7 @@ impl OwnRabbitmq {
 
     fn start_node(
         name: &str,
-        (home, epmd_port, epmd): (PathBuf, String, Option<OwnProcess>),
+        (home, epmd_port, epmd): (PathBuf, String, Option<Running>),
         port: u16,
         settings: &[String],
         plugins: &str,
@@ -118,14 +119,14 @@ impl OwnRabbitmq {
     }
 }
 
-fn epmd(home: &Path, port: &str) -> OwnProcess {
+fn epmd(home: &Path, port: &str) -> Running {
     spawn(Command::new("epmd").args(["-port", port, "-address", "127.0.0.1"]), home, "epmd")
 }
 
-fn spawn(command: &mut Command, home: &Path, name: &str) -> OwnProcess {
+fn spawn(command: &mut Command, home: &Path, name: &str) -> Running {
     let log = std::fs::File::create(home.join(format!("{name}.log"))).unwrap();
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    OwnProcess(command.spawn().unwrap())
+    Running(command.spawn().unwrap())
 }
 
 pub fn free_port() -> u16 {

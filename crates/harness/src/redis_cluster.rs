@@ -5,8 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::eventually;
-use crate::folder::{Folder, OwnProcess, free_address};
+use crate::folder::{Folder, free_address};
 use crate::redis_group::{ask, redis_server};
+use crate::running::Running;
 
 const MASTERS: usize = 3;
 
@@ -17,7 +18,7 @@ pub struct RedisCluster {
 }
 
 struct Node {
-    process: OwnProcess,
+    process: Running,
     port: u16,
     /// The port at which the other nodes talk to it.
     bus: u16,
@@ -97,9 +98,7 @@ impl RedisCluster {
 
     /// Stops a node without closing its connections, or lets it go on.
     pub fn halt(&self, node: usize, halt: bool) {
-        let signal = if halt { "-STOP" } else { "-CONT" };
-        let pid = self.nodes[node].process.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        self.nodes[node].process.signal(if halt { "STOP" } else { "CONT" });
     }
 
     /// A node's answer, a line for each value.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::eventually;
-use crate::folder::{Folder, OwnProcess, free_address};
+use crate::folder::{Folder, free_address};
+use crate::running::Running;
 
 /// The name under which the sentinels know the master.
 const MASTER: &str = "shop";
@@ -21,7 +22,7 @@ pub struct RedisGroup {
 }
 
 struct Server {
-    process: OwnProcess,
+    process: Running,
     port: u16,
 }
 
@@ -95,12 +96,12 @@ impl Server {
         std::fs::write(&file, terms).unwrap();
         let mut command = Command::new("redis-server");
         command.arg(file).arg("--sentinel");
-        Self { process: OwnProcess(command.stdout(Stdio::null()).spawn().unwrap()), port }
+        Self { process: Running(command.stdout(Stdio::null()).spawn().unwrap()), port }
     }
 }
 
 /// Starts a Redis with its file in a new folder of this name.
-pub(crate) fn redis_server(folder: &Path, name: &str, port: u16, more: &[&str]) -> OwnProcess {
+pub(crate) fn redis_server(folder: &Path, name: &str, port: u16, more: &[&str]) -> Running {
     let own = folder.join(name);
     std::fs::create_dir(&own).unwrap();
     let mut command = Command::new("redis-server");
@@ -109,7 +110,7 @@ pub(crate) fn redis_server(folder: &Path, name: &str, port: u16, more: &[&str]) 
         .args(["--repl-diskless-sync-delay", "0", "--dir"])
         .arg(own)
         .args(more);
-    OwnProcess(command.stdout(Stdio::null()).spawn().unwrap())
+    Running(command.stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// A server's answer, a line for each value.
