@@ -10,8 +10,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on must fail
 
+mod dead_letters;
 mod history;
-mod message_faults;
 mod named_places;
 mod process_deaths;
 mod random_kills;
@@ -78,17 +78,14 @@ struct Args {
 }
 
 /// The name of each scenario, and the fault that it injects.
-const SCENARIOS: [(&str, &str); 23] = [
+const SCENARIOS: [(&str, &str); 20] = [
     ("F1", "serve aborted between the Redis decrement and the outbox insert"),
     ("F2", "work aborted between the database commit and the AMQP ack"),
     ("F3", "work aborted after publish, before the outbox row is marked"),
     ("F4", "RabbitMQ stopped"),
     ("F5", "Redis killed, the end of its AOF cut off"),
     ("F6", "a replica detached, selling goes on, master killed, replica promoted"),
-    ("F7", "FLUSHALL, then SCRIPT FLUSH"),
     ("F8", "backends killed in mid-commit, then PostgreSQL restarted"),
-    ("F9", "every message delivered ten times, shuffled"),
-    ("F13", "poison messages"),
     ("F15", "Redis at maxmemory, then a disk or memory alarm at the broker"),
     ("F21", "SIGTERM under load"),
     ("F23", "the dead-letter queue full, then deleted"),
@@ -112,13 +109,10 @@ async fn play(name: &str, options: Options) -> anyhow::Result<RunSummary> {
         "F4" => server_outages::broker_stopped(options).await,
         "F5" => redis_forgets::last_writes_lost(options).await,
         "F6" => redis_forgets::stale_replica_promoted(options).await,
-        "F7" => redis_forgets::flushed(options).await,
         "F8" => server_outages::postgres_restarted(options).await,
-        "F9" => message_faults::ten_deliveries(options).await,
-        "F13" => message_faults::poison_messages(options).await,
         "F15" => server_outages::no_room(options).await,
         "F21" => process_deaths::terminated_under_load(options).await,
-        "F23" => message_faults::no_dead_letters(options).await,
+        "F23" => dead_letters::no_dead_letters(options).await,
         "F24" => redis_forgets::restarted_with_many_sales(options).await,
         "F32" => process_deaths::one_of_many_killed(options).await,
         "F33" => standby_promoted::synchronous(options).await,

@@ -8,8 +8,7 @@ use seckill::failpoint::PLACES;
 use tokio::time::sleep;
 
 use crate::Options;
-use crate::process_deaths::TO_DIE;
-use crate::process_deaths::small_batches;
+use crate::process_deaths::{TO_DIE, small_batches};
 use crate::run::Run;
 use crate::run_summary::RunSummary;
 use crate::rush::Plan;
@@ -31,11 +30,7 @@ pub async fn all_places(options: Options) -> anyhow::Result<RunSummary> {
             Ok(summary) => {
                 println!("{}", summary.line("  place", seed));
                 held += 1;
-                sum.requests += summary.requests;
-                sum.accepted += summary.accepted;
-                sum.in_flight += summary.in_flight;
-                sum.recovery = sum.recovery.max(summary.recovery);
-                sum.undersold = sum.undersold.max(summary.undersold);
+                sum.add(&summary);
             }
             Err(error) => {
                 println!("  place  {seed:>4}  FAILED at {place}: {error:#}");
@@ -171,10 +166,7 @@ async fn at_place(place: &str, options: &Options) -> anyhow::Result<RunSummary> 
     sleep(Duration::from_millis(world.rng.random_range(0..400))).await;
     victim_of(&mut world, approach.role, victim).restart().await?;
     run.wait_until_recovered().await?;
-    let (mut summary, _) = run.checked(&mut world).await?;
-    summary.note = format!("{place}, after {passes} passes");
-    world.finish().await?;
-    Ok(summary)
+    run.finished(world, format!("{place}, after {passes} passes")).await
 }
 
 fn victim_of(world: &mut World, role: Role, victim: usize) -> &mut Process {

@@ -17,65 +17,40 @@ pub async fn rounds(options: Options) -> anyhow::Result<RunSummary> {
     for round in 1..=options.rounds {
         // Every round has its own seed, so that it can run alone.
         let seed = options.seed * 1_000 + round;
-        let (summary, victim) = one_round(&Options { seed, ..options.clone() })
+        let summary = one_round(&Options { seed, ..options.clone() })
             .await
             .map_err(|error| error.context(format!("round {round} of seed {}", options.seed)))?;
         println!("{}", summary.line("  round", round));
-        sum.requests += summary.requests;
-        sum.accepted += summary.accepted;
-        sum.in_flight += summary.in_flight;
-        sum.recovery = sum.recovery.max(summary.recovery);
-        sum.undersold = sum.undersold.max(summary.undersold);
-        let between = if sum.note.is_empty() { "longest times of killed: " } else { ", " };
-        sum.note = format!("{}{between}{victim}", sum.note);
+        sum.add(&summary);
     }
+    sum.note = "the longest times".to_owned();
     Ok(sum)
 }
 
-async fn one_round(options: &Options) -> anyhow::Result<(RunSummary, &'static str)> {
+async fn one_round(options: &Options) -> anyhow::Result<RunSummary> {
     let mut world = World::new(options, Setup::default()).await?;
     let victim = world.rng.random_range(0..5);
-    let server = match victim {
-        0 => Some((Server::Redis, "Redis")),
-        1 => Some((Server::Postgres, "PostgreSQL")),
-        2 => Some((Server::Broker, "RabbitMQ")),
-        _ => None,
-    };
+    let server = [Server::Redis, Server::Postgres, Server::Broker].get(victim).copied();
     let pid = match server {
-        Some((server, _)) => world.servers.pid(server).await?,
+        Some(server) => world.servers.pid(server).await?,
         None => 0,
     };
     let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
     let pause = Duration::from_millis(world.rng.random_range(0..1_000));
-    let name = match (server, victim) {
-        (Some((server, name)), _) => {
-            run.count_in_flight();
-            kill9(pid).await?;
-            run.fault_injected();
-            sleep(pause).await;
-            world.servers.start(server).await?;
-            name
-        }
-        (None, 3) => {
-            run.count_in_flight();
-            world.work[0].kill9().await?;
-            run.fault_injected();
-            sleep(pause).await;
-            world.work[0].restart().await?;
-            "work"
-        }
-        (None, _) => {
-            run.count_in_flight();
-            world.serve[0].kill9().await?;
-            run.fault_injected();
-            sleep(pause).await;
-            world.serve[0].restart().await?;
-            "serve"
-        }
+    let name = if let Some(server) = server {
+        kill9(pid).await?;
+        run.fault_injected();
+        sleep(pause).await;
+        world.servers.start(server).await?;
+        format!("{server:?}")
+    } else {
+        let process = if victim == 3 { &mut world.work[0] } else { &mut world.serve[0] };
+        process.kill9().await?;
+        run.fault_injected();
+        sleep(pause).await;
+        process.restart().await?;
+        format!("{:?}", process.role)
     };
     run.wait_until_recovered().await?;
-    let (mut summary, _) = run.checked(&mut world).await?;
-    summary.note = format!("{name} killed, started again after {:.2} s", pause.as_secs_f64());
-    world.finish().await?;
-    Ok((summary, name))
+    run.finished(world, format!("{name} killed, started again after {:.2} s", pause.as_secs_f64())).await
 }

@@ -5,11 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::history::History;
-use crate::run_summary::{RunSummary, Watch, first_order_after};
+use crate::run_summary::{RunSummary, Watch};
 use crate::rush::{Plan, Rush};
 use crate::world::{Sale, World};
 
@@ -20,16 +19,13 @@ const TO_REST: Duration = Duration::from_secs(90);
 const NEIGHBOUR_PART: usize = 20;
 const NEIGHBOUR_NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// A rush, and the summary of the run so far.
+/// A rush, and what is known of the fault.
 pub struct Run {
     pub rush: Rush,
     /// The buyers of the neighbours.
     beside: Vec<Rush>,
-    pub summary: RunSummary,
     fault_injected: Option<SystemTime>,
     watch: Watch,
-    /// Ends with the moment when the system was complete again.
-    complete: Option<JoinHandle<Option<SystemTime>>>,
 }
 
 impl Run {
@@ -39,8 +35,7 @@ impl Run {
         let few = Plan { buyers: plan.buyers / NEIGHBOUR_PART, rate: plan.rate / NEIGHBOUR_PART as f64, ..plan };
         let beside = neighbours.iter().zip(NEIGHBOUR_NAMES);
         let beside = beside.map(|(sale, name)| Rush::begin(world, sale, Plan { name, ..few })).collect();
-        let (summary, watch) = (RunSummary::default(), world.watch());
-        Self { rush, beside, summary, fault_injected: None, watch, complete: None }
+        Self { rush, beside, fault_injected: None, watch: world.watch() }
     }
 
     /// Starts the rush and waits for a random moment of it, after the first winners.
@@ -54,17 +49,9 @@ impl Run {
         Ok(run)
     }
 
-    /// Counts the requests in flight. Call this just before the fault.
-    pub fn count_in_flight(&mut self) {
-        self.summary.in_flight = self.rush.in_flight();
-    }
-
     /// Records the moment of the fault.
     pub fn fault_injected(&mut self) -> SystemTime {
-        self.summary.in_flight = self.summary.in_flight.max(self.rush.in_flight());
-        let now = SystemTime::now();
-        self.complete = Some(tokio::spawn(self.watch.clone().complete_after(now)));
-        *self.fault_injected.insert(now)
+        *self.fault_injected.insert(SystemTime::now())
     }
 
     /// Admits no more buyers to any sale. Admitted buyers continue.
@@ -80,8 +67,7 @@ impl Run {
     /// After the restart of the killed processes, waits until the system sells and is complete again. Then admits no more buyers.
     pub async fn wait_until_recovered(&mut self) -> anyhow::Result<()> {
         let fault_injected = self.fault_injected.context("no fault was injected")?;
-        // The system may have looked complete before the fault took effect, so check again.
-        self.watch.clone().complete_after(fault_injected).await.context("never complete again")?;
+        self.watch.complete_after(fault_injected).await?;
         for _ in 0..100 {
             if self.rush.first_promise_after(fault_injected).is_some() || self.rush.is_over() {
                 break;
@@ -102,32 +88,25 @@ impl Run {
         Ok(histories)
     }
 
-    /// The end of every run: audits, sells the last units, checks the histories. Returns all of them in one.
-    pub async fn checked(mut self, world: &mut World) -> anyhow::Result<(RunSummary, History)> {
-        let (mut summary, fault_injected) = (std::mem::take(&mut self.summary), self.fault_injected);
-        let complete = self.complete.take();
-        let promised = fault_injected.and_then(|fault_injected| self.rush.first_promise_after(fault_injected));
+    /// The end of every run: `checked`, and the end of its system.
+    pub async fn finished(self, mut world: World, note: String) -> anyhow::Result<RunSummary> {
+        let (summary, _) = self.checked(&mut world).await?;
+        world.finish().await?;
+        Ok(RunSummary { note, ..summary })
+    }
+
+    /// Audits, sells the last units, and checks the histories. Returns all of them in one.
+    pub async fn checked(self, world: &mut World) -> anyhow::Result<(RunSummary, History)> {
         let mut histories = self.end().await?;
-        summary.requests = histories.iter().map(|history| history.calls.len()).sum();
-        summary.accepted = histories.iter().map(History::accepted).sum();
         world.wait_until_audited(TO_REST).await?;
-        // The times are known only if the rush had units left to sell after the fault.
-        if let (Some(fault_injected), Some(promised)) = (fault_injected, promised) {
-            let since = |moment: SystemTime| moment.duration_since(fault_injected).unwrap_or_default();
-            let complete = match complete {
-                Some(complete) => complete.await?,
-                None => None,
-            };
-            summary.undersold = complete.map(|complete| since(complete.max(promised)));
-            summary.recovery = first_order_after(world, fault_injected).await?.map(|order| since(order.max(promised)));
-        }
         sell_last_units(world, &mut histories).await?;
         let mut all = History::default();
         for (sale, history) in world.sales().zip(histories) {
             history.check_against(world, sale).await.with_context(|| format!("sale {}", sale.id))?;
             all.merge(history);
         }
-        Ok((summary, all))
+        let (requests, accepted) = (all.calls.len(), all.accepted());
+        Ok((RunSummary { requests, accepted, ..RunSummary::default() }, all))
     }
 }
 

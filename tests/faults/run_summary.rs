@@ -1,50 +1,36 @@
-//! The result of a run as one line, and the time during which the system was incomplete.
+//! The result of a run as one line, and the wait for a system that is complete again.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use chrono::{DateTime, Utc};
+use anyhow::bail;
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::world::{World, connected, redis_command};
+use crate::world::{connected, redis_command};
 
 #[derive(Debug, Default, Clone)]
 pub struct RunSummary {
     pub requests: usize,
     pub accepted: usize,
-    /// Requests in flight at the moment of the fault.
-    pub in_flight: usize,
-    /// Writes or tickets that a server lost, where it applies.
-    pub lost: Option<String>,
-    /// From the fault until a later purchase had become an order.
-    pub recovery: Option<Duration>,
-    /// From the fault until every unit could be bought or was durably promised, and a buyer had bought one.
-    pub undersold: Option<Duration>,
     /// Further observations.
     pub note: String,
 }
 
 impl RunSummary {
-    pub const HEAD: &'static str =
-        "scenario seed  requests    202s in flight  recovery undersold  verdict  lost writes; what else was seen";
+    pub const HEAD: &'static str = "scenario seed  requests    202s  verdict  what else was seen";
 
     pub fn line(&self, name: &str, seed: u64) -> String {
-        let time = |time: Option<Duration>| time.map_or("-".to_owned(), |t| format!("{:.2} s", t.as_secs_f64()));
-        let rest = [self.lost.as_ref().map_or(String::new(), |lost| format!("lost {lost}")), self.note.clone()];
-        let rest = rest.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
-        format!(
-            "{name:<8} {seed:>4} {:>9} {:>7} {:>9} {:>9} {:>9}  held     {rest}",
-            self.requests,
-            self.accepted,
-            self.in_flight,
-            time(self.recovery),
-            time(self.undersold),
-        )
+        format!("{name:<8} {seed:>4} {:>9} {:>7}  held     {}", self.requests, self.accepted, self.note)
+    }
+
+    /// Adds the numbers of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.accepted += other.accepted;
     }
 }
 
-/// How long to wait until the system is complete.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Reads a system's state directly from its servers.
@@ -58,20 +44,16 @@ pub struct Watch {
 
 impl Watch {
     /// Waits until the system is complete: Redis serves the ledger's epoch of each sale, on the run of its refill, and every hold from
-    /// before `moment` is committed. Returns the time.
-    pub async fn complete_after(self, moment: SystemTime) -> Option<SystemTime> {
+    /// before `moment` is committed.
+    pub async fn complete_after(&self, moment: SystemTime) -> anyhow::Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            let looked = SystemTime::now();
-            if timeout(Duration::from_secs(2), self.is_complete(moment))
-                .await
-                .is_ok_and(|complete| complete.unwrap_or(false))
-            {
-                return Some(looked);
+            if let Ok(Ok(true)) = timeout(Duration::from_secs(2), self.is_complete(moment)).await {
+                return Ok(());
             }
             sleep(Duration::from_millis(20)).await;
         }
-        None
+        bail!("never complete again")
     }
 
     async fn is_complete(&self, moment: SystemTime) -> anyhow::Result<bool> {
@@ -114,17 +96,4 @@ impl Watch {
             .await?;
         Ok(held.into_iter().filter(|order| !known.contains(order)).collect())
     }
-}
-
-/// The time when the first purchase of the rush after `moment` had become an order.
-pub async fn first_order_after(world: &World, moment: SystemTime) -> anyhow::Result<Option<SystemTime>> {
-    let first: Option<DateTime<Utc>> = sqlx::query_scalar(
-        "SELECT min(o.created_at) FROM orders o JOIN purchase_records p ON p.order_id = o.id
-         WHERE p.sale_id = $1 AND p.created_at > $2",
-    )
-    .bind(world.sale.id)
-    .bind(DateTime::<Utc>::from(moment))
-    .fetch_one(&world.sql)
-    .await?;
-    Ok(first.map(Into::into))
 }

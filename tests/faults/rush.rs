@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +20,6 @@ use uuid::Uuid;
 use crate::history::{Call, History};
 use crate::world::{Sale, World};
 
-/// The number and the rate of buyers.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub name: &'static str,
@@ -69,7 +68,6 @@ struct Crowd {
     sale: i64,
     body: String,
     requests_allowed: Semaphore,
-    in_flight: AtomicUsize,
     closed: AtomicBool,
     calls: Mutex<Vec<Call>>,
 }
@@ -93,7 +91,6 @@ impl Rush {
             sale: sale.id,
             body: json!({ "key": sale.key }).to_string(),
             requests_allowed: Semaphore::new(IN_FLIGHT_MAX),
-            in_flight: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             calls: Mutex::default(),
         });
@@ -116,11 +113,6 @@ impl Rush {
         Self { crowd, playing }
     }
 
-    /// The number of requests that were sent and not answered.
-    pub fn in_flight(&self) -> usize {
-        self.crowd.in_flight.load(Ordering::Relaxed)
-    }
-
     pub fn accepted(&self) -> usize {
         self.crowd.calls.lock().unwrap().iter().filter(|call| call.status == 202).count()
     }
@@ -137,7 +129,6 @@ impl Rush {
         calls.iter().filter(|call| call.status == 202).filter_map(|call| call.order).collect()
     }
 
-    /// Whether every buyer has a definite answer.
     pub fn is_over(&self) -> bool {
         self.playing.is_finished()
     }
@@ -205,14 +196,12 @@ impl Crowd {
             request = request.header("idempotency-key", key);
         }
         let sent = SystemTime::now();
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
         let answer = async {
             let answer = request.send().await?;
             let status = answer.status().as_u16();
             Ok::<_, reqwest::Error>((status, answer.json::<Value>().await?))
         };
         let (status, body) = answer.await.unwrap_or_else(|error| (0, json!({ "code": failure_name(&error) })));
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
         let code = text("code");
         self.calls.lock().unwrap().push(Call {

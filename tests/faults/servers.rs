@@ -35,7 +35,6 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// The set that `./dev test --faults` has started.
     pub fn find() -> anyhow::Result<Self> {
         ensure!(std::env::var("DEV_SET").is_ok_and(|set| set == "faults"), "DEV_SET is not faults");
         let run_dev = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("dev");
@@ -70,7 +69,6 @@ impl Servers {
         self.run_dev(&["up", server.name()]).await.map(drop)
     }
 
-    /// Stops the server in an orderly way.
     pub async fn stop(&self, server: Server) -> anyhow::Result<()> {
         self.run_dev(&["down", server.name()]).await.map(drop)
     }
@@ -82,7 +80,6 @@ impl Servers {
         pid.with_context(|| format!("{} does not run: {status}", server.name()))
     }
 
-    /// Runs `rabbitmqctl` on the broker of the set.
     pub async fn brokerctl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.run_dev(&[&["mqctl"], arguments].concat()).await
     }
@@ -117,7 +114,6 @@ fn bash(line: &str, run_dev: &Path) -> std::process::Command {
     bash
 }
 
-/// Sends a signal to a process.
 pub async fn signal(pid: u32, signal: &str) -> anyhow::Result<()> {
     // The kill of bash: not every machine has the program.
     let kill = [r#"kill -s "$0" "$1""#, signal, &pid.to_string()];

@@ -92,12 +92,10 @@ impl Process {
         signal(self.child.id().context("the process has ended")?, "STOP").await
     }
 
-    /// Sends SIGTERM.
     pub async fn terminate(&mut self) -> anyhow::Result<()> {
         signal(self.child.id().context("the process has ended")?, "TERM").await
     }
 
-    /// Waits until the process has ended by itself.
     pub async fn ended(&mut self, patience: Duration) -> anyhow::Result<ExitStatus> {
         timeout(patience, self.child.wait())
             .await

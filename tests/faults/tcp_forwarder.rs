@@ -53,7 +53,6 @@ impl TcpForwarder {
         self.cut_all.notify_waiters();
     }
 
-    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }

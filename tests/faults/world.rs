@@ -28,7 +28,6 @@ use crate::run_summary::Watch;
 use crate::servers::Servers;
 use crate::service::{PROGRAM, Process, Role};
 
-/// The size and settings of a system.
 pub struct Setup {
     pub serve: usize,
     pub work: usize,
@@ -205,7 +204,6 @@ impl World {
         Ok((code, output))
     }
 
-    /// All sales that have buyers.
     pub fn sales(&self) -> impl Iterator<Item = &Sale> {
         std::iter::once(&self.sale).chain(&self.neighbours)
     }
