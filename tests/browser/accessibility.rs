@@ -31,7 +31,7 @@ impl Audit {
         Self { axe, states: 0, findings: Vec::new() }
     }
 
-    /// Checks the page's present state.
+    /// Checks the page's present state, and takes a picture of it.
     pub async fn look(&mut self, page: &Page, what: &str) {
         for colours in ["light", "dark"] {
             page.prefer(colours).await;
@@ -45,6 +45,7 @@ impl Audit {
             let told: Vec<_> = found.map(|text| format!("{what}, {colours}: {text}")).collect();
             self.findings.extend(told);
             self.states += 1;
+            page.screenshot(&format!("{}-{colours}", what.replace([' ', ',', ':'], "-"))).await;
         }
     }
 
@@ -58,8 +59,7 @@ impl Audit {
 #[tokio::test(flavor = "multi_thread")]
 async fn axe_finds_nothing_serious_on_any_page_and_in_any_state() {
     let mut audit = Audit::new();
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let later = shop.sale(&["--stock", "5", "--starts-in", "3600", "--ends-in", "7200", "--wave", "60:2"]).await;
     let one = shop.sale(&["--stock", "1"]).await;
 
@@ -107,11 +107,11 @@ async fn axe_finds_nothing_serious_on_any_page_and_in_any_state() {
     audit.look(&page, "sold out").await;
     page.visit(&shop.page_of(&shop.sale(&["--stock", "5"]).await)).await;
     page.wait(LIVE).await;
-    page.network(true, 0).await;
+    page.offline(true).await;
     page.click("#buy").await;
     page.wait(&says(HONEST)).await;
     audit.look(&page, "without a network").await;
-    page.network(false, 0).await;
+    page.offline(false).await;
     page.wait(&order("pending_payment")).await;
     page.client.goto(&shop.system.url("/no-such-page")).await.unwrap();
     page.wait(READY).await;
@@ -121,6 +121,5 @@ async fn axe_finds_nothing_serious_on_any_page_and_in_any_state() {
     page.speak("zh").await;
     audit.look(&page, "a phone, in Chinese").await;
     audit.passes();
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }

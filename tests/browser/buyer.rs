@@ -5,7 +5,6 @@ use serde_json::Value;
 use crate::chromium::Page;
 use crate::page::{shown, text};
 
-/// A click on the button buys.
 pub const LIVE: &str = "document.getElementById('buy').getAttribute('aria-disabled') === 'false'";
 /// The button is disabled: a click buys nothing.
 pub const GREY: &str = "document.getElementById('buy').getAttribute('aria-disabled') === 'true'";
@@ -22,7 +21,6 @@ pub fn says(pattern: &str) -> String {
     format!("/{pattern}/i.test({said})")
 }
 
-/// An order has this status.
 pub fn order(status: &str) -> String {
     shown(&format!("#orders li.{status}"))
 }

@@ -11,15 +11,16 @@ use fantoccini::{Client, ClientBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use reqwest::Method;
 use seckill_harness::PATIENCE;
+use seckill_harness::folder::Folder;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 use url::{ParseError, Url};
 
-use crate::program::{Folder, Server};
+use crate::program::Server;
 
-/// The folder of the pictures and figures.
-pub const SCREENSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
+/// The folder of the pictures.
+const SCREENSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
 
 /// Chromium without a screen: it starts in a fifth of the full browser's processor time.
 const BROWSER: &str = "/usr/lib/chromium/chromium-headless-shell";
@@ -84,7 +85,7 @@ impl Page {
     }
 
     async fn try_open() -> Result<Self, String> {
-        let profile = Folder::new();
+        let profile = Folder::new("browser");
         let (browser, port) = start_browser(&profile).await?;
         // It has no page yet.
         let new = reqwest::Client::new().put(format!("http://127.0.0.1:{port}/json/new")).send().await;
@@ -184,31 +185,27 @@ impl Page {
             sleep(LOOK_EVERY).await;
         }
         std::fs::create_dir_all(SCREENSHOTS).unwrap();
-        self.picture(&Path::new(SCREENSHOTS).join(format!("{name}.png"))).await;
-    }
-
-    pub async fn picture(&self, file: &Path) {
         let size = self.devtools("Page.getLayoutMetrics", json!({})).await["cssContentSize"].take();
         let clip = json!({ "x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1 });
         let parameters = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
         let taken = self.devtools("Page.captureScreenshot", parameters).await;
+        let file = Path::new(SCREENSHOTS).join(format!("{name}.png"));
         std::fs::write(file, STANDARD.decode(taken["data"].as_str().unwrap()).unwrap()).unwrap();
     }
 }
 
-/// The program's home is in the folder.
 fn home<'a>(command: &'a mut Command, folder: &Folder) -> &'a mut Command {
-    command.env("HOME", folder.path(""))
+    command.env("HOME", folder.file(""))
 }
 
 /// A browser, and the port at which it takes commands.
 async fn start_browser(folder: &Folder) -> Result<(Child, u16), String> {
     let mut command = Server::command(BROWSER);
-    home(&mut command, folder).args(FLAGS).arg(format!("--user-data-dir={}", folder.path("profile")));
+    home(&mut command, folder).args(FLAGS).arg(format!("--user-data-dir={}", folder.file("profile")));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let mut browser = command.spawn().expect("setpriv, which every Debian has");
     // The first line of this file.
-    let file = folder.path("profile/DevToolsActivePort");
+    let file = folder.file("profile/DevToolsActivePort");
     let deadline = Instant::now() + PATIENCE;
     loop {
         let written = std::fs::read_to_string(&file).unwrap_or_default();

@@ -52,20 +52,18 @@ pub fn told(form: &str, pattern: &str) -> String {
     format!("/{pattern}/i.test(document.querySelector({:?})?.innerText ?? '')", format!("{form} output"))
 }
 
-/// The page shows this text to a person.
 pub fn shows(text: &str) -> String {
     format!("document.querySelector('main').innerText.includes({text:?})")
 }
 
 /// A shop with its people, and a browser.
 pub async fn console(settings: &[(&str, &str)]) -> (Shop, Page) {
-    let shop = Shop::open_with(settings).await;
+    let (shop, page) = Shop::with_page(settings).await;
     shop.people().await;
-    (shop, Page::open().await)
+    (shop, page)
 }
 
 impl Shop {
-    /// Creates the account of each role, with `PASSWORD`.
     pub async fn people(&self) {
         let hash = hash_new(NewPassword::parse(PASSWORD.into(), &account("ann")).unwrap()).unwrap();
         for (name, role) in PEOPLE {

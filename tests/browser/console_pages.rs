@@ -126,7 +126,6 @@ async fn look(page: &Page, place: &Place, role: AccountRole) {
     }
 }
 
-/// The page's links that get no answer.
 async fn dead_links(page: &Page, links: &BTreeSet<String>) -> Value {
     let links = serde_json::to_string(links).unwrap();
     let ask = format!(
@@ -148,8 +147,7 @@ async fn dead_links(page: &Page, links: &BTreeSet<String>) -> Value {
     page.evaluate(&ask).await
 }
 
-/// A10: each role sees its pages and is refused the others. A viewer is offered no change, and a manager no change for admins. The
-/// navigation has the role's pages, and no link leads to a forbidden page.
+/// A10: a viewer is offered no change, and a manager no change for admins. No link leads to a forbidden page.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_has_its_pages() {
     let day = Day::begin().await;
@@ -177,12 +175,10 @@ async fn each_role_has_its_pages() {
         page.send(SIGN_OUT).await;
         page.wait(&at("/admin/sign-in")).await;
     }
-    page.close().await;
-    day.shop.close().await;
+    day.shop.close(page).await;
 }
 
-/// axe-core finds nothing serious on any page, in both colour schemes. It also checks the confirmation question, the sign-in page, and the
-/// pages for missing and forbidden addresses.
+/// Also in the confirmation question, the sign-in page, and the pages for missing and forbidden addresses.
 #[tokio::test(flavor = "multi_thread")]
 async fn axe_finds_nothing_serious_in_the_console() {
     let mut audit = Audit::new();
@@ -209,23 +205,16 @@ async fn axe_finds_nothing_serious_in_the_console() {
     audit.look(&page, "a question").await;
     page.click("dialog button[value=no]").await;
     audit.passes();
-    page.close().await;
-    day.shop.close().await;
+    day.shop.close(page).await;
 }
 
-/// A phone of 360 pixels shows every page without horizontal scrolling; a wide table scrolls inside itself. The test takes pictures of all
-/// pages, on the phone in dark colours and on a desktop in light ones.
+/// A phone of 360 pixels shows every page without horizontal scrolling; a wide table scrolls inside itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_fits_a_phone() {
     let day = Day::begin().await;
     let page = Page::open().await;
     page.sign_in_at(&day.shop, "root", "/admin").await;
-    for Place { name, path, .. } in places(&day) {
-        page.open_console(&day.shop, &path).await;
-        page.screenshot(&format!("console-{name}")).await;
-    }
     page.be_a_phone().await;
-    page.prefer("dark").await;
     for Place { name, path, .. } in places(&day) {
         // First as opened, and then with all parts unfolded.
         page.open_console(&day.shop, &path).await;
@@ -239,6 +228,5 @@ async fn every_page_fits_a_phone() {
     page.open_console(&day.shop, "/admin").await;
     page.send(SIGN_OUT).await;
     page.assert_fits("sign in").await;
-    page.close().await;
-    day.shop.close().await;
+    day.shop.close(page).await;
 }

@@ -1,6 +1,6 @@
 //! A sale with waves is planned, and a product described, in the console.
 
-use seckill_harness::eventually;
+use seckill_harness::until;
 use serde_json::json;
 
 use crate::console::{console, form, phase, shows};
@@ -22,7 +22,6 @@ async fn a_sale_with_waves_is_planned_and_removed() {
         page.type_over(&format!("#waves li:nth-child({row}) .units"), units).await;
     }
     page.click("#waves li:nth-child(2) .remove").await;
-    page.screenshot("console-plan-waves").await;
     page.leave(&format!("{new} .button")).await;
     page.wait(&phase("open")).await;
     let rows = "[...document.querySelectorAll('[aria-labelledby=waves-title] tbody tr')]";
@@ -35,13 +34,8 @@ async fn a_sale_with_waves_is_planned_and_removed() {
     page.leave_after_question("form[data-method=DELETE][data-api^='/api/v1/admin/sales/'] button").await;
     page.wait("location.pathname === '/admin/sales'").await;
     page.wait(&shows("No sale fits")).await;
-    eventually(|| async {
-        let status = status().await;
-        (status == 404).then_some(()).ok_or_else(|| status.to_string())
-    })
-    .await;
-    page.close().await;
-    shop.close().await;
+    until(404, status).await;
+    shop.close(page).await;
 }
 
 /// A product gets its description in the console, and buyers read it. A file that is no picture is refused.
@@ -56,18 +50,15 @@ async fn a_product_is_described() {
     page.send(&product).await;
     page.wait("document.querySelector('textarea[name=description]').value === 'It rings.'").await;
     let picture = form("products/Phone/picture");
-    let file = shop.folder.path("no-picture.png");
+    let file = shop.folder.file("no-picture.png");
     std::fs::write(&file, "This is no picture.").unwrap();
     page.fill(&format!("{picture} [name=picture]"), &file).await;
     page.click(&format!("{picture} button")).await;
     page.wait(&format!("document.querySelector({:?}).className === 'bad'", format!("{picture} output"))).await;
-    page.screenshot("console-product").await;
-    eventually(|| async {
+    until(true, || async {
         page.visit(&shop.page_of(&sale)).await;
-        let read = page.is_true("document.querySelector('main').innerText.includes('It rings.')").await;
-        read.then_some(()).ok_or("the page of the sale has not the description".to_owned())
+        page.is_true("document.querySelector('main').innerText.includes('It rings.')").await
     })
     .await;
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }

@@ -58,7 +58,6 @@ fn tile(name: &str, figure: i64) -> String {
     format!("Number(document.getElementById('tile-{name}').textContent.replaceAll(',', '')) === {figure}")
 }
 
-/// The button of the form that sets the sale's status.
 fn set_status(sale: &Sale, status: &str) -> String {
     format!("{}:has([name=status][value={status}]) button", form(&format!("sales/{}/status", sale.id)))
 }
@@ -81,7 +80,6 @@ async fn plan(shop: &Shop, page: &Page) -> Sale {
     let typed = page.number(&format!("Date.parse(document.querySelector({start:?}).value)")).await;
     assert_eq!(typed, page.number("soon.getTime()").await, "{soon:?} was typed");
     page.tab_to(&format!("{form} .button")).await;
-    page.screenshot("console-plan-a-sale").await;
     page.note_document().await;
     page.press([ENTER]).await;
     page.next_document().await;
@@ -134,15 +132,13 @@ async fn assert_figures_add_up(page: &Page, total: i64) {
     }
 }
 
-/// A manager plans a sale with the form, and it opens by itself. Its live page follows a rush. The manager pauses it, adds stock, resumes
-/// and closes it. A buyer's open page follows each step.
+/// A manager plans, pauses, enlarges, resumes and closes a sale. A buyer's open page follows each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_from_its_plan_to_its_end() {
     let (shop, page) = console(&SETTINGS).await;
     page.sign_in_at(&shop, "max", "/admin/sales").await;
     let sale = plan(&shop, &page).await;
     page.wait(&format!("{} || {}", phase("scheduled"), phase("open"))).await;
-    page.screenshot("console-sale-planned").await;
 
     // It is published: a buyer waits there for the start.
     let buyer = Page::open().await;
@@ -174,7 +170,6 @@ async fn a_sale_from_its_plan_to_its_end() {
     page.next_document().await;
     page.wait(&phase("paused")).await;
     buyer.wait(&format!("{GREY} && {}", says("paused"))).await;
-    buyer.screenshot("console-sale-paused-for-buyers").await;
     let refused = shop.system.buy(&sale, "zoe").send().await;
     assert_ne!(refused.status, 202, "sold while the sale was paused");
     assert_eq!(shop.purchases(&sale).await, winners);
@@ -215,7 +210,6 @@ async fn a_sale_from_its_plan_to_its_end() {
     page.leave_after_question(&set_status(&sale, "closed")).await;
     page.wait(&phase("ended")).await;
     assert!(!page.is_true("document.querySelector('main [data-api]')").await, "a closed sale can be changed");
-    page.screenshot("console-sale-closed").await;
     buyer.click("#sign-out").await;
     buyer.reload().await;
     buyer.wait(&says("ended")).await;
@@ -229,6 +223,5 @@ async fn a_sale_from_its_plan_to_its_end() {
     let expected = ["sale planned", "sale paused", "add stock", "sale open", "sale closed"];
     assert_eq!(changes, expected.map(|change| format!("max: {change}")));
     buyer.close().await;
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }

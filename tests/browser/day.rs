@@ -13,11 +13,6 @@ pub const IMPATIENT: [(&str, &str); 3] = [
     ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "200"),
     ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "500"),
 ];
-/// Eve's order cannot be written.
-const REFUSE: &str = "
-    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-      IF NEW.user_id = 'eve' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-    CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()";
 /// A quarter of an hour of requests, for the preview of a change.
 const MINUTES: &str = "
     INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
@@ -46,7 +41,7 @@ pub struct Day {
 impl Day {
     /// Accounts, sales, orders, a parked message, an outflow, an application with policies, and an alarm.
     pub async fn begin() -> Self {
-        let shop = Shop::open_with(&IMPATIENT).await;
+        let shop = Shop::open(&IMPATIENT).await;
         shop.people().await;
         let open = shop.sale(&["--stock", "500", "--per-user", "2"]).await;
         let terms = ["--stock", "20", "--starts-in", "3600", "--ends-in", "7200", "--wave", "60:5"];
@@ -66,7 +61,7 @@ impl Day {
         shop.order_of(&open, "bob").await;
         shop.limits().await;
         shop.outflow().await;
-        sqlx::raw_sql(CALLBACK).execute(&shop.system.sql).await.unwrap();
+        shop.system.execute(CALLBACK).await;
         Self { shop, open, planned, closed, paid }
     }
 }
@@ -102,9 +97,9 @@ impl Shop {
     }
 
     pub async fn until(&self, order: &str, user: &str, status: &str) {
-        eventually(|| async {
-            let (_, shown) = self.system.get(&format!("/api/v1/orders/{order}"), Some(user)).await;
-            (shown["status"] == status).then_some(()).ok_or_else(|| shown.to_string())
+        seckill_harness::until(status, || async {
+            let path = format!("/api/v1/orders/{order}");
+            self.system.get(&path, Some(user)).await.1["status"].clone()
         })
         .await;
     }
@@ -114,30 +109,20 @@ impl Shop {
         let order = self.order_of(sale, user).await;
         self.system.let_deadlines_pass(sale).await;
         self.until(&order, user, "cancelled").await;
-        eventually(|| async {
-            let lapsed = self.system.count("SELECT count(*) FROM lapsed_holds WHERE sale_id = $1", sale).await;
-            (lapsed == 1).then_some(()).ok_or_else(|| format!("{lapsed} lapsed holds"))
-        })
-        .await;
+        seckill_harness::until(1, || self.system.count("SELECT count(*) FROM lapsed_holds WHERE sale_id = $1", sale))
+            .await;
     }
 
     /// Parks the message of Eve's purchase, and waits for the alarm. Returns the order.
     pub async fn park(&self, sale: &Sale) -> String {
-        sqlx::raw_sql(REFUSE).execute(&self.system.sql).await.unwrap();
+        self.system.refuse("INSERT ON orders", "NEW.user_id = 'eve'").await;
         let order = self.system.buy(sale, "eve").send().await.order_id();
-        eventually(|| async {
-            let parked = self.system.stores.ledger.parked(10).await.unwrap();
+        seckill_harness::until((1, 1), || async {
             let alarms = "SELECT count(*) FROM alarms WHERE kind = 'parked' AND cleared_at IS NULL";
-            let alarms: i64 = sqlx::query_scalar(alarms).fetch_one(&self.system.sql).await.unwrap();
-            (parked.len() == 1 && alarms == 1).then_some(()).ok_or_else(|| format!("{parked:?}, {alarms} alarms"))
+            (self.system.stores.ledger.parked(10).await.unwrap().len(), self.system.number(alarms).await)
         })
         .await;
         order
-    }
-
-    /// From now on, Eve's order can be written.
-    pub async fn repair(&self) {
-        sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&self.system.sql).await.unwrap();
     }
 
     /// An application with contradicting policies. The manager owns it, and the viewer sees it; neither sees the other application.
@@ -154,7 +139,7 @@ impl Shop {
             let (app, account) = (Name::parse("mailer", "app").unwrap(), crate::console::account(account));
             policy_changes::grant(&self.system.stores.ledger, &app, &account, Some(role), "test").await.unwrap();
         }
-        sqlx::raw_sql(MINUTES).execute(&self.system.sql).await.unwrap();
+        self.system.execute(MINUTES).await;
     }
 
     /// A paused outflow with a waiting item and a parked one.
@@ -165,6 +150,6 @@ impl Shop {
         for key in ["soon", "late"] {
             self.command(&["outflow", "add", "letters", "--key", key, "--payload", "{\"text\":\"Hello\"}"]).await;
         }
-        sqlx::raw_sql(LETTER).execute(&self.system.sql).await.unwrap();
+        self.system.execute(LETTER).await;
     }
 }

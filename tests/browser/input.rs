@@ -57,7 +57,6 @@ impl Page {
         self.post("actions", json!({ "actions": [mouse] })).await.unwrap();
     }
 
-    /// The middle of an element, after scrolling it into view.
     pub async fn middle(&self, selector: &str) -> (f64, f64) {
         let middle = format!(
             "(() => {{

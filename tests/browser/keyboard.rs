@@ -3,15 +3,13 @@
 use serde_json::Value;
 
 use crate::buyer::{LIVE, PAYABLE, SOLVED, order};
-use crate::chromium::Page;
 use crate::input::ENTER;
 use crate::shop::Shop;
 
 /// Tab and Enter alone: sign in, answer the challenge, buy, pay. Each focused element shows its focus.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_by_keyboard_alone() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let sale = shop.sale(&["--stock", "5", "--captcha", "image"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.tab_to("#sign-in [name=user]").await;
@@ -21,7 +19,6 @@ async fn a_purchase_by_keyboard_alone() {
     let challenge = page.challenge(&Value::Null).await;
     page.tab_to("#challenge-answer").await;
     page.press(challenge["answer_for_tests"].as_str().unwrap().chars()).await;
-    page.screenshot("keyboard-challenge").await;
     page.press([ENTER]).await;
     page.wait(SOLVED).await;
     page.wait(LIVE).await;
@@ -29,7 +26,6 @@ async fn a_purchase_by_keyboard_alone() {
     if !page.is_true("document.activeElement.id === 'buy'").await {
         page.tab_to("#buy").await;
     }
-    page.screenshot("keyboard-buy").await;
     page.press([ENTER]).await;
     page.wait(&order("pending_payment")).await;
     page.wait(PAYABLE).await;
@@ -38,8 +34,5 @@ async fn a_purchase_by_keyboard_alone() {
     page.wait(&order("paid")).await;
     // The focus survives the removal of the button.
     page.wait("document.activeElement !== document.body").await;
-    shop.system.settled(&sale).await;
-    assert_eq!(shop.system.orders(&sale).await, 1);
-    page.close().await;
-    shop.close().await;
+    shop.close_after_one(page, &sale).await;
 }

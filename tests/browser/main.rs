@@ -1,6 +1,6 @@
 //! The pages and the console in Chromium, driven by WebDriver, against a complete system with a bank.
 //!
-//! `./dev test` installs chromium, a Chinese font and axe-core. The tests leave pictures of the pages and a table of figures in
+//! `./dev test` installs chromium, a Chinese font and axe-core. The tests leave pictures of the pages in
 //! `target/screenshots`. A test that fails leaves a picture there too, named after the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail

@@ -14,8 +14,7 @@ const ORDERS_READ: &str = "performance.getEntriesByType('resource').some(({ name
     new URL(name).pathname === '/api/v1/orders' && responseStatus === 200)";
 
 async fn before_a_purchase() -> (Shop, Page, Sale) {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     // Two units are allowed, so that a second purchase would be visible.
     let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
     page.visit(&shop.page_of(&sale)).await;
@@ -27,11 +26,10 @@ async fn before_a_purchase() -> (Shop, Page, Sale) {
 }
 
 /// The page claims nothing while the network is away. When it comes back, there is one order, and it is paid.
-async fn offline_and_back(shop: Shop, page: Page, sale: Sale, name: &str) {
+async fn offline_and_back(shop: Shop, page: Page, sale: Sale) {
     page.wait(&says(HONEST)).await;
     assert!(page.is_true("!document.querySelector('#orders li')").await, "the page claims what it cannot know");
-    page.screenshot(name).await;
-    page.network(false, 0).await;
+    page.offline(false).await;
     // The page retries by itself. If it has given up, it has told the buyer to click again.
     eventually(|| async {
         if page.is_true(&order("pending_payment")).await {
@@ -46,8 +44,7 @@ async fn offline_and_back(shop: Shop, page: Page, sale: Sale, name: &str) {
     page.pay().await;
     shop.system.settled(&sale).await;
     assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (1, 4));
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }
 
 /// The purchase is certain, and its answer is lost.
@@ -70,39 +67,18 @@ async fn an_answer_that_is_lost_is_asked_for_again() {
     page.click("#buy").await;
     shop.one_purchase(&sale).await;
     page.wait("Boolean(window.loseAnswer)").await;
-    page.network(true, 0).await;
+    page.offline(true).await;
     page.evaluate("window.loseAnswer()").await;
-    offline_and_back(shop, page, sale, "network-cut-after-the-purchase").await;
+    offline_and_back(shop, page, sale).await;
 }
 
 /// The purchase never arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_click_without_a_network_is_sent_later() {
     let (shop, page, sale) = before_a_purchase().await;
-    page.network(true, 0).await;
+    page.offline(true).await;
     page.click("#buy").await;
     page.wait(&says(HONEST)).await;
     assert_eq!(shop.purchases(&sale).await, 0);
-    offline_and_back(shop, page, sale, "network-cut-before-the-purchase").await;
-}
-
-/// A slow network, as on a train: the page works, only later.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_slow_network_is_enough() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
-    let sale = shop.sale(&["--stock", "5", "--captcha", "work"]).await;
-    // 400 ms until an answer begins, and 50 kB a second.
-    let slow = serde_json::json!({
-        "offline": false, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000,
-    });
-    page.network_like(slow).await;
-    page.visit(&shop.page_of(&sale)).await;
-    page.sign_in("ann").await;
-    page.buy().await;
-    page.pay().await;
-    shop.system.settled(&sale).await;
-    assert_eq!(shop.system.orders(&sale).await, 1);
-    page.close().await;
-    shop.close().await;
+    offline_and_back(shop, page, sale).await;
 }

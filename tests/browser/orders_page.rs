@@ -30,12 +30,10 @@ async fn press_twice(page: &Page, button: &str, done: &str) {
     .await;
 }
 
-/// Orders of all sales on one page: one is paid there and refunded, one is cancelled, and each links to its sale. Another buyer's orders
-/// are not there.
+/// One order is paid and refunded, one is cancelled. Another buyer's orders are not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let first = shop.sale_of("Phone", "100", &["--stock", "5"]).await;
     let second = shop.sale_of("Lamp", "2500", &["--stock", "5"]).await;
     for (sale, user) in [(&first, "ann"), (&second, "ann"), (&first, "bob")] {
@@ -44,7 +42,6 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     shop.system.settled(&first).await;
     shop.system.settled(&second).await;
     page.visit(&shop.system.url("/orders")).await;
-    page.screenshot("orders-signed-out").await;
     page.sign_in("ann").await;
     page.wait("document.querySelectorAll('#orders li.pending_payment').length === 2").await;
     for name in ["Phone", "Lamp"] {
@@ -56,11 +53,9 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     page.wait(PAYABLE).await;
     page.click("#orders li.pending_payment .pay").await;
     page.wait(&order("paid")).await;
-    page.screenshot("orders-page").await;
     // A final action needs two presses.
     press_twice(&page, "#orders li.pending_payment .cancel", &order("cancelled")).await;
     press_twice(&page, "#orders li.paid .refund", &order("refunded")).await;
-    page.screenshot("orders-page-settled").await;
     assert_eq!(page.number("document.querySelectorAll('#orders li').length").await, 2.0);
     page.reload().await;
     page.wait(&format!("{} && {}", order("cancelled"), order("refunded"))).await;
@@ -68,15 +63,13 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     page.wait(&format!("!document.querySelector('#orders li') && {}", shown("#sign-in"))).await;
     shop.system.settled(&first).await;
     shop.system.settled(&second).await;
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }
 
 /// An unknown address has a page too: it says so, and links back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_page_leads_back() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     for path in ["/sales/999999", "/sales/none", "/no-such-page"] {
         let url = shop.system.url(path);
         let as_browser = reqwest::Client::new().get(&url).header("accept", "text/html,*/*;q=0.8");
@@ -85,9 +78,7 @@ async fn a_missing_page_leads_back() {
         page.wait(READY).await;
         page.wait("document.querySelector('main a[href=\"/\"]')").await;
     }
-    page.screenshot("missing").await;
     page.click("main a[href=\"/\"]").await;
     page.wait("location.pathname === '/'").await;
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }

@@ -1,22 +1,21 @@
 //! The published bundle on another file server, with the API at another origin.
 
 use crate::buyer::order;
-use crate::chromium::Page;
-use crate::program::{Folder, Server};
+use crate::program::Server;
 use crate::shop::Shop;
+use seckill_harness::folder::Folder;
 
 /// Python serves the files, the service allows that origin, and a purchase works: sign-in, captcha, order and payment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_works_from_pages_that_another_server_has() {
-    let bundle = Folder::new();
+    let bundle = Folder::new("bundle");
     let mut python = Server::command("python3");
-    python.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", &bundle.path("")]);
+    python.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", &bundle.file("")]);
     let files = Server::start(&mut python).await;
     let origin = format!("http://127.0.0.1:{}", files.port);
-    let shop = Shop::open_with(&[("SECKILL_HTTP__CORS_ORIGINS", origin.as_str())]).await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[("SECKILL_HTTP__CORS_ORIGINS", origin.as_str())]).await;
     let sale = shop.sale(&["--stock", "5", "--captcha", "image"]).await;
-    shop.command(&["publish", "--out", &bundle.path(""), "--api", &shop.system.url("")]).await;
+    shop.command(&["publish", "--out", &bundle.file(""), "--api", &shop.system.url("")]).await;
 
     page.visit(&format!("{origin}/")).await;
     let link = format!("a[href^=\"/sales/{}\"]", sale.id);
@@ -28,12 +27,8 @@ async fn a_purchase_works_from_pages_that_another_server_has() {
     page.click("#challenge-submit").await;
     page.buy().await;
     page.pay().await;
-    page.screenshot("other-server-paid").await;
     page.visit(&format!("{origin}/orders/")).await;
     page.wait(&order("paid")).await;
     assert!(page.is_true(&format!("location.origin === {origin:?}")).await);
-    shop.system.settled(&sale).await;
-    assert_eq!(shop.system.orders(&sale).await, 1);
-    page.close().await;
-    shop.close().await;
+    shop.close_after_one(page, &sale).await;
 }

@@ -98,11 +98,9 @@ impl Page {
         self.number(&format!("{named}.length")).await
     }
 
-    /// Cuts the network off, or slows it down (milliseconds until an answer begins).
-    pub async fn network(&self, offline: bool, latency_ms: u32) {
-        let unlimited = json!({
-            "offline": offline, "latency": latency_ms, "downloadThroughput": -1, "uploadThroughput": -1,
-        });
+    /// Cuts the network off, or connects it again.
+    pub async fn offline(&self, offline: bool) {
+        let unlimited = json!({ "offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
         self.network_like(unlimited).await;
     }
 

@@ -1,35 +1,11 @@
 //! Programs that a test starts. They end with the test.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use seckill_harness::PATIENCE;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
-use uuid::Uuid;
-
-/// A folder of a test, removed when the value is dropped.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{}", Uuid::new_v4().simple()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // A process that was just killed may still write. The rest is deleted with the target folder.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// chromedriver takes a free port of IPv6, and ends if the same port of IPv4 is taken. Then it is started again, up to this number of
 /// starts.

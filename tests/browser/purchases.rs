@@ -1,7 +1,7 @@
 //! One purchase, from the wait for the start to the payment, with its interruptions.
 
 use seckill::domain::ids::Shard;
-use seckill_harness::{Sale, eventually, redis_at};
+use seckill_harness::{Sale, redis_at, until};
 
 use crate::buyer::{COUNTDOWN_S, GREY, LIVE, order, says};
 use crate::chromium::Page;
@@ -36,12 +36,10 @@ const COUNT_PURCHASES: &str = "(() => {
     };
 })()";
 
-/// The button is grey and the countdown runs; at the start the button becomes active by itself. One click buys, and the page shows the
-/// payment.
+/// At the start the grey button becomes active by itself. One click buys, and the page shows the payment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_waits_for_the_start_buys_and_pays() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let sale = shop.sale(&["--stock", "5", "--starts-in", "3600", "--ends-in", "7200"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
@@ -50,35 +48,29 @@ async fn a_buyer_waits_for_the_start_buys_and_pays() {
     let left = page.number(COUNTDOWN_S).await;
     assert!(left > 0.0 && left <= 3600.0, "{left} s");
     page.wait(&format!("{COUNTDOWN_S} < {left}")).await;
-    page.screenshot("sale-before-the-start").await;
     page.click("#buy").await;
     move_start(&shop, &page, &sale, 5.0).await;
     page.wait(LIVE).await;
     assert!(page.is_true("window.sameDocument").await, "the button lights up without a reload");
     assert_eq!(page.requests("/purchases").await, 0.0, "a click on a grey button asks for nothing");
-    page.screenshot("sale-open").await;
     page.evaluate(COUNT_PURCHASES).await;
     page.click("#buy").await;
     page.wait(&order("pending_payment")).await;
     // The wait is shown step by step, and the time to pay counts down.
     assert!(page.is_true("document.querySelectorAll('#steps > li').length >= 3").await);
     assert!(page.is_true(r"/\d\d:\d\d/.test(document.querySelector('#orders li').innerText)").await);
-    page.screenshot("order-waits-for-payment").await;
     page.pay().await;
     page.wait(GREY).await;
-    page.screenshot("order-paid").await;
     assert_eq!(page.number("window.purchases.size").await, 1.0);
     shop.system.settled(&sale).await;
     assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (1, 4));
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }
 
 /// A double click makes one purchase, even if two are allowed. The button is disabled for ten seconds, and then active again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_double_click_makes_one_order() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
@@ -92,17 +84,13 @@ async fn a_double_click_makes_one_order() {
     let rested_ms = page.number("performance.now()").await - clicked_ms;
     assert!(rested_ms >= 9_900.0, "the button has rested for {rested_ms} ms");
     assert_eq!(page.number("window.purchases.size").await, 1.0);
-    shop.system.settled(&sale).await;
-    assert_eq!(shop.system.orders(&sale).await, 1);
-    page.close().await;
-    shop.close().await;
+    shop.close_after_one(page, &sale).await;
 }
 
 /// "Sold out" appears, and disappears when another buyer's unit returns: the button becomes active by itself, and buys.
 #[tokio::test(flavor = "multi_thread")]
 async fn sold_out_and_back_again() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let sale = shop.sale(&["--stock", "1"]).await;
     let bought = shop.system.buy(&sale, "bob").send().await;
     assert_eq!(bought.code(), "202");
@@ -110,30 +98,21 @@ async fn sold_out_and_back_again() {
     page.sign_in("ann").await;
     page.wait(&says("sold out")).await;
     page.evaluate("window.sameDocument = true").await;
-    page.screenshot("sold-out").await;
     let cancel = format!("/api/v1/orders/{}/cancel", bought.order_id());
-    eventually(|| async {
-        let (status, problem) = shop.system.post(&cancel, "bob").await;
-        (status == 200).then_some(()).ok_or_else(|| problem.to_string())
-    })
-    .await;
+    until(200, || async { shop.system.post(&cancel, "bob").await.0 }).await;
     page.wait(&format!("{LIVE} && !{}", says("sold out"))).await;
     assert!(page.is_true("window.sameDocument").await, "the button lights up without a reload");
-    page.screenshot("back-again").await;
     page.buy().await;
     page.pay().await;
     shop.system.settled(&sale).await;
     assert_eq!(shop.system.stock(&sale).await, 0);
-    page.close().await;
-    shop.close().await;
+    shop.close(page).await;
 }
 
-/// The page is reloaded while the answer to a purchase is in flight. The page repeats the same purchase without a click, and there is one
-/// order.
+/// The page repeats the same purchase without a click, and there is one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_in_the_middle_of_a_purchase_resumes_it() {
-    let shop = Shop::open().await;
-    let page = Page::open().await;
+    let (shop, page) = Shop::with_page(&[]).await;
     let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
     page.visit(&shop.page_of(&sale)).await;
     page.sign_in("ann").await;
@@ -153,8 +132,5 @@ async fn a_reload_in_the_middle_of_a_purchase_resumes_it() {
     page.wait(&order("pending_payment")).await;
     page.signed_in_as("ann").await;
     page.pay().await;
-    shop.system.settled(&sale).await;
-    assert_eq!(shop.system.orders(&sale).await, 1);
-    page.close().await;
-    shop.close().await;
+    shop.close_after_one(page, &sale).await;
 }

@@ -1,15 +1,15 @@
 //! A system, its bank, and sales created by the command, as a shop does.
 
 use seckill::domain::ids::SaleId;
-use seckill_harness::folder::free_address;
-use seckill_harness::{Sale, System, eventually};
+use seckill_harness::folder::{Folder, free_address};
+use seckill_harness::{Sale, System, until};
 use seckill_sandbox::{Sandbox, Stopper};
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
-use crate::program::Folder;
+use crate::chromium::Page;
 
 /// The number of concurrent browser tests: a browser uses a whole core while a page loads.
 static BROWSERS: Semaphore = Semaphore::const_new(2);
@@ -23,16 +23,17 @@ pub struct Shop {
 }
 
 impl Shop {
-    pub async fn open() -> Self {
-        Self::open_with(&[]).await
+    /// A shop, and a browser.
+    pub async fn with_page(settings: &[(&str, &str)]) -> (Self, Page) {
+        (Self::open(settings).await, Page::open().await)
     }
 
     /// Waits for its turn, and starts the service and the bank.
-    pub async fn open_with(settings: &[(&str, &str)]) -> Self {
+    pub async fn open(settings: &[(&str, &str)]) -> Self {
         let turn = BROWSERS.acquire().await.unwrap();
-        let folder = Folder::new();
+        let folder = Folder::new("shop");
         let bank = free_address().to_string();
-        let (url, file) = (format!("http://{bank}"), folder.path("bank.jsonl"));
+        let (url, file) = (format!("http://{bank}"), folder.file("bank.jsonl"));
         let own = [
             ("SECKILL_CHANNELS__SANDBOX__URL", url.as_str()),
             ("SECKILL_PAYMENTS__ASK_AFTER_MS", "500"),
@@ -47,8 +48,15 @@ impl Shop {
         Self { system, bank: bank.stopper(), bank_runs: tokio::spawn(bank.run()), folder, _turn: turn }
     }
 
+    pub async fn close_after_one(self, page: Page, sale: &Sale) {
+        self.system.settled(sale).await;
+        assert_eq!(self.system.orders(sale).await, 1);
+        self.close(page).await;
+    }
+
     /// Ends in good order.
-    pub async fn close(self) {
+    pub async fn close(self, page: Page) {
+        page.close().await;
         self.system.finish().await;
         self.bank.stop().await;
         self.bank_runs.await.unwrap().unwrap();
@@ -75,7 +83,6 @@ impl Shop {
         self.sale_with(SaleId::from_db(created["sale_id"].as_i64().unwrap())).await
     }
 
-    /// The sale of this id, with its keys.
     pub async fn sale_with(&self, id: SaleId) -> Sale {
         let keys = "SELECT purchase_key, waiting_key FROM sales WHERE id = $1";
         let keys: (String, String) = sqlx::query_as(keys).bind(id.get()).fetch_one(&self.system.sql).await.unwrap();
@@ -88,11 +95,7 @@ impl Shop {
 
     /// Waits until a purchase is certain, whether its buyer knows or not.
     pub async fn one_purchase(&self, sale: &Sale) {
-        eventually(|| async {
-            let purchases = self.purchases(sale).await;
-            (purchases == 1).then_some(()).ok_or_else(|| format!("{purchases} purchases"))
-        })
-        .await;
+        until(1, || self.purchases(sale)).await;
     }
 
     pub async fn purchases(&self, sale: &Sale) -> i64 {
