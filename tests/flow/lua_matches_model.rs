@@ -73,7 +73,6 @@ fn algorithm(kind: AlgorithmKind) -> BoxedStrategy<Algorithm> {
     }
 }
 
-/// A call to the model.
 struct ModelCall {
     call: Call,
     now: i64,

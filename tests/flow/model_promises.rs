@@ -33,7 +33,6 @@ fn grants_of_changing(algorithm: impl Fn(usize) -> Algorithm, asks: &[Ask]) -> V
     granted
 }
 
-/// The most permits in any window `(t - window, t]`.
 fn fullest_window(grants: &[Ask], window_us: i64) -> i64 {
     let within = |end: i64| grants.iter().filter(move |(at, _)| (end - window_us + 1..=end).contains(at));
     grants.iter().map(|(end, _)| within(*end).map(|(_, permits)| permits).sum()).max().unwrap_or(0)

@@ -26,11 +26,7 @@ impl Bench {
     /// A limiter under a given prefix, so that several processes can share it.
     pub async fn under(prefix: &str) -> Self {
         let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
-        Self {
-            limiter: limiter(&url, prefix, 30_000), // a busy machine must not fail a test
-            redis: redis_at(&url).await.unwrap(),
-            prefix: prefix.to_owned(),
-        }
+        Self { limiter: limiter(&url, prefix), redis: redis_at(&url).await.unwrap(), prefix: prefix.to_owned() }
     }
 
     /// Asks at a time after `DAWN`, in microseconds.
@@ -66,8 +62,8 @@ impl Bench {
     }
 }
 
-/// A limiter over the Redis at an address, configured like the service's except for the time-out.
-pub fn limiter(url: &str, prefix: &str, timeout_ms: u64) -> Limiter {
+/// A limiter configured like the service's except for the time-out.
+fn limiter(url: &str, prefix: &str) -> Limiter {
     let environment: HashMap<String, String> = [
         ("REDIS_URL", url),
         ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
@@ -78,7 +74,7 @@ pub fn limiter(url: &str, prefix: &str, timeout_ms: u64) -> Limiter {
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
     let mut config = Config::read(&environment).unwrap();
-    config.flow.timeout_ms = timeout_ms; // may be above what the configuration allows
+    config.flow.timeout_ms = 30_000; // a busy machine must not fail a test
     Limiter::new(&config.redis, &config.flow).unwrap()
 }
 

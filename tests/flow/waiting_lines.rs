@@ -93,7 +93,6 @@ async fn waiters_are_served_in_the_order_of_arrival() {
     line.places(SECOND / 2, &[(&c, 3), (&b, 2), (&a, 1)]).await;
     // There is a token now; it belongs to the first waiter, even if others ask earlier. Then all move up, and the served one is last.
     line.places(SECOND, &[(&late, 4), (&c, 3), (&b, 2), (&a, 0), (&b, 1), (&a, 4)]).await;
-    line.bench.clear().await;
 }
 
 #[tokio::test]
@@ -103,7 +102,6 @@ async fn a_waiter_is_granted_when_there_is_room_for_all_ahead_too() {
     line.places(0, &[(&a, 1), (&b, 2)]).await;
     // Of two tokens, one is for the second waiter, and the other is left for the first one alone.
     line.places(SECOND / 5, &[(&c, 3), (&b, 0), (&c, 2), (&a, 0), (&c, 1)]).await;
-    line.bench.clear().await;
 }
 
 /// A call over several limiters stands in no line, and does not overtake any.
@@ -123,7 +121,6 @@ async fn who_does_not_wait_passes_nobody_who_waits() {
     assert_eq!(refused.verdicts[1].unwrap().retry_after_ms, 500, "when there is a second one");
     assert_eq!(line.place(one_token, &first).await, 0);
     assert!(several(SECOND).await.granted, "nobody waits any more");
-    line.bench.clear().await;
 }
 
 #[tokio::test]
@@ -134,7 +131,6 @@ async fn a_full_line_refuses_and_does_not_change() {
     let before = line.bench.dump().await;
     assert!(matches!(line.ask(0, &short()).await, Turn::LineFull(verdict) if verdict.retry_after_ms == 60_000));
     assert_eq!(line.bench.dump().await, before);
-    line.bench.clear().await;
 }
 
 #[tokio::test]
@@ -144,7 +140,6 @@ async fn a_waiter_that_crashed_does_not_block_the_line() {
     line.places(0, &[(&dead, 1), (&next, 2)]).await;
     assert_eq!(line.place(SECOND - 1, &next).await, 2);
     assert_eq!(line.place(SECOND, &next).await, 1, "the first waiter was silent for a second");
-    line.bench.clear().await;
 }
 
 #[tokio::test]
@@ -166,7 +161,6 @@ async fn the_wait_is_bounded_and_a_place_can_be_given_up() {
     assert!(line.bench.limiter.leave_line(&line.slot, behind.id).await.unwrap());
     assert!(!line.bench.limiter.leave_line(&line.slot, behind.id).await.unwrap());
     assert_eq!(line.place(300_000, &last).await, 1);
-    line.bench.clear().await;
 }
 
 /// The permits of waiters who left do not hold back the waiters behind them.
@@ -181,7 +175,6 @@ async fn waiters_who_leave_from_the_middle_are_skipped() {
     let token = SECOND / 10;
     line.places(token, &[(&d, 2), (&a, 0), (&d, 1)]).await;
     assert_eq!(line.place(2 * token, &d).await, 0);
-    line.bench.clear().await;
 }
 
 /// No call reads the whole line: with this many places, Lua's stack would overflow.
@@ -204,16 +197,6 @@ async fn a_line_may_be_long() {
         line.ask(SECOND, &waiters[9_999]).await;
     }
     line.places(SECOND, &[(&waiters[9_999], 2), (&waiters[0], 1)]).await;
-    line.bench.clear().await;
-}
-
-#[tokio::test]
-async fn callers_that_ask_again_when_told_are_served_in_order_at_the_rate() {
-    let line = Line::at(bucket(AlgorithmKind::TokenBucket, 1, 40, 1000)).await.used_up().await;
-    let twelve: [Waiter; 12] = waiters().map(|waiter| Waiter { line_max: 20, ..waiter });
-    let (times, ..) = line.serve(&twelve).await;
-    assert_eq!(times, (1..=12).map(|n| n * 25_000).collect::<Vec<_>>(), "a token every 25 ms");
-    line.bench.clear().await;
 }
 
 /// A crowd waits at a limiter of each kind with short windows. Each caller asks a few times, at any place in line.
@@ -236,6 +219,5 @@ async fn a_crowd_asks_a_few_times_each() {
         // Ten every 100 ms are 3 s.
         let end_us = times.last();
         assert!(end_us.is_some_and(|us| (2_900_000..=4_000_000).contains(us)), "{kind:?}: served after {end_us:?} us");
-        line.bench.clear().await;
     }
 }

@@ -1,29 +1,27 @@
 //! The bank: `seckill channel-sandbox` as a process, and calls that read its state.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use reqwest::Client;
 use serde_json::Value;
 
 use seckill_harness::eventually;
-use seckill_harness::folder::free_address;
+use seckill_harness::folder::{Folder, free_address};
+use seckill_harness::running::Running;
 
-/// A bank process. Dropping the value kills the process and removes its file.
+/// A bank process. Dropping the value kills the process and removes its folder.
 pub struct Bank {
     pub address: SocketAddr,
-    file: PathBuf,
-    child: Option<Child>,
+    child: Option<Running>,
+    folder: Folder,
     http: Client,
 }
 
 impl Bank {
-    /// Reserves an address and a file. `open` starts the bank, once the address for its callbacks is known.
+    /// Reserves an address. `open` starts the bank, once the address for its callbacks is known.
     pub fn reserve_address() -> Self {
-        let address = free_address();
-        let file = std::env::temp_dir().join(format!("seckill-bank-{}", uuid::Uuid::new_v4().simple()));
-        Self { address, file, child: None, http: Client::new() }
+        Self { address: free_address(), child: None, folder: Folder::new("bank"), http: Client::new() }
     }
 
     pub fn url(&self) -> String {
@@ -31,21 +29,20 @@ impl Bank {
     }
 
     pub async fn open(&mut self, callbacks: &str, pay_rate: u32, refund_rate: u32) {
-        let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        command
             .arg("channel-sandbox")
             .env_clear()
             .env("SECKILL_DEV", "1")
             .env("SECKILL_SANDBOX__BIND", self.address.to_string())
-            .env("SECKILL_SANDBOX__DATA_FILE", &self.file)
+            .env("SECKILL_SANDBOX__DATA_FILE", self.folder.file("bank.jsonl"))
             .env("SECKILL_SANDBOX__CALLBACK_URL", callbacks)
             .env("SECKILL_SANDBOX__PAY_RATE", pay_rate.to_string())
             .env("SECKILL_SANDBOX__REFUND_RATE", refund_rate.to_string())
             .env("SECKILL_SANDBOX__CONFIRM_MS", "20")
             .env("RUST_LOG", "error")
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.child = Some(child);
+            .stdout(Stdio::null());
+        self.child = Some(Running::start(&mut command));
         let alive = format!("{}/healthz", self.url());
         eventually(|| async {
             let answer = self.http.get(&alive).send().await.map_err(|e| e.to_string())?;
@@ -56,17 +53,13 @@ impl Bank {
 
     /// Kills the process with SIGKILL.
     pub fn close(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        self.child = None;
     }
 
     pub async fn get(&self, path: &str) -> Value {
         self.http.get(format!("{}{path}", self.url())).send().await.unwrap().json().await.unwrap()
     }
 
-    /// Changes some switches of the bank.
     pub async fn switch(&self, switches: Value) {
         let put = self.http.put(format!("{}/v1/admin/switches", self.url())).json(&switches);
         let answer = put.send().await.unwrap();
@@ -79,7 +72,6 @@ impl Bank {
         (peak["peak"].as_u64().unwrap(), peak["closest_us"].as_u64().unwrap_or(u64::MAX))
     }
 
-    /// The number of requests of a kind that had this outcome.
     pub async fn arrivals(&self, kind: &str, outcome: &str) -> usize {
         let (mut after, mut count) = (0, 0);
         loop {
@@ -113,12 +105,5 @@ impl Bank {
                 None => return totals,
             }
         }
-    }
-}
-
-impl Drop for Bank {
-    fn drop(&mut self) {
-        self.close();
-        let _ = std::fs::remove_file(&self.file);
     }
 }

@@ -1,7 +1,7 @@
 //! Kills a process at each failpoint on the path of a payment or refund, and starts the process again. The books must hold.
 
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::world::{Rates, World};
 use seckill_harness::System;
 use seckill_harness::folder::free_address;
+use seckill_harness::running::Running;
 
 const ORDERS: usize = 12;
 /// How long a process may take to reach the failpoint.
@@ -47,33 +48,17 @@ fn places() -> Vec<Place> {
     ]
 }
 
-/// A `seckill` process, killed when the value is dropped.
-struct Process(Child);
-
-impl Process {
-    fn start(system: &System, role: &str, at: SocketAddr, dies_at: Option<&str>) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
-        command.arg(role).env_clear().envs(&system.environment).env("SECKILL_HTTP__BIND", at.to_string());
-        command.env("RUST_LOG", "off").envs(dies_at.map(|place| ("FAILPOINTS", place)));
-        Self(command.stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    fn has_died(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_some()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A `seckill` process.
+fn start(system: &System, role: &str, at: SocketAddr, dies_at: Option<&str>) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+    command.arg(role).env_clear().envs(&system.environment).env("SECKILL_HTTP__BIND", at.to_string());
+    command.env("RUST_LOG", "off").envs(dies_at.map(|place| ("FAILPOINTS", place)));
+    Running::start(command.stdout(Stdio::null()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_death_at_any_failpoint_leaves_the_books_correct() {
-    let only = std::env::var("SECKILL_TEST_PLACE").ok();
-    for place in places().into_iter().filter(|place| only.as_ref().is_none_or(|only| only == place.name)) {
+    for place in places() {
         die_at(&place).await;
         eprintln!("{}: the books hold", place.name);
     }
@@ -88,26 +73,25 @@ async fn die_at(place: &Place) {
         0 => format!("{}=return", place.name),
         passes => format!("{}={passes}*off->return", place.name),
     };
-    let start = |role: &str| Process::start(&world.system, role, at, (role == place.role).then_some(&*failpoint));
-    let (mut serve, mut work) = (start("serve"), start("work"));
+    let run = |role: &str| start(&world.system, role, at, (role == place.role).then_some(&*failpoint));
+    let (mut serve, mut work) = (run("serve"), run("work"));
     let buyers = join_all((0..ORDERS).map(|buyer| buy(&world, at, buyer)));
     let killing = async {
         let begun = Instant::now();
         let victim = if place.role == "serve" { &mut serve } else { &mut work };
-        while !victim.has_died() {
+        while !victim.has_ended() {
             assert!(begun.elapsed() < REACHED_WITHIN, "no process reached {}", place.name);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         world.bank.switch(json!({ "decline_permille": 0 })).await;
-        *victim = Process::start(&world.system, place.role, at, None);
+        *victim = start(&world.system, place.role, at, None);
     };
     tokio::join!(buyers, killing);
     world.wait_until_money_settles().await;
-    assert_eq!(usize::try_from(world.count("SELECT count(*) FROM payments WHERE pays").await), Ok(ORDERS));
-    assert_eq!(
-        usize::try_from(world.count("SELECT count(*) FROM orders WHERE status = 'refunded'").await),
-        Ok(ORDERS / 2)
-    );
+    let numbers = ["SELECT count(*) FROM payments WHERE pays", "SELECT count(*) FROM orders WHERE status = 'refunded'"];
+    for (number, expected) in numbers.into_iter().zip([ORDERS, ORDERS / 2]) {
+        assert_eq!(usize::try_from(world.count(number).await), Ok(expected), "{number}");
+    }
     assert_eq!(world.bank.totals().await.1, ORDERS / 2, "each refund takes effect once");
     world.finish_and_audit().await;
     drop((serve, work));

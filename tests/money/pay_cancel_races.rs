@@ -73,7 +73,6 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
         }
     }
     let (payments, refunds, cents) = world.bank.totals().await;
-    eprintln!("{paid} paid, {cancelled} cancelled; at the bank {payments} payments, {refunds} refunds");
     assert!(paid > 0 && cancelled > 0 && refunds > 0, "one side won every race, so the test proves nothing");
     assert_eq!((payments - refunds, cents), (paid, i64::try_from(paid).unwrap() * 100));
     world.finish_and_audit().await;

@@ -19,23 +19,17 @@ async fn a_peak_of_payments_is_delayed_and_none_is_refused() {
         let (world, at) = (&world, begun + SECOND.mul_f64(buyer as f64 / payments as f64));
         async move {
             tokio::time::sleep_until(at.into()).await;
-            (world.pay(buyer).await, at.elapsed())
+            world.pay(buyer).await
         }
     });
     let answers = join_all(coming).await;
     let asked = begun.elapsed();
-    assert!(answers.iter().all(|(status, _)| *status == 202), "a payment was refused");
-    let slowest = answers.iter().map(|(_, took)| *took).max().unwrap();
+    assert!(answers.iter().all(|status| *status == 202), "a payment was refused");
     world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", i64::try_from(payments).unwrap()).await;
-    let took = begun.elapsed();
     let (peak, _) = world.bank.peak("pay").await;
     let refused = world.bank.arrivals("pay", "refused-rate").await;
     let metrics = reqwest::get(world.system.url("/metrics")).await.unwrap().text().await.unwrap();
-    let shown = |name: &str| metrics.lines().find(|line| line.starts_with(name)).unwrap_or("missing").to_owned();
-    let (sum, count) = (shown("seckill_payment_wait_seconds_sum"), shown("seckill_payment_wait_seconds_count"));
-    eprintln!(
-        "{payments} payments asked for within a second, all accepted after {asked:.1?} (the slowest answer {slowest:.1?}), all paid after {took:.1?}; at the bank at most {peak} in any second; {sum}; {count}"
-    );
+    let sum = metrics.lines().find(|line| line.starts_with("seckill_payment_wait_seconds_sum")).unwrap_or("missing");
     assert!(peak <= u64::from(rate), "the bank received {peak} requests in a second");
     assert_eq!(refused, 0);
     assert_eq!(world.bank.totals().await.0, payments);

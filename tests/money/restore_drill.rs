@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -17,13 +17,13 @@ use uuid::Uuid;
 
 use crate::world::{Rates, World, buy};
 use seckill_harness::folder::{Folder, free_address};
+use seckill_harness::running::Running;
 use seckill_harness::{Sale, eventually, redis_at, secret, terms};
 
 const RATES: Rates = Rates { pay: 200, refund: 1 };
 /// Buyers of the rush. The dump begins when some of them have bought.
 const CROWD: usize = 400;
 const BOUGHT_BEFORE_THE_DUMP: i64 = 60;
-/// Buyers who come after the dump.
 const LATE: usize = 20;
 
 /// The programs of backup.sh and restore.sh get no password as an argument, and each program has the right one.
@@ -87,25 +87,14 @@ async fn script(world: &World, name: &str, file: &Path) -> String {
 }
 
 /// A Redis server with a password, and its address in the form without a user.
-struct LockedRedis(Child, String);
-
-impl LockedRedis {
-    async fn start() -> Self {
-        let (port, password) = (free_address().port(), secret());
-        let mut server = std::process::Command::new("redis-server");
-        server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--requirepass", &password]);
-        let child = server.current_dir("/").stdout(Stdio::null()).spawn().unwrap();
-        let url = format!("redis://:{password}@127.0.0.1:{port}/");
-        eventually(|| async { redis_at(&url).await.map(drop).map_err(|error| error.to_string()) }).await;
-        Self(child, url)
-    }
-}
-
-impl Drop for LockedRedis {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+async fn locked_redis() -> (Running, String) {
+    let (port, password) = (free_address().port(), secret());
+    let mut server = std::process::Command::new("redis-server");
+    server.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--requirepass", &password]);
+    let server = Running::start(server.current_dir("/").stdout(Stdio::null()));
+    let url = format!("redis://:{password}@127.0.0.1:{port}/");
+    eventually(|| async { redis_at(&url).await.map(drop).map_err(|error| error.to_string()) }).await;
+    (server, url)
 }
 
 async fn buy_all(world: &World, sale: &Sale, users: impl IntoIterator<Item = String>) -> HashSet<Uuid> {
@@ -126,16 +115,15 @@ async fn drop_database(world: &World) {
     raw_sql(AssertSqlSafe(drop)).execute(&mut maintenance).await.unwrap();
 }
 
-/// After the restore the audit holds and the sale continues. Purchases made after the dump are gone, and can be made again. Money that
-/// moved after the dump is found: if the dump has the payment, by asking the channel, otherwise by comparing the books.
+/// Purchases after the dump are gone, and can be made again. Money that moved after the dump is found.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_of_mid_rush_is_restored_and_the_sale_goes_on() {
     // Messages that are sent in the dump, but no longer in the broker, are sent again after this time.
-    let redis = LockedRedis::start().await;
+    let (_redis, redis_url) = locked_redis().await;
     let soon = [
         ("SECKILL_OUTBOX__RESEND_AFTER_MS", "1000"),
         ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "1000"),
-        ("REDIS_URL", redis.1.as_str()),
+        ("REDIS_URL", redis_url.as_str()),
     ];
     let mut world = World::with_orders(20, &RATES, true, &soon).await;
     for buyer in 0..10 {

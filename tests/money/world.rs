@@ -1,7 +1,7 @@
 //! The system under test, its bank, and workers that can be killed.
 
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use crate::bank::Bank;
+use seckill_harness::running::Running;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 /// The number of concurrent tests. A test that counts hundreds of a bank's requests in a second runs alone.
@@ -41,36 +42,15 @@ pub async fn buy(system: &System, sale: &Sale, user: &str) -> Uuid {
     .await
 }
 
-/// A `seckill work` process, killed when the value is dropped.
-pub struct Worker(Child);
-
-impl Worker {
-    pub fn start(system: &System) -> Self {
-        Self::start_with(system, &[])
-    }
-
-    pub fn start_with(system: &System, settings: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
-        command.arg("work").env_clear().envs(&system.environment).envs(settings.iter().copied());
-        command.env("SECKILL_DATABASE__MAX_CONNECTIONS", "6").env("RUST_LOG", "error");
-        Self(command.stdout(Stdio::null()).spawn().unwrap())
-    }
+pub fn worker(system: &System) -> Running {
+    worker_with(system, &[])
 }
 
-impl Worker {
-    /// Sends SIGTERM and waits until the process has ended.
-    pub fn end(mut self) {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+pub fn worker_with(system: &System, settings: &[(&str, &str)]) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+    command.arg("work").env_clear().envs(&system.environment).envs(settings.iter().copied());
+    command.env("SECKILL_DATABASE__MAX_CONNECTIONS", "6").env("RUST_LOG", "error");
+    Running::start(command.stdout(Stdio::null()))
 }
 
 /// The system, the bank, and a sale with all units sold.
@@ -106,7 +86,6 @@ impl World {
         Self::in_room(if long() { BESIDE } else { 1 }, at, orders, rates, workers, settings).await
     }
 
-    /// As `with_orders`, while no other test runs.
     pub async fn alone(orders: usize, rates: &Rates, workers: bool) -> Self {
         Self::in_room(BESIDE, None, orders, rates, workers, &[]).await
     }
@@ -140,7 +119,7 @@ impl World {
         bank.open(&format!("http://{at}/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
         let sale =
             system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(i64::try_from(orders).unwrap()) }).await;
-        let _order_worker = (!workers).then(|| Worker::start(&system));
+        let _order_worker = (!workers).then(|| worker(&system));
         let made = stream::iter(0..orders).map(|n| {
             let (system, sale) = (&system, &sale);
             async move { buy(system, sale, &format!("u{n}")).await }
@@ -181,29 +160,28 @@ impl World {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.system.sql).await.unwrap()
     }
 
-    /// Waits until a query returns `wanted`. Fails if the result has not changed during `PATIENCE`.
-    pub async fn wait_for(&self, sql: &str, wanted: i64) {
+    /// Waits until a number meets a condition. Fails if the number has not changed during `PATIENCE`.
+    async fn wait(&self, what: &str, number: impl AsyncFn() -> i64, wanted: impl Fn(i64) -> bool) {
         let mut last = (i64::MIN, tokio::time::Instant::now());
         loop {
-            let is = self.count(sql).await;
-            if is == wanted {
+            let is = number().await;
+            if wanted(is) {
                 return;
             }
             if is != last.0 {
                 last = (is, tokio::time::Instant::now());
             }
-            assert!(last.1.elapsed() < PATIENCE, "the query returns {is}, expected {wanted}: {sql}");
+            assert!(last.1.elapsed() < PATIENCE, "it stays at {is}: {what}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Waits until the result of a query meets a condition.
+    pub async fn wait_for(&self, sql: &str, wanted: i64) {
+        self.wait_until(sql, |is| is == wanted).await;
+    }
+
     pub async fn wait_until(&self, sql: &str, wanted: impl Fn(i64) -> bool) {
-        eventually(|| async {
-            let is = self.count(sql).await;
-            wanted(is).then_some(()).ok_or_else(|| format!("the query returns {is}: {sql}"))
-        })
-        .await;
+        self.wait(sql, async || self.count(sql).await, wanted).await;
     }
 
     /// Restarts the bank with the given rates, which may differ from those of the channel.
@@ -213,7 +191,6 @@ impl World {
         self.bank.open(&callbacks, rates.pay, rates.refund).await;
     }
 
-    /// Waits until the buyer's payment has succeeded or failed.
     pub async fn payment_decided(&self, buyer: usize) {
         let decided = format!(
             "SELECT count(*) FROM payments WHERE order_id = '{}' AND status IN ('succeeded', 'failed', 'abandoned')",
@@ -252,38 +229,22 @@ impl World {
         self.system.finish().await;
     }
 
-    /// Waits until the bank has at least `wanted` refunds.
     pub async fn refunds_at_the_bank(&self, wanted: usize) {
-        let mut last = (0, tokio::time::Instant::now());
-        loop {
-            let (_, refunds, _) = self.bank.totals().await;
-            if refunds >= wanted {
-                return;
-            }
-            if refunds != last.0 {
-                last = (refunds, tokio::time::Instant::now());
-            }
-            assert!(last.1.elapsed() < PATIENCE, "no new refund at the bank for 60 s; {refunds} of {wanted}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let refunds = async || i64::try_from(self.bank.totals().await.1).unwrap();
+        self.wait("refunds at the bank", refunds, |refunds| refunds >= i64::try_from(wanted).unwrap()).await;
     }
 
     /// Starts `number` workers and waits until all of them listen for notifications.
-    pub async fn workers(&self, number: usize) -> Vec<Worker> {
-        let workers = (0..number).map(|_| Worker::start(&self.system)).collect();
+    pub async fn workers(&self, number: usize) -> Vec<Running> {
+        let workers = (0..number).map(|_| worker(&self.system)).collect();
         self.workers_are_up(number).await;
         workers
     }
 
-    /// Waits until this many workers are up.
     pub async fn workers_are_up(&self, number: usize) {
-        eventually(|| async {
-            let listening = "SELECT count(*) FROM pg_stat_activity
-                             WHERE datname = current_database() AND query LIKE 'LISTEN%'";
-            // One of the listeners is the service.
-            let up = self.count(listening).await - 1;
-            (up >= i64::try_from(number).unwrap()).then_some(()).ok_or_else(|| format!("{up} workers are up"))
-        })
-        .await;
+        // One of the listeners is the service.
+        let listening = "SELECT count(*) - 1 FROM pg_stat_activity
+                         WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+        self.wait_until(listening, |up| up >= i64::try_from(number).unwrap()).await;
     }
 }

@@ -4,11 +4,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::worker_processes::{Worker, Works};
-use seckill_harness::eventually;
+use crate::worker_processes::{Works, worker};
 use seckill_harness::receiver::{Receiver, Reply};
+use seckill_harness::{eventually, until};
 
-/// Runs a command. Returns its JSON output, or its error output if the command failed.
 fn seckill(works: &Works, words: &[&str]) -> Result<Value, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
     command.arg("outflow").args(words).env_clear().envs(&works.environment).env("RUST_LOG", "error");
@@ -55,11 +54,7 @@ async fn a_channel_is_created_filled_paused_and_retried_by_commands() {
     })
     .await;
     assert_eq!(run(&["retry", "refunds"]).unwrap(), json!({ "retried": 1, "more": false }));
-    eventually(|| async {
-        let is = works.statuses("refunds").await;
-        (is == [("done".to_owned(), 1)]).then_some(()).ok_or_else(|| format!("{is:?}"))
-    })
-    .await;
+    until([("done".to_owned(), 1)], || works.statuses("refunds")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,14 +72,14 @@ async fn outside_development_mode_nothing_is_sent_without_tls_unless_allowed() {
     // One from the time of development.
     works.channel("c", 50, &receiver).await;
     works.put("c", "k", 0..3).await;
-    let worker = Worker::start(&works.environment, None);
+    let at_work = worker(&works.environment, None);
     eventually(|| async {
         let rests = "SELECT next_at > now() + interval '20 seconds' FROM outflow_channels WHERE name = 'c'";
         let rests: bool = sqlx::query_scalar(rests).fetch_one(&works.sql).await.map_err(|e| e.to_string())?;
         rests.then_some(()).ok_or_else(|| "the outflow does not rest".to_owned())
     })
     .await;
-    drop(worker);
+    drop(at_work);
     assert_eq!((receiver.connections(), works.statuses("c").await), (0, vec![("pending".to_owned(), 3)]));
     let attempts: i64 =
         sqlx::query_scalar("SELECT sum(attempts)::bigint FROM outflow_items").fetch_one(&works.sql).await.unwrap();
@@ -92,11 +87,7 @@ async fn outside_development_mode_nothing_is_sent_without_tls_unless_allowed() {
 
     works.environment.insert("SECKILL_ALLOW__HTTP_RECEIVERS".to_owned(), "1".to_owned());
     sqlx::query("UPDATE outflow_channels SET next_at = now()").execute(&works.sql).await.unwrap();
-    let _worker = Worker::start(&works.environment, None);
-    eventually(|| async {
-        let is = works.statuses("c").await;
-        (is == [("done".to_owned(), 3)]).then_some(()).ok_or_else(|| format!("{is:?}"))
-    })
-    .await;
+    let _worker = worker(&works.environment, None);
+    until([("done".to_owned(), 3)], || works.statuses("c")).await;
     create(&works, "plain", &receiver.url()).unwrap();
 }

@@ -7,17 +7,13 @@ use rand::{RngExt, SeedableRng};
 use seckill::domain::outflow::Pace;
 use seckill::flow::outflow_changes::OutflowChange;
 
-use crate::worker_processes::{Worker, Works, jitter_ms, long, pass};
-use seckill_harness::busy_machine::Machine;
-use seckill_harness::eventually;
+use crate::worker_processes::{Works, jitter_ms, long, pass, worker};
 use seckill_harness::receiver::Receiver;
+use seckill_harness::running::Running;
+use seckill_harness::{until, wait_until};
 
-/// The long test checks that 95 % of the slots are used only if the machine was idle for at least this share of the time, in per cent. On a
-/// busier machine late workers skip slots to keep the rate. The rate is always checked.
-const IDLE: f64 = 25.0;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A channel and its receiver.
 struct Side {
     channel: &'static str,
     rate: u32,
@@ -51,77 +47,29 @@ impl Side {
     fn assert_slots_follow_each_other(&self) {
         let mut gaps: Vec<Duration> = self.stamps().windows(2).map(|w| w[1] - w[0]).collect();
         gaps.sort_unstable();
-        let (slot, tenth) = (self.slot(), gaps[gaps.len() / 10]);
+        let gap_us = Pace::parse(self.rate.into(), jitter_ms()).unwrap().gap_us();
+        let (slot, tenth) = (Duration::from_micros(gap_us.unsigned_abs()), gaps[gaps.len() / 10]);
         eprintln!("{}: a tenth of the gaps are within {tenth:?}, a slot is {slot:?}", self.channel);
         assert!(tenth < slot.mul_f64(1.2), "nine of ten gaps are longer than {tenth:?}");
     }
 
-    /// The time between two slots.
-    fn slot(&self) -> Duration {
-        let gap_us = Pace::parse(self.rate.into(), jitter_ms()).unwrap().gap_us();
-        Duration::from_micros(gap_us.unsigned_abs())
-    }
-
-    /// The number of slots used between the first arrival after `after`, and `to`.
-    fn used(&self, after: Instant, to: Instant) -> Usage {
-        let used: Vec<Instant> = self.stamps().into_iter().filter(|at| (after..to).contains(at)).collect();
-        let (slot, first, last) = (self.slot(), used[0], used[used.len() - 1]);
-        // The slot in which the period ends is not counted: its request may not have arrived yet.
-        let cut = to - last < slot.mul_f64(1.2);
-        let seconds = (if cut { last } else { to } - first).as_secs_f64();
-        let usage = Usage { used: used.len() - 1, slots: seconds / slot.as_secs_f64(), seconds };
-        eprintln!("{}: {usage:.1?}", self.channel);
-        usage
-    }
-
     /// Waits until more requests have arrived than one second may have.
     async fn more_than_a_second(&self) {
-        eventually(|| async {
-            let arrivals = self.stamps().len();
-            (arrivals > self.rate as usize).then_some(()).ok_or_else(|| format!("{arrivals} requests have arrived"))
-        })
-        .await;
+        wait_until(|| async { self.stamps().len() }, |&arrivals| arrivals > self.rate as usize).await;
     }
 
     async fn first_after(&self, after: Instant) {
-        eventually(|| async {
-            let came = self.stamps().into_iter().any(|at| at > after);
-            came.then_some(()).ok_or_else(|| "no request has arrived".to_owned())
-        })
-        .await;
+        until(true, || async { self.stamps().into_iter().any(|at| at > after) }).await;
     }
 }
 
-/// The use of a channel's slots in a period that starts at an arrival.
-#[derive(Debug)]
-struct Usage {
-    used: usize,
-    slots: f64,
-    seconds: f64,
-}
-
-/// Checks in the long test that the slots are used. In a few seconds next to other tests, the number says little.
-fn assert_used(side: &Side, phases: &[Usage], idle: f64) {
-    let used = phases.iter().map(|u| u.used).sum::<usize>() as f64;
-    let (slots, seconds) = (phases.iter().map(|u| u.slots).sum::<f64>(), phases.iter().map(|u| u.seconds).sum::<f64>());
-    let (share, of_rate) = (100.0 * used / slots, 100.0 * used / seconds / f64::from(side.rate));
-    eprintln!("{}: {used} of {slots:.1} slots, {share:.1} %; {of_rate:.1} % of the rate", side.channel);
-    if !long() {
-        return;
-    }
-    if idle < IDLE {
-        return eprintln!("NOT CHECKED: this machine was too busy");
-    }
-    assert!(share >= 95.0, "{used} of {slots:.1} slots were used, on a machine that was {idle:.0} % idle");
-}
-
-async fn kill_at_random(works: &Works, workers: &mut [Worker], seconds: f64, dice: &mut StdRng) {
+async fn kill_at_random(works: &Works, workers: &mut [Running], seconds: f64, dice: &mut StdRng) {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < until {
         pass(dice.random_range(0.3..1.0)).await;
         let victim = dice.random_range(0..workers.len());
         workers[victim].kill();
-        workers[victim] = Worker::start(&works.environment, None);
+        workers[victim] = worker(&works.environment, None);
     }
 }
 
@@ -134,19 +82,12 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
     let works = Works::alone().await;
     let mut workers = works.workers(20).await;
     let sides = [Side::open(&works, "refunds", 1).await, Side::open(&works, "payments", 50).await];
-    let (machine, mut phases) = (Machine::now(), [Vec::new(), Vec::new()]);
-    let mut record_usage = |since: Instant| {
-        for (side, phases) in sides.iter().zip(&mut phases) {
-            phases.push(side.used(since, Instant::now()));
-        }
-    };
 
     let begun = Instant::now();
     for side in &sides {
         side.first_after(begun).await;
     }
     kill_at_random(&works, &mut workers, run_s, &mut dice).await;
-    record_usage(begun);
 
     for side in &sides {
         assert!(works.change(side.channel, OutflowChange { paused: Some(true), ..OutflowChange::default() }).await);
@@ -163,10 +104,9 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
         side.first_after(resumed).await;
     }
     pass(run_s / 2.0).await;
-    record_usage(resumed);
 
     // All workers are killed, and all are started again after a pause.
-    workers.iter_mut().for_each(Worker::kill);
+    workers.iter_mut().for_each(Running::kill);
     pass(pause_s / 2.0).await;
     let workers = works.workers(20).await;
     let restarted = Instant::now();
@@ -174,16 +114,12 @@ async fn one_and_fifty_per_second_over_twenty_workers_that_are_killed_paused_and
         side.first_after(restarted).await;
     }
     pass(run_s / 2.0).await;
-    record_usage(restarted);
     for side in &sides {
         side.more_than_a_second().await;
     }
     drop(workers);
-    let idle = machine.idle_since();
-    eprintln!("idle: {idle:.0} %");
-    for (side, phases) in sides.iter().zip(&phases) {
+    for side in &sides {
         side.assert_rate_never_exceeded();
         side.assert_slots_follow_each_other();
-        assert_used(side, phases, idle);
     }
 }

@@ -13,10 +13,10 @@ use seckill::ledger::outflow::slots::{Settled, Slot};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::worker_processes::{Worker, Works};
-use seckill_harness::eventually;
+use crate::worker_processes::{Works, worker};
 use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Receiver, Reply};
+use seckill_harness::{eventually, wait_until};
 
 /// Quick retries, but a long time-out: on a busy machine an answer may take seconds, and tests count an item's arrivals.
 const QUICK: [(&str, &str); 4] = [
@@ -29,11 +29,7 @@ const QUICK: [(&str, &str); 4] = [
 const RETRY: RetryTerms = RetryTerms { max_attempts: 3, backoff_base_ms: 100, backoff_max_ms: 200 };
 
 async fn arrivals(receiver: &Receiver, number: usize) {
-    eventually(|| async {
-        let seen = receiver.seen().len();
-        (seen >= number).then_some(()).ok_or_else(|| format!("{seen} of {number} arrived"))
-    })
-    .await;
+    wait_until(|| async { receiver.seen().len() }, |&seen| seen >= number).await;
 }
 
 async fn settled(works: &Works, channel: &str, expected: &[(&str, i64)]) {
@@ -127,7 +123,6 @@ async fn an_answer_that_comes_too_late_counts_as_an_attempt() {
     assert!(attempts(&works, "slow").await >= 1, "an answer that comes too late must count as an attempt");
 }
 
-/// The attempts of the only item of a key.
 async fn attempts(works: &Works, key: &str) -> i32 {
     let attempts = sqlx::query_scalar("SELECT attempts FROM outflow_items WHERE key = $1").bind(key);
     attempts.fetch_one(&works.sql).await.unwrap()
@@ -186,7 +181,7 @@ async fn an_item_is_enqueued_once_in_its_callers_transaction_and_never_above_the
     sqlx::query("UPDATE outflow_channels SET capacity = 1").execute(&works.sql).await.unwrap();
     works.ledger.count_outflow().await.unwrap();
     assert_eq!(works.ledger.enqueue_outflow(&item("c")).await.unwrap(), Enqueued::Full);
-    let _worker = Worker::start(&works.environment, None);
+    let _worker = worker(&works.environment, None);
     arrivals(&receiver, 1).await;
     settled(&works, "c", &[("done", 1)]).await;
     assert_eq!(receiver.seen()[0].idempotency_key, once.id.to_string());
@@ -210,7 +205,6 @@ async fn next_slot(works: &Works) -> Slot {
     .await
 }
 
-/// Sets the gap between the slots of all channels.
 async fn set_gap(works: &Works, gap_us: i64) {
     sqlx::query("UPDATE outflow_channels SET gap_us = $1").bind(gap_us).execute(&works.sql).await.unwrap();
 }
@@ -303,7 +297,7 @@ async fn a_death_at_any_failpoint_delivers_each_item() {
         let receiver = Receiver::start();
         works.channel("c", 10, &receiver).await;
         let ids = works.put("c", "k", 0..3).await;
-        let mut victim = Worker::start(&works.environment, Some(&format!("{place}=1*off->return")));
+        let mut victim = worker(&works.environment, Some(&format!("{place}=1*off->return")));
         eventually(|| {
             let ended = victim.has_ended();
             async move { ended.then_some(()).ok_or_else(|| format!("{place} was not reached")) }

@@ -6,9 +6,9 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-use crate::worker_processes::{Worker, Works};
-use seckill_harness::eventually;
+use crate::worker_processes::{Works, worker};
 use seckill_harness::receiver::Receiver;
+use seckill_harness::{until, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn items_are_sent_over_tls_only_to_a_receiver_with_a_valid_certificate() {
@@ -22,14 +22,10 @@ async fn items_are_sent_over_tls_only_to_a_receiver_with_a_valid_certificate() {
     works.put("c", "k", 0..10).await;
     let refused = async |times: usize| {
         let before = receiver.connections();
-        eventually(|| async {
-            let tried = receiver.connections() - before;
-            (tried >= times).then_some(()).ok_or_else(|| format!("{tried} connections"))
-        })
-        .await;
+        wait_until(|| async { receiver.connections() - before }, |&tried| tried >= times).await;
         assert_eq!(receiver.seen().len(), 0, "an item was sent to a receiver without a valid certificate");
     };
-    let untrusting = Worker::start(&works.environment, None);
+    let untrusting = worker(&works.environment, None);
     refused(2).await;
     drop(untrusting);
 
@@ -40,18 +36,14 @@ async fn items_are_sent_over_tls_only_to_a_receiver_with_a_valid_certificate() {
     let set_target = "UPDATE outflow_channels SET target = $1";
     let elsewhere = receiver.url().replace("127.0.0.1", "localhost");
     sqlx::query(set_target).bind(elsewhere).execute(&works.sql).await.unwrap();
-    let wrong_name = Worker::start(&works.environment, None);
+    let wrong_name = worker(&works.environment, None);
     refused(2).await;
     drop(wrong_name);
 
     sqlx::query(set_target).bind(receiver.url()).execute(&works.sql).await.unwrap();
     let before = receiver.connections();
-    let _worker = Worker::start(&works.environment, None);
-    eventually(|| async {
-        let is = works.statuses("c").await;
-        (is == [("done".to_owned(), 10)]).then_some(()).ok_or_else(|| format!("{is:?}"))
-    })
-    .await;
+    let _worker = worker(&works.environment, None);
+    until([("done".to_owned(), 10)], || works.statuses("c")).await;
     let sent: Vec<_> = receiver.seen().iter().map(|arrival| arrival.body["n"].clone()).collect();
     assert_eq!(sent, Vec::from_iter(0..10_i32));
     let made = receiver.connections() - before;

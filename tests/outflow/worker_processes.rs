@@ -1,6 +1,6 @@
 //! Worker processes, and the system in which they run.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use seckill::app::stores;
@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use seckill_harness::receiver::Receiver;
+use seckill_harness::running::Running;
 use seckill_harness::{Environment, environment, eventually};
 
 /// How much later than the fastest request another one may arrive. In a short run the receiver shares busy processors with twenty workers
@@ -27,42 +28,12 @@ pub fn jitter_ms() -> i64 {
 const BESIDE: u32 = 3;
 static ROOM: Semaphore = Semaphore::const_new(BESIDE as usize);
 
-/// A `seckill work --only outflow` process, killed when the value is dropped.
-pub struct Worker(Child);
-
-impl Worker {
-    pub fn start(environment: &Environment, dies_at: Option<&str>) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
-        command
-            .args(["work", "--only", "outflow"])
-            .env_clear()
-            .envs(environment)
-            .env("SECKILL_DATABASE__MAX_CONNECTIONS", "3")
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()))
-            .stdout(Stdio::null());
-        if let Some(place) = dies_at {
-            command.env("FAILPOINTS", place);
-        }
-        Self(command.spawn().unwrap())
-    }
-
-    /// Sends SIGKILL and waits until the process has ended.
-    pub fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
-    #[cfg(feature = "failpoints")]
-    pub fn has_ended(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_some()
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+pub fn worker(environment: &Environment, dies_at: Option<&str>) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+    command.args(["work", "--only", "outflow"]).env_clear().envs(environment);
+    command.env("SECKILL_DATABASE__MAX_CONNECTIONS", "3");
+    command.env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()));
+    Running::start(command.envs(dies_at.map(|place| ("FAILPOINTS", place))).stdout(Stdio::null()))
 }
 
 /// A ledger with channels, and no workers yet.
@@ -125,8 +96,8 @@ impl Works {
     }
 
     /// Starts `number` workers, and waits until all of them listen, because starting processes uses the whole machine.
-    pub async fn workers(&self, number: i64) -> Vec<Worker> {
-        let workers = (0..number).map(|_| Worker::start(&self.environment, None)).collect();
+    pub async fn workers(&self, number: i64) -> Vec<Running> {
+        let workers = (0..number).map(|_| worker(&self.environment, None)).collect();
         eventually(|| async {
             let listening = "SELECT count(*) FROM pg_stat_activity
                              WHERE datname = current_database() AND query LIKE 'LISTEN%'";

@@ -1,20 +1,20 @@
 //! The bank under test, in this process or as a program, and a client that calls the bank.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use reqwest::{Client, Method, RequestBuilder};
 use seckill::config;
-use seckill_sandbox::{Sandbox, Stopper};
+use seckill_sandbox::Sandbox;
 use seckill_webhook::Secret;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::receiver::Receiver;
+use seckill_harness::folder::Folder;
+use seckill_harness::running::Running;
 use seckill_harness::{Environment, eventually, webhook_secret};
 
 /// Outside development mode the bank refuses secrets that are published here.
@@ -23,43 +23,24 @@ pub static SECRET: LazyLock<String> = LazyLock::new(webhook_secret);
 /// An answer: the status, and the document.
 pub type Answer = (u16, Value);
 
-/// The folder of a bank's file, removed when the value is dropped.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("sandbox-{}", Uuid::new_v4()));
-        std::fs::create_dir(&folder).unwrap();
-        Self(folder)
-    }
-
-    pub fn file(&self) -> PathBuf {
-        self.0.join("bank.jsonl")
-    }
-
-    pub fn settings(&self, receiver: &Receiver, more: &[(&str, &str)]) -> Environment {
-        let own = [
-            ("SECKILL_SANDBOX__BIND", "127.0.0.1:0"),
-            ("SECKILL_SANDBOX__SECRET", SECRET.as_str()),
-            ("SECKILL_SANDBOX__CALLBACK_URL", &receiver.url),
-            ("SECKILL_SANDBOX__CONFIRM_MS", "20"),
-            ("SECKILL_SANDBOX__PAY_RATE", "1000"),
-            ("SECKILL_SANDBOX__REFUND_RATE", "1000"),
-            ("SECKILL_SANDBOX__DATA_FILE", self.file().to_str().unwrap()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        own.into_iter().chain(more).collect()
-    }
+pub fn file(folder: &Folder) -> String {
+    folder.file("bank.jsonl")
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+pub fn settings(folder: &Folder, receiver: &Receiver, more: &[(&str, &str)]) -> Environment {
+    let (url, file) = (receiver.url(), file(folder));
+    let own = [
+        ("SECKILL_SANDBOX__BIND", "127.0.0.1:0"),
+        ("SECKILL_SANDBOX__SECRET", SECRET.as_str()),
+        ("SECKILL_SANDBOX__CALLBACK_URL", &url),
+        ("SECKILL_SANDBOX__CONFIRM_MS", "20"),
+        ("SECKILL_SANDBOX__PAY_RATE", "1000"),
+        ("SECKILL_SANDBOX__REFUND_RATE", "1000"),
+        ("SECKILL_SANDBOX__DATA_FILE", &file),
+    ];
+    own.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A client that calls a bank and signs its requests.
 pub struct Caller {
     http: Client,
     base: String,
@@ -111,7 +92,6 @@ impl Caller {
         send(self.request(Method::POST, &format!("/v1/admin/{path}")).body(body.to_string())).await
     }
 
-    /// Creates a payment and waits for its decision. Returns its key.
     pub async fn paid(&self, amount_cents: i64) -> Uuid {
         let key = Uuid::new_v4();
         assert_eq!(self.pay(key, amount_cents).await.0, 202);
@@ -135,7 +115,6 @@ impl Caller {
         page["entries"].as_array().unwrap().clone()
     }
 
-    /// The outcomes of the requests of a kind, in order.
     pub async fn outcomes(&self, kind: &str) -> Vec<String> {
         let (status, page) = self.get(&format!("/v1/arrivals?kind={kind}")).await;
         assert_eq!(status, 200);
@@ -154,34 +133,24 @@ pub async fn send(request: RequestBuilder) -> Answer {
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
-/// A bank that runs in this process.
 pub struct Bank {
     pub calls: Caller,
     pub receiver: Receiver,
-    pub folder: Folder,
-    stopper: Stopper,
-    running: JoinHandle<anyhow::Result<()>>,
+    _folder: Folder,
 }
 
 impl Bank {
     pub async fn start(more: &[(&str, &str)]) -> Self {
-        let (folder, receiver) = (Folder::new(), Receiver::start());
-        let sandbox = Sandbox::bind(&config::sandbox_settings(&folder.settings(&receiver, more)).unwrap()).unwrap();
-        let (calls, stopper) = (Caller::to(&sandbox.address().to_string()), sandbox.stopper());
-        Self { calls, receiver, folder, stopper, running: tokio::spawn(sandbox.run()) }
-    }
-
-    /// Stops the bank and waits until the bank has ended.
-    pub async fn stop(self) -> Folder {
-        self.stopper.stop().await;
-        self.running.await.unwrap().unwrap();
-        self.folder
+        let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
+        let sandbox = Sandbox::bind(&config::sandbox_settings(&settings(&folder, &receiver, more)).unwrap()).unwrap();
+        let calls = Caller::to(&sandbox.address().to_string());
+        tokio::spawn(sandbox.run());
+        Self { calls, receiver, _folder: folder }
     }
 }
 
-/// A `seckill channel-sandbox` process, killed when the value is dropped.
 pub struct Program {
-    child: Child,
+    pub process: Running,
     pub calls: Caller,
 }
 
@@ -192,22 +161,14 @@ impl Program {
         command
     }
 
-    /// A bank whose files cannot grow beyond about 8 KiB.
-    pub fn confined(settings: &Environment) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -f 16; trap '' XFSZ; exec \"$0\" channel-sandbox", env!("CARGO_BIN_EXE_seckill")]);
-        command.env_clear().envs(settings).stdout(Stdio::null()).stderr(Stdio::piped());
-        command
-    }
-
     pub fn start(settings: &Environment) -> (Self, Vec<String>) {
         Self::run(&mut Self::command(settings))
     }
 
     /// Starts the bank, and reads its address from its log. Returns the log lines up to that one.
     pub fn run(command: &mut Command) -> (Self, Vec<String>) {
-        let mut child = command.spawn().unwrap();
-        let (mut lines, mut log) = (BufReader::new(child.stderr.take().unwrap()).lines(), Vec::new());
+        let mut process = Running::start(command);
+        let (mut lines, mut log) = (BufReader::new(process.0.stderr.take().unwrap()).lines(), Vec::new());
         let address = loop {
             let line = lines.next().expect("the bank ended before it logged its address").unwrap();
             log.push(line.clone());
@@ -217,37 +178,12 @@ impl Program {
         };
         // Reads the rest of the log, because a process blocks when it writes to a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        (Self { child, calls: Caller::to(&address) }, log)
+        (Self { process, calls: Caller::to(&address) }, log)
     }
 
     /// A function that sends SIGKILL to the bank, for use while other calls are in flight.
     pub fn killer(&self) -> impl FnOnce() + use<> {
-        let id = self.child.id().to_string();
+        let id = self.process.id().to_string();
         move || assert!(Command::new("kill").args(["-KILL", &id]).status().unwrap().success())
-    }
-
-    /// Sends SIGKILL and waits until the process has ended.
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Waits until the process has ended. Returns whether the process succeeded.
-    pub fn ended(&mut self) -> bool {
-        self.child.wait().unwrap().success()
-    }
-
-    /// Sends SIGTERM and waits. Returns whether the process succeeded.
-    pub fn end(mut self) -> bool {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-        self.ended()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -9,9 +9,10 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::bank::{Bank, Folder, Program, payment};
+use crate::bank::{Program, file, payment, settings};
 use crate::receiver::Receiver;
-use seckill_harness::{PATIENCE, eventually};
+use seckill_harness::eventually;
+use seckill_harness::folder::Folder;
 
 /// Sends payments until the bank is gone. Stores the answers by key.
 async fn crowd(bank: &Program, answered: &Mutex<HashMap<Uuid, Value>>) {
@@ -30,8 +31,8 @@ async fn crowd(bank: &Program, answered: &Mutex<HashMap<Uuid, Value>>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_loses_no_answered_payment_and_repeats_none() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let settings = folder.settings(&receiver, &[("SECKILL_SANDBOX__PAY_RATE", "100000")]);
+    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
+    let settings = settings(&folder, &receiver, &[("SECKILL_SANDBOX__PAY_RATE", "100000")]);
     let answered = Mutex::new(HashMap::new());
     for _ in 0..3 {
         let (mut bank, _) = Program::start(&settings);
@@ -46,7 +47,7 @@ async fn a_kill_loses_no_answered_payment_and_repeats_none() {
             kill();
         };
         tokio::join!(crowd(&bank, &answered), killing);
-        bank.kill();
+        bank.process.kill();
     }
 
     let answered = answered.into_inner().unwrap();
@@ -85,8 +86,8 @@ async fn a_kill_loses_no_answered_payment_and_repeats_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pending_decisions_and_callbacks_resume_after_a_kill() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let settings = folder.settings(&receiver, &[]);
+    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
+    let settings = settings(&folder, &receiver, &[]);
     let (mut bank, _) = Program::start(&settings);
     receiver.answer(500);
     let undelivered = bank.calls.paid(1).await;
@@ -94,7 +95,7 @@ async fn pending_decisions_and_callbacks_resume_after_a_kill() {
     bank.calls.switch(json!({ "confirm_ms": 2000 })).await;
     let pending = Uuid::new_v4();
     bank.calls.pay(pending, 2).await;
-    bank.kill();
+    bank.process.kill();
 
     receiver.answer(200);
     let tries = receiver.of(undelivered).len();
@@ -104,69 +105,36 @@ async fn pending_decisions_and_callbacks_resume_after_a_kill() {
     assert_eq!(bank.calls.pay(pending, 2).await.0, 200);
     bank.calls.decided("payments", pending).await;
     receiver.wait_for(pending, 1).await;
-    assert!(bank.end(), "the bank failed after SIGTERM");
+    assert!(bank.process.end().success(), "the bank failed after SIGTERM");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_torn_last_line_is_removed_with_a_warning() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let settings = folder.settings(&receiver, &[]);
+    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
+    let settings = settings(&folder, &receiver, &[]);
     let (mut bank, _) = Program::start(&settings);
     let key = bank.calls.paid(1).await;
     receiver.wait_for(key, 1).await;
-    bank.kill();
-    let whole = std::fs::read(folder.file()).unwrap();
-    let mut file = OpenOptions::new().append(true).open(folder.file()).unwrap();
-    file.write_all(br#"{"event":"taken","key":"0000"#).unwrap();
+    bank.process.kill();
+    let whole = std::fs::read(file(&folder)).unwrap();
+    let mut torn = OpenOptions::new().append(true).open(file(&folder)).unwrap();
+    torn.write_all(br#"{"event":"taken","key":"0000"#).unwrap();
 
     let (mut bank, log) = Program::start(&settings);
     assert!(log.iter().any(|line| line.contains("WARN") && line.contains("torn")), "{log:?}");
-    assert!(std::fs::read(folder.file()).unwrap().starts_with(&whole));
+    assert!(std::fs::read(file(&folder)).unwrap().starts_with(&whole));
     assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.1["status"], "succeeded");
     bank.calls.paid(2).await;
-    bank.kill();
+    bank.process.kill();
     let (bank, log) = Program::start(&settings);
     assert!(!log.iter().any(|line| line.contains("WARN")), "{log:?}");
     assert_eq!(bank.calls.ledger().await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bank_refuses_a_damaged_file_and_names_the_line() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let decided = json!({
-        "event": "decided", "which": { "kind": "payment", "key": Uuid::nil() }, "message": 1, "at_us": 0,
-        "verdict": { "succeeded": true, "told_cents": 1, "due_us": [] },
-    });
-    for damage in ["nonsense".to_owned(), decided.to_string()] {
-        std::fs::write(folder.file(), format!("{damage}\n")).unwrap();
-        let ended = Program::command(&folder.settings(&receiver, &[])).output().unwrap();
-        let log = String::from_utf8(ended.stderr).unwrap();
-        assert!(!ended.status.success() && log.contains("line 1"), "{log}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bank_that_cannot_write_its_file_ends_without_answering() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let settings = folder.settings(&receiver, &[]);
-    let (mut bank, _) = Program::run(&mut Program::confined(&settings));
-    let answered = Mutex::new(HashMap::new());
-    crowd(&bank, &answered).await;
-    assert!(!bank.ended());
-
-    let (bank, log) = Program::start(&settings);
-    let answered = answered.into_inner().unwrap();
-    let taken = answered.iter().filter(|(_, document)| document["status"] == "pending");
-    assert!(taken.clone().count() > 0);
-    for (key, _) in taken {
-        assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 200, "{log:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn two_processes_cannot_use_one_file() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let settings = folder.settings(&receiver, &[]);
+    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
+    let settings = settings(&folder, &receiver, &[]);
     let (bank, _) = Program::start(&settings);
     let ended = Program::command(&settings).output().unwrap();
     let log = String::from_utf8(ended.stderr).unwrap();
@@ -176,27 +144,13 @@ async fn two_processes_cannot_use_one_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_secret_the_bank_starts_only_in_development_mode() {
-    let (folder, receiver) = (Folder::new(), Receiver::start());
-    let mut settings = folder.settings(&receiver, &[]);
+    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
+    let mut settings = settings(&folder, &receiver, &[]);
     settings.remove("SECKILL_SANDBOX__SECRET");
     let ended = Program::command(&settings).output().unwrap();
     assert!(!ended.status.success());
     assert!(String::from_utf8(ended.stderr).unwrap().contains("sandbox.secret"));
     settings.insert("SECKILL_DEV".to_owned(), "1".to_owned());
     let (bank, _) = Program::start(&settings);
-    assert!(bank.end());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_stop_and_a_new_start_lose_nothing() {
-    let bank = Bank::start(&[]).await;
-    let key = bank.calls.paid(1).await;
-    let folder = bank.stop().await;
-    let receiver = Receiver::start();
-    let (bank, _) = Program::start(&folder.settings(&receiver, &[]));
-    assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.1["status"], "succeeded");
-    // In a separate thread, which nothing waits for if the bank does not end.
-    let (report, ended) = tokio::sync::oneshot::channel();
-    std::thread::spawn(move || report.send(bank.end()));
-    assert!(tokio::time::timeout(PATIENCE, ended).await.expect("the bank ends").unwrap());
+    assert!(bank.process.end().success());
 }

@@ -31,16 +31,6 @@ async fn switches_are_shown_and_set_one_by_one() {
         assert_eq!(bank.calls.switch(bad.clone()).await.0, 400, "{bad}");
     }
     assert_eq!(bank.calls.get("/v1/admin/switches").await.1, expected);
-    bank.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_ms_delays_answers() {
-    let bank = with(json!({ "slow_ms": 300 })).await;
-    let began = Instant::now();
-    assert_eq!(bank.calls.pay(Uuid::new_v4(), 1).await.0, 202);
-    assert!(began.elapsed() >= Duration::from_millis(300));
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +42,6 @@ async fn fail_permille_refuses_requests_without_effect() {
     assert_eq!(bank.calls.outcomes("pay").await, ["failed-on-purpose"]);
     bank.calls.switch(json!({ "fail_permille": 0 })).await;
     assert_eq!(bank.calls.pay(key, 1).await.0, 202);
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +54,6 @@ async fn lost_answer_permille_answers_504_after_the_effect() {
     assert_eq!(bank.calls.pay(key, 1).await.0, 200, "the payment had taken effect under this key");
     bank.calls.decided("payments", key).await;
     assert_eq!(bank.calls.ledger().await.len(), 1);
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,26 +63,16 @@ async fn decline_permille_fails_payments() {
     let callbacks = bank.receiver.wait_for(key, 1).await;
     assert_eq!((&callbacks[0].body["type"], callbacks[0].data("status")), (&json!("payment.failed"), &json!("failed")));
     assert!(bank.calls.ledger().await.is_empty());
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn repeat_callbacks_sends_each_callback_several_times() {
-    let bank = with(json!({ "repeat_callbacks": 2 })).await;
-    let key = bank.calls.paid(1).await;
-    let callbacks = bank.receiver.wait_for(key, 3).await;
-    assert!(callbacks.iter().all(|callback| callback.id == callbacks[0].id && callback.body == callbacks[0].body));
-    bank.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn callback_delay_ms_delays_callbacks() {
-    let bank = with(json!({ "callback_delay_ms": 400 })).await;
+async fn callbacks_are_repeated_and_delayed() {
+    let bank = with(json!({ "callback_delay_ms": 400, "repeat_callbacks": 2 })).await;
     let began = Instant::now();
     let key = bank.calls.paid(1).await;
-    let callbacks = bank.receiver.wait_for(key, 1).await;
-    assert!(callbacks[0].at - began >= Duration::from_millis(400));
-    bank.stop().await;
+    let callbacks = bank.receiver.wait_for(key, 3).await;
+    assert!(callbacks.iter().all(|callback| callback.at - began >= Duration::from_millis(400)));
+    assert!(callbacks.iter().all(|callback| callback.id == callbacks[0].id && callback.body == callbacks[0].body));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +86,6 @@ async fn shuffle_callbacks_sends_callbacks_out_of_order() {
     .await;
     let in_order: Vec<String> = (1..=12).map(|n| format!("msg_{n}")).collect();
     assert_ne!(ids, in_order);
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +97,6 @@ async fn a_dropped_callback_is_sent_only_by_hand() {
     assert_eq!(bank.calls.admin(&format!("callbacks/{key}/again"), json!({})).await.0, 202);
     let callbacks = bank.receiver.wait_for(key, 1).await;
     assert_eq!((callbacks.len(), Value::from(callbacks[0].id.as_str())), (1, callback["id"].clone()));
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +106,6 @@ async fn wrong_amount_permille_reports_a_wrong_amount() {
     let callbacks = bank.receiver.wait_for(key, 1).await;
     assert_eq!((callbacks[0].verified, callbacks[0].data("amount_cents")), (Ok(()), &json!(101)));
     assert_eq!(bank.calls.ledger().await[0]["amount_cents"], 100);
-    bank.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,5 +127,4 @@ async fn a_pending_payment_is_decided_by_hand() {
     assert_eq!(bank.calls.admin(&format!("callbacks/{paid}/again"), json!({})).await.0, 202);
     let callbacks = bank.receiver.wait_for(paid, 2).await;
     assert_eq!((&callbacks[0].id, &callbacks[0].body), (&callbacks[1].id, &callbacks[1].body));
-    bank.stop().await;
 }
