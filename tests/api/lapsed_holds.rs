@@ -8,7 +8,6 @@ use crate::admin_sessions::seckill;
 use crate::own_redis::OwnRedis;
 use crate::payments_and_callbacks::{Callback, order, pay};
 
-/// A user takes one of the sale's three units, and does not pay in time.
 async fn let_one_lapse(system: &System, sale: &Sale, user: &str, from: &str) {
     let answer = system.buy(sale, user).from(from).send().await;
     assert_eq!(answer.code(), "202", "{user}");
@@ -64,14 +63,11 @@ async fn who_lets_two_holds_lapse_waits_and_nobody_else() {
     assert_eq!(shown(&system, &sale, "buyer"), json!([line("hoarder", 2, 1, 2), line("unlucky", 1, 1, 1)]));
     assert_eq!(shown(&system, &sale, "address"), json!([line("10.3.0.1", 2, 2, 1), line("10.3.0.2", 1, 1, 1)]));
     system.settled(&sale).await;
-    system.finish().await;
 }
 
-/// Half of the time to pay passes for the orders of a sale.
 const HALF_PASSES: &str = "UPDATE orders SET created_at = created_at - (expires_at - created_at) WHERE sale_id = $1";
 
-/// A late cancellation, or one after a failed payment, counts as a lapse: it kept the units equally long. An early cancellation does not
-/// count.
+/// A cancellation that is late, or after a failed payment, counts as a lapse. An early cancellation does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_and_not_paid_is_what_counts() {
     let system = System::shared().await;
@@ -83,7 +79,7 @@ async fn kept_and_not_paid_is_what_counts() {
             assert_eq!(Callback::of("payment.failed", payment, ("order_id", order), 100).send(&system).await, 200);
         }
         if half_passes {
-            sqlx::query(HALF_PASSES).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+            system.change(HALF_PASSES, &sale).await;
         }
         assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), user).await.0, 200);
         system.left(&sale, 3).await;
@@ -99,7 +95,6 @@ async fn kept_and_not_paid_is_what_counts() {
     }
     assert_eq!(system.buy(&sale, "soon").send().await.code(), "202");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// The wait ends, and each further lapse begins another. A Redis that has forgotten everything gets both back.
@@ -107,8 +102,7 @@ async fn kept_and_not_paid_is_what_counts() {
 async fn the_wait_ends_by_itself_and_not_with_the_memory_of_redis() {
     let redis = OwnRedis::start().await;
     let limits = [("SECKILL_PURCHASE__LAPSE_WAIT_MS", "3600000"), ("SECKILL_PURCHASE__BUYER_LIMIT", "-1")];
-    let mut system = System::prepare(&[&limits[..], &[("REDIS_URL", &redis.url())]].concat()).await;
-    system.serve(true).await;
+    let system = System::start_with(&[&limits[..], &[("REDIS_URL", &redis.url())]].concat()).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(3) }).await;
     for _ in 0..2 {
         let_one_lapse(&system, &sale, "hoarder", "10.3.0.1").await;
@@ -120,7 +114,7 @@ async fn the_wait_ends_by_itself_and_not_with_the_memory_of_redis() {
     };
     assert_eq!(eventually(served).await.code(), "429 quota-exceeded");
     let later = "UPDATE lapsed_holds SET lapsed_at = lapsed_at - interval '2 hours' WHERE sale_id = $1";
-    sqlx::query(later).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.change(later, &sale).await;
     redis.ask(&["FLUSHALL"]).await.unwrap();
     assert_eq!(eventually(served).await.code(), "202");
     system.settled(&sale).await;

@@ -1,8 +1,7 @@
 //! Locks among instances, on one server and on five, and the fence that checks writes under a lock.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +15,9 @@ use seckill::ledger::{LedgerError, fences};
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 
+use crate::own_redis::OwnRedis;
 use seckill_harness::busy_machine::in_time;
+use seckill_harness::running::Running;
 use seckill_harness::{Environment, PATIENCE, System, eventually, redis_at};
 
 /// Long enough for a renewal that is many seconds late on a busy machine.
@@ -24,66 +25,20 @@ const LEASE: Duration = Duration::from_secs(20);
 /// The lease of a holder that is stopped until after its end.
 const SLEPT_PAST: Duration = Duration::from_secs(2);
 
-/// A Redis server for one test, which can be stopped, continued and killed.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    async fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server");
-        let server = Self { child, url: format!("redis://127.0.0.1:{port}/") };
-        eventually(|| async {
-            let client = redis::Client::open(server.url.as_str()).unwrap();
-            let mut connection = client.get_multiplexed_async_connection().await.map_err(|e| e.to_string())?;
-            redis::cmd("PING").query_async::<()>(&mut connection).await.map_err(|e| e.to_string())
-        })
-        .await;
-        server
-    }
-
-    fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn signal(pid: u32, name: &str) {
-    let kill = Command::new("bash").args(["-c", r#"kill -s "$0" "$1""#, name, &pid.to_string()]).status();
-    assert!(kill.unwrap().success(), "kill -{name} {pid}");
-}
-
-async fn servers(number: usize) -> Vec<Server> {
+/// Private servers, which can be stopped, continued and killed.
+async fn servers(number: usize) -> Vec<OwnRedis> {
     let mut servers = Vec::new();
     for _ in 0..number {
-        servers.push(Server::start().await);
+        servers.push(OwnRedis::start().await);
     }
     servers
 }
 
-/// A gate with its locks on these servers, and this time-out for each answer.
-fn gate_over(servers: &[Server], answer: Duration) -> Gate {
+fn gate_over(servers: &[OwnRedis], answer: Duration) -> Gate {
     let answer_ms = answer.as_millis();
-    let urls: Vec<&str> = servers.iter().map(|server| server.url.as_str()).collect();
+    let urls: Vec<String> = servers.iter().map(OwnRedis::url).collect();
     let settings = [
-        ("REDIS_URL", servers[0].url.clone()),
+        ("REDIS_URL", servers[0].url()),
         ("DATABASE_URL", "postgres://x@127.0.0.1:1/x".into()),
         ("AMQP_URL", "amqp://127.0.0.1:1/%2f".into()),
         ("SECKILL_DEV", "1".into()),
@@ -131,7 +86,6 @@ async fn one_holder_at_a_time_and_only_the_holder_gives_it_back() {
         assert!(after.release().await.unwrap());
     })
     .await;
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,7 +100,6 @@ async fn a_lost_lock_is_not_given_back_for_another() {
     let holder: String = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
     assert_eq!(holder, "another");
     let _: () = redis::cmd("DEL").arg(&key).query_async(&mut connection).await.unwrap();
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -173,7 +126,6 @@ async fn twenty_holders_take_a_lock_one_after_another_with_rising_tokens() {
     }
     let tokens = std::mem::take(&mut *tokens.lock().unwrap());
     assert!(tokens.len() == 20 && tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +143,6 @@ async fn a_holder_takes_again_what_it_has_and_the_last_handle_gives_it_back() {
     assert!(inner.release().await.unwrap());
     let next = stranger.lock_within("taken again", LEASE, Duration::ZERO).await.unwrap().expect("free");
     assert!(next.token() > token);
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,18 +154,18 @@ async fn a_lock_survives_a_failed_renewal_and_its_holder_learns_when_it_is_lost(
         let lock = taken(&gate, lease).await;
         // The server is away when the first renewal is due, after a third of the lease. It is back when half of the lease is left.
         sleep(lease / 4).await;
-        servers[0].signal("STOP");
+        servers[0].process.signal("STOP");
         sleep(lease / 4).await;
-        servers[0].signal("CONT");
+        servers[0].process.signal("CONT");
         // Longer than the lease would have lasted.
         sleep(lease * 3 / 4).await;
         assert!(lock.still_held(), "one failure lost it");
         assert!(is_refused(&gate).await, "taken twice");
         // The server is away for longer than a lease.
-        servers[0].signal("STOP");
+        servers[0].process.signal("STOP");
         let lost = timeout(PATIENCE, lock.lost()).await;
         assert!(lost.is_ok() && !lock.still_held(), "still valid");
-        servers[0].signal("CONT");
+        servers[0].process.signal("CONT");
     })
     .await;
 }
@@ -228,7 +179,7 @@ async fn two_of_five_lock_servers_may_die_and_not_three() {
         let mut last = FenceToken(0);
         for dead in 0..3 {
             if dead > 0 {
-                servers[dead - 1].kill();
+                servers[dead - 1].process.kill();
             }
             let lock = taken(&gate, lease).await;
             assert!(lock.token() > last);
@@ -243,7 +194,7 @@ async fn two_of_five_lock_servers_may_die_and_not_three() {
             assert!(lock.release().await.unwrap_or(true));
         }
         let lock = taken(&gate, lease).await;
-        servers[2].kill();
+        servers[2].process.kill();
         assert!(timeout(PATIENCE, lock.lost()).await.is_ok(), "valid without a majority");
         assert!(gate.lock("l", lease).await.is_err(), "granted by a minority");
     })
@@ -258,7 +209,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     // As if the clock of one server was a day fast.
     let ahead = first.token().0 + 86_400_000_000;
     assert!(first.release().await.unwrap());
-    let mut connection = redis_at(&servers[0].url).await.unwrap();
+    let mut connection = redis_at(&servers[0].url()).await.unwrap();
     redis::cmd("SET").arg("sk:lock:{l}:fence").arg(ahead).query_async::<()>(&mut connection).await.unwrap();
     // If the fast server answered too late, two others have given the lock, and the test takes it again.
     let high = eventually(|| async {
@@ -269,7 +220,7 @@ async fn a_fast_clock_on_one_server_does_not_make_tokens_fall() {
     })
     .await;
     let mut servers = servers;
-    servers[0].kill();
+    servers[0].process.kill();
     let next = taken(&gate, LEASE).await;
     assert!(next.token() > high, "{:?} after {high:?}", next.token());
 }
@@ -286,28 +237,25 @@ async fn write(sql: &PgPool, token: FenceToken, who: &str) -> Result<(), LedgerE
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
     let system = System::prepare(&[]).await;
-    sqlx::raw_sql("CREATE TABLE written (by text); INSERT INTO written VALUES ('')")
-        .execute(&system.sql)
-        .await
-        .unwrap();
+    system.execute("CREATE TABLE written (by text); INSERT INTO written VALUES ('')").await;
     // The test below, in a separate process: it takes the lock, prints a line, and writes when told to.
-    let mut sleeper = Command::new(std::env::current_exe().unwrap())
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process
         .args(["--ignored", "--exact", "--nocapture", "locks_and_fences::a_process_that_holds_a_lock"])
         .envs(&system.environment)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut output = BufReader::new(sleeper.stdout.take().unwrap()).lines().map(Result::unwrap);
+        .stdout(Stdio::piped());
+    let mut sleeper = Running::start(&mut process);
+    let mut output = BufReader::new(sleeper.0.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(output.any(|line| line.ends_with("held")), "it never held the lock");
-    signal(sleeper.id(), "STOP");
+    sleeper.signal("STOP");
     let lock = system.stores.gate.holder().lock_within("l", LEASE, PATIENCE).await.unwrap().expect("after its lease");
     write(&system.sql, lock.token(), "heir").await.unwrap();
     write(&system.sql, lock.token(), "heir, again").await.unwrap();
-    signal(sleeper.id(), "CONT");
-    sleeper.stdin.take().unwrap().write_all(b"write\n").unwrap();
+    sleeper.signal("CONT");
+    sleeper.0.stdin.take().unwrap().write_all(b"write\n").unwrap();
     let outcome = output.find(|line| line.contains("outcome")).expect("it printed the outcome");
-    sleeper.wait().unwrap();
+    sleeper.0.wait().unwrap();
     assert!(outcome.contains("still held: false") && outcome.contains("older than the newest seen"), "{outcome}");
     let by: String = sqlx::query_scalar("SELECT by FROM written").fetch_one(&system.sql).await.unwrap();
     assert_eq!(by, "heir, again");

@@ -8,12 +8,11 @@ use seckill::domain::ids::Shard;
 use seckill::domain::sale::NewSale;
 use seckill::domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
-use seckill_harness::{Sale, System, eventually, redis_at, terms};
+use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
 
 use crate::callers_apart::{alarm, open_alarms};
 use crate::own_redis::OwnRedis;
 
-/// The same buyers ask all the time, from one address, and alarms are checked often.
 const SETTINGS: [(&str, &str); 4] = [
     ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
     ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1"),
@@ -21,27 +20,18 @@ const SETTINGS: [(&str, &str); 4] = [
     ("SECKILL_ALARMS__CLEAR_AFTER_MS", "0"),
 ];
 
-const EPOCH: &str = "SELECT epoch FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
+const EPOCH: &str = "SELECT coalesce(max(epoch), 0) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
 
 async fn system_on(url: &str) -> System {
     System::start_with(&[&SETTINGS[..], &[("REDIS_URL", url)]].concat()).await
 }
 
 async fn refilled(system: &System, sale: &Sale, before: i64) {
-    eventually(|| async {
-        let epoch: Option<i64> =
-            sqlx::query_scalar(EPOCH).bind(sale.id.get()).fetch_optional(&system.sql).await.unwrap();
-        epoch.filter(|epoch| *epoch > before).map(drop).ok_or(format!("{epoch:?} after {before}"))
-    })
-    .await;
+    wait_until(|| system.count(EPOCH, sale), |&epoch| epoch > before).await;
 }
 
 async fn answers(system: &System, sale: &Sale, user: &str, code: &str) {
-    eventually(|| async {
-        let answer = system.buy(sale, user).idempotent("k").send().await.code();
-        (answer == code).then_some(()).ok_or(answer)
-    })
-    .await;
+    until(code, || async { system.buy(sale, user).idempotent("k").send().await.code() }).await;
 }
 
 async fn readiness(system: &System) -> (u16, bool) {
@@ -63,7 +53,6 @@ async fn lasting_keys(redis: &OwnRedis, tag: &str) -> Vec<String> {
     lasting
 }
 
-/// A sold-out sale of one unit, with its holder.
 async fn sold_out(system: &System, terms: NewSale) -> Sale {
     let sale = system.create_sale(terms).await;
     answers(system, &sale, "ann", "202").await;
@@ -128,11 +117,7 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
         for user in ["ann", "ben"] {
             answers(&system, &sales[1], user, "503 temporarily-unavailable").await;
         }
-        eventually(|| async {
-            let ready = readiness(&system).await;
-            (ready == (503, false)).then_some(()).ok_or(format!("{ready:?}"))
-        })
-        .await;
+        until((503, false), || readiness(&system)).await;
         alarm(&system, "keys-lost redis").await;
         redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await.unwrap();
         for sale in &sales {

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::iter;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seckill_harness::folder::free_address;
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, terms, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -19,9 +19,7 @@ const SALES: usize = 10_000;
 /// The most memory of one: twice the measured memory of an idle connection (config.default.toml), four times that of a sale.
 const CONNECTION_MAX_KB: usize = 40;
 const SALE_MAX_KB: usize = 5;
-/// Other open files of the test's process.
 const OTHER_FILES: u64 = 500;
-/// Connections that are made at the same time.
 const AT_ONCE: usize = 100;
 
 pub async fn serve(system: &System, address: SocketAddr) -> Process {
@@ -109,11 +107,7 @@ async fn ten_thousand_sales_take_bounded_memory() {
     let before = resident_kb(&process);
     world.plan(SALES).await;
     let known = "SELECT count(*) FROM instances i CROSS JOIN catalog_version v WHERE i.catalog_version >= v.version";
-    eventually(|| async {
-        let known: i64 = sqlx::query_scalar(known).fetch_one(&world.system.sql).await.map_err(|e| e.to_string())?;
-        (known == 1).then_some(()).ok_or_else(|| "the instance does not know all sales yet".to_owned())
-    })
-    .await;
+    until(1, || world.system.number(known)).await;
     let taken = resident_kb(&process).saturating_sub(before);
     println!("{SALES} sales take {taken} kB");
     assert!(taken <= SALES * SALE_MAX_KB, "{SALES} sales take {taken} kB");

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use seckill::domain::ids::Units;
 use seckill::domain::sale::NewSale;
-use seckill_harness::{Answer, Sale, System, eventually, terms};
+use seckill_harness::{Answer, Sale, System, eventually, terms, until};
 
 use crate::purchase_limits::answered;
 
@@ -93,11 +93,7 @@ async fn who_bought_a_returned_unit_elsewhere_is_never_told_that_it_is_sold_out(
     let (mut holder, mut order) = handed_on(&system, &sale).await;
     for round in 0..8 {
         system.settled(&sale).await;
-        eventually(|| async {
-            let (status, body) = system.post(&format!("/api/v1/orders/{order}/cancel"), &holder).await;
-            (status == 200).then_some(()).ok_or_else(|| format!("{status} {body}"))
-        })
-        .await;
+        until(200, || async { system.post(&format!("/api/v1/orders/{order}/cancel"), &holder).await.0 }).await;
         (holder, order) = next_buyer(&system, &sale).await;
         for instance in &system.instances {
             let repeat = answered(system.buy_at(instance.address, &sale, &holder).idempotent("k")).await;
@@ -116,7 +112,6 @@ async fn too_large_a_wish_is_no_sold_out_for_others() {
     assert_eq!(system.buy(&sale, "modest").send().await.code(), "202");
     system.settled(&sale).await;
     assert_eq!(system.available(&sale).await, Some(2));
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,5 +127,4 @@ async fn an_unlimited_sale_keeps_no_stock() {
     assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "u0").await.0, 200);
     system.settled(&sale).await;
     assert_eq!(system.stock(&sale).await, -1);
-    system.finish().await;
 }

@@ -12,10 +12,8 @@ use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One event: the number of the change, and the order.
 type Event = (i64, Value);
 
-/// A stream that is read event by event.
 struct Reader {
     response: Response,
     text: String,
@@ -90,7 +88,6 @@ async fn bought(system: &System, sale: &Sale, user: &str) -> String {
     system.buy(sale, user).send().await.order_id()
 }
 
-/// Cancels an order. A busy service may refuse for a moment.
 async fn cancel(system: &System, at: SocketAddr, order: &str, user: &str) {
     eventually(|| async {
         let cancel = Client::new().post(format!("http://{at}/api/v1/orders/{order}/cancel"));
@@ -132,8 +129,7 @@ impl Crowd {
 /// From the purchase to the final status, while other instances make the changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_is_sent_once_and_in_order_whichever_instance_made_it() {
-    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "7")]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[("SECKILL_ORDERS__BATCH_MAX", "7")]).await;
     let sale = system.create_sale(terms(5)).await;
     let order = bought(&system, &sale, "ann").await;
     let at = system.instances[0].address;
@@ -270,7 +266,6 @@ async fn a_stream_ends_when_its_token_expires() {
         Reader::open(&system, system.instances[0].address, &order, "ann", None).await.next().await,
         Some(events[0].clone())
     );
-    system.finish().await;
 }
 
 async fn a_stopping_service_does_not_wait_for_streams(mut system: System) {

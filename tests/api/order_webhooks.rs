@@ -13,7 +13,7 @@ use crate::payments_and_callbacks::bought;
 use crate::purchase_groups::settle_ones;
 use seckill_harness::folder::free_address;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, eventually, terms, until};
 
 const NEW: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OLD: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
@@ -52,15 +52,10 @@ pub async fn all_told(system: &System) {
     .await;
 }
 
-/// Buys, waits for the order, cancels it.
 pub async fn buy_and_cancel(system: &System, sale: &Sale, user: &str) -> String {
     let order = bought(system, sale, user).await.to_string();
     let cancel = format!("/api/v1/orders/{order}/cancel");
-    eventually(|| async {
-        let (status, answer) = system.post(&cancel, user).await;
-        (status == 200).then_some(()).ok_or_else(|| answer.to_string())
-    })
-    .await;
+    until(200, || async { system.post(&cancel, user).await.0 }).await;
     order
 }
 
@@ -95,8 +90,7 @@ fn assert_signed(arrival: &Arrival, steps: &[(i64, uuid::Uuid, String)], sale: &
     chrono::DateTime::parse_from_rfc3339(arrival.body["timestamp"].as_str().unwrap()).unwrap();
 }
 
-/// A message that the shop refuses is parked, raises an alarm, and delays only later messages of the same order. The messages of other
-/// orders arrive in order and signed by both keys, although the shop fails twice at each.
+/// A message that the shop refuses is parked, raises an alarm, and delays only later messages of the same order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own_order() {
     let well = Arc::new(AtomicBool::new(false));
@@ -123,7 +117,7 @@ async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own
         let alarms = system.stores.ledger.alarms(10).await.unwrap();
         let raised =
             alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("parked", "order_event"));
-        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM order_events").fetch_one(&system.sql).await.unwrap();
+        let left = system.number("SELECT count(*) FROM order_events").await;
         let there = raised && parked.len() == 1 && left == 2;
         there.then_some(parked.clone()).ok_or_else(|| format!("{parked:?} {alarms:?} {left}"))
     })
@@ -174,8 +168,7 @@ async fn a_shop_that_is_not_there_is_waited_for_and_nothing_is_counted() {
 /// A worker that claimed an event and died loses it to the next. Events are kept only from the moment when someone subscribes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_worker_took_comes_back() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(5)).await;
     let ledger = &system.stores.ledger;
     let mut orders = Vec::new();
@@ -193,7 +186,7 @@ async fn what_a_dead_worker_took_comes_back() {
     assert_eq!((dead.order, dead.status.as_str()), (orders[1], "pending_payment"));
     assert!(ledger.take_order_events(10, lease).await.unwrap().events.is_empty(), "it is somebody's");
     let lease_over = "UPDATE order_events SET next_attempt_at = now()";
-    sqlx::query(lease_over).execute(&system.sql).await.unwrap();
+    system.execute(lease_over).await;
     let again = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
     assert_eq!((again.order, again.step, again.attempts), (dead.order, dead.step, 0));
     assert_eq!(ledger.order_event_delivered(dead).await.unwrap(), EventOutcome::Overtaken);
@@ -201,7 +194,7 @@ async fn what_a_dead_worker_took_comes_back() {
     let last = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
     assert_eq!((last.status.as_str(), last.reason.as_deref()), ("cancelled", Some("by-buyer")));
     assert_eq!(ledger.order_event_delivered(&last).await.unwrap(), EventOutcome::Delivered { freed: 0 });
-    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM order_events").fetch_one(&system.sql).await.unwrap();
+    let left = system.number("SELECT count(*) FROM order_events").await;
     assert_eq!(left, 0);
     system.finish().await;
 }

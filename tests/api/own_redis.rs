@@ -1,21 +1,21 @@
 //! A private Redis server, for tests that damage it.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use seckill_harness::folder::free_address;
-use seckill_harness::{eventually, redis_at};
+use seckill_harness::folder::{Folder, free_address};
+use seckill_harness::running::Running;
+use seckill_harness::{eventually, redis_at, until};
 
 /// A server with its data in a folder of its own. Dropping the value stops the server and deletes the folder.
 pub struct OwnRedis {
-    child: Child,
+    pub process: Running,
     port: u16,
-    folder: PathBuf,
+    folder: Folder,
     kind: Kind,
 }
 
-/// Special settings of a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -33,7 +33,6 @@ impl OwnRedis {
         Self::start_as(Kind::Plain).await
     }
 
-    /// A server whose clock can be set.
     pub async fn start_with_own_clock() -> Self {
         Self::start_as(Kind::OwnClock).await
     }
@@ -49,17 +48,16 @@ impl OwnRedis {
 
     async fn start_as(kind: Kind) -> Self {
         let port = free_address().port();
-        let folder = std::env::temp_dir().join(format!("seckill-redis-{}", uuid::Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).unwrap();
+        let folder = Folder::new("redis");
         if kind == Kind::OwnClock {
-            std::fs::write(folder.join("clock"), 0_i64.to_ne_bytes()).unwrap();
+            folder.write("clock", 0_i64.to_ne_bytes());
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/clock_shift.c");
-            let library = folder.join("clock_shift.so");
+            let library = folder.path().join("clock_shift.so");
             let mut compiler = Command::new("cc");
             compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(library).arg(source);
             assert!(compiler.status().unwrap().success());
         }
-        let own = Self { child: spawn(port, &folder, kind), port, folder, kind };
+        let own = Self { process: spawn(port, folder.path(), kind), port, folder, kind };
         own.answers().await;
         own
     }
@@ -81,7 +79,6 @@ impl OwnRedis {
         self.query(words).await.map(drop)
     }
 
-    /// The value of a line of INFO.
     pub async fn info(&self, section: &str, name: &str) -> String {
         let text: String =
             redis::FromRedisValue::from_redis_value(self.query(&["INFO", section]).await.unwrap()).unwrap();
@@ -89,52 +86,41 @@ impl OwnRedis {
         line.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
     }
 
-    /// Becomes a replica of that server, and waits until it has all data.
     pub async fn follow(&self, master: &Self) {
         self.ask(&["REPLICAOF", "127.0.0.1", &master.port.to_string()]).await.unwrap();
-        eventually(|| async {
-            let status = self.info("replication", "master_link_status").await;
-            (status == "up").then_some(()).ok_or(status)
-        })
-        .await;
+        until("up", || self.info("replication", "master_link_status")).await;
     }
 
-    /// Kills the server, and starts it again with its written data.
     pub async fn restart(&mut self) {
-        self.kill();
-        self.child = spawn(self.port, &self.folder, self.kind);
+        self.process.kill();
+        self.process = spawn(self.port, self.folder.path(), self.kind);
         self.answers().await;
     }
 
     /// Kills the server, cuts the end off its append-only file, and starts it again.
     pub async fn lose_last_writes(&mut self, share: f64) {
-        self.kill();
-        let folder = self.folder.join("appendonlydir");
+        self.process.kill();
+        let folder = self.folder.file("appendonlydir");
         let mut files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let log = files.find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap();
         let length = std::fs::metadata(&log).unwrap().len();
         let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
         file.set_len((length as f64 * share) as u64).unwrap();
-        self.child = spawn(self.port, &self.folder, self.kind);
+        self.process = spawn(self.port, self.folder.path(), self.kind);
         self.answers().await;
     }
 
     /// Removes the folder of the append-only file, so that no new file can be created. The server continues to write the present one.
     pub fn take_folder_away(&self) {
-        let folder = self.folder.join("appendonlydir");
-        std::fs::rename(&folder, self.folder.join("away")).unwrap();
+        let folder = self.folder.file("appendonlydir");
+        std::fs::rename(&folder, self.folder.file("away")).unwrap();
         std::fs::write(folder, "no folder").unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 
     /// Sets the server's clock this many seconds ahead of the present; behind it if negative.
     pub async fn set_clock(&self, offset_s: i64) {
         // Not truncated, because the server has mapped the file.
-        let mut file = std::fs::OpenOptions::new().write(true).open(self.folder.join("clock")).unwrap();
+        let mut file = std::fs::OpenOptions::new().write(true).open(self.folder.file("clock")).unwrap();
         file.write_all(&offset_s.to_ne_bytes()).unwrap();
         let time = self.query(&["TIME"]).await.unwrap();
         let (now_s, _): (i64, i64) = redis::FromRedisValue::from_redis_value(time).unwrap();
@@ -143,15 +129,7 @@ impl OwnRedis {
     }
 }
 
-impl Drop for OwnRedis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn spawn(port: u16, folder: &Path, kind: Kind) -> Child {
+fn spawn(port: u16, folder: &Path, kind: Kind) -> Running {
     let flush = if let Kind::SmallFiles { .. } = kind { "everysec" } else { "always" };
     let mut command = match kind {
         Kind::SmallFiles { kilobytes } => {
@@ -180,5 +158,5 @@ fn spawn(port: u16, folder: &Path, kind: Kind) -> Child {
         }
         Kind::Plain | Kind::SmallFiles { .. } => {}
     }
-    command.spawn().unwrap()
+    Running::start(&mut command)
 }

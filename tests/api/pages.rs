@@ -1,9 +1,7 @@
 //! The pages (A1), as the service serves them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::Cursor;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use html5gum::{DefaultEmitter, Token, Tokenizer};
@@ -11,6 +9,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 use reqwest::header::{ACCEPT, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response};
 use seckill::domain::sale::{NewSale, Wave};
+use seckill_harness::folder::Folder;
 use seckill_harness::{Sale, System, eventually, terms};
 use serde_json::{Value, json};
 
@@ -24,50 +23,24 @@ pub const KNOWN: [(&str, &str); 3] = [
     ("SECKILL_HTTP__CORS_ORIGINS", "https://shop.example,http://127.0.0.1:8000"),
 ];
 
-/// A folder of a test's own, removed with the value.
-pub struct Place(pub PathBuf);
-
-impl Place {
-    pub fn new() -> Self {
-        let place = std::env::temp_dir().join(format!("seckill-pages-{}", uuid::Uuid::new_v4().simple()));
-        fs::create_dir(&place).unwrap();
-        Self(place)
-    }
-
-    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, content).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 pub fn command(system: &System, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
     command.args(words).env_clear().envs(&system.environment).env("RUST_LOG", "error").stdin(Stdio::null());
     command
 }
 
-/// Runs a command. Returns its JSON output, or its error.
 pub fn seckill(system: &System, words: &[&str]) -> Result<Value, String> {
     let Output { status, stdout, stderr } = command(system, words).output().unwrap();
     let error = String::from_utf8(stderr).unwrap();
     if status.success() { Ok(serde_json::from_slice(&stdout).unwrap()) } else { Err(error) }
 }
 
-/// A picture of one colour, as a PNG file.
 pub fn png(width: u32, height: u32, colour: [u8; 3]) -> Vec<u8> {
     let mut bytes = Vec::new();
     RgbImage::from_pixel(width, height, Rgb(colour)).write_to(&mut Cursor::new(&mut bytes), ImageFormat::Png).unwrap();
     bytes
 }
 
-/// An element's name and attributes.
 pub type Element = (String, BTreeMap<String, String>);
 
 /// The elements of a page, and the texts inside scripts and styles, as a browser would find them.
@@ -131,8 +104,8 @@ pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     headers.get(name).map_or("", |value| value.to_str().unwrap())
 }
 
-pub async fn sale_with_picture(system: &System, place: &Place) -> Sale {
-    let file = place.file("phone.png", png(1500, 1000, [200, 30, 30]));
+pub async fn sale_with_picture(system: &System, place: &Folder) -> Sale {
+    let file = place.write("phone.png", png(1500, 1000, [200, 30, 30]));
     let words =
         ["product", "set", "--name", PRODUCT, "--description", "Rings.", "--alt", "A red phone", "--picture", &file];
     seckill(system, &words).unwrap();
@@ -140,10 +113,9 @@ pub async fn sale_with_picture(system: &System, place: &Place) -> Sale {
     system.create_sale(NewSale { product: PRODUCT.into(), waves, ..terms(5) }).await
 }
 
-/// Each page passes its own content policy, and everything that it names exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_is_strict_and_names_only_files_that_exist() {
-    let (system, place) = (System::shared().await, Place::new());
+    let (system, place) = (System::shared().await, Folder::new("pages"));
     let sale = sale_with_picture(&system, &place).await.id;
     let mut loaded_by_all = BTreeSet::new();
     for path in
@@ -192,7 +164,6 @@ async fn every_page_is_strict_and_names_only_files_that_exist() {
     }
     let unknown = format!("/pictures/{}-480.jpg", "0".repeat(32));
     assert_eq!(get(&system, &unknown).await.status(), 404);
-    system.finish().await;
 }
 
 /// A browser with a cached page asks whether it has changed, and gets a few bytes.
@@ -225,10 +196,8 @@ async fn a_page_that_has_not_changed_is_not_sent_again() {
         })
         .await;
     }
-    system.finish().await;
 }
 
-/// For a missing page, browsers get a page; programs and callers of the API get a problem.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_addresses_have_a_page_for_people_and_a_problem_for_programs() {
     let system = System::shared().await;
@@ -252,7 +221,6 @@ async fn unknown_addresses_have_a_page_for_people_and_a_problem_for_programs() {
     ] {
         assert_eq!(kind(path, accept).await, expected, "{path} {accept}");
     }
-    system.finish().await;
 }
 
 /// The API's answers are no pages: nothing in them runs, and no site can frame them.
@@ -268,15 +236,13 @@ async fn answers_of_the_api_say_that_nothing_in_them_runs() {
         assert_eq!(header(&headers, "x-content-type-options"), "nosniff", "{path}");
         assert!(headers.get("access-control-allow-origin").is_none());
     }
-    system.finish().await;
 }
 
-/// A name is shown as text, whatever a manager types.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hostile_name_does_no_harm() {
-    let (system, place) = (System::shared_with(&KNOWN).await, Place::new());
+    let (system, place) = (System::shared_with(&KNOWN).await, Folder::new("pages"));
     let name = "</script><b onclick=alert(1)>'\"&amp;<script>alert(2)</script>";
-    let file = place.file("picture.png", png(20, 20, [1, 2, 3]));
+    let file = place.write("picture.png", png(20, 20, [1, 2, 3]));
     let words = ["product", "set", "--name", name, "--description", name, "--alt", name, "--picture", &file];
     seckill(&system, &words).unwrap();
     let sale = system.create_sale(NewSale { product: name.into(), ..terms(5) }).await.id;
@@ -291,13 +257,11 @@ async fn a_hostile_name_does_no_harm() {
             assert_eq!((&offer["name"], &offer["description"]), (&json!(name), &json!(name)));
         }
     }
-    system.finish().await;
 }
 
-/// The pages name their own address where it is known: for search engines and shared links.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_name_their_own_address_where_it_is_known() {
-    let (system, place) = (System::shared_with(&KNOWN).await, Place::new());
+    let (system, place) = (System::shared_with(&KNOWN).await, Folder::new("pages"));
     let sale = sale_with_picture(&system, &place).await.id;
     let (elements, inline) = parsed(&page(&system, &format!("/sales/{sale}")).await);
     let own = format!("https://shop.example/sales/{sale}");
@@ -315,5 +279,4 @@ async fn pages_name_their_own_address_where_it_is_known() {
     let offer: Value = serde_json::from_str(&inline.concat()).unwrap();
     assert_eq!((&offer["offers"]["price"], &offer["offers"]["priceCurrency"]), (&json!("100"), &json!("JPY")));
     assert_eq!(offer["offers"]["url"], own);
-    system.finish().await;
 }

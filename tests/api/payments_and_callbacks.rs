@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::service_killed::Process;
-use seckill_harness::{Answer, Sale, System, eventually, terms};
+use seckill_harness::{Answer, Sale, System, eventually, terms, until};
 
-/// The signing secret of development mode's channel.
 const SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
@@ -29,7 +28,6 @@ async fn shared() -> System {
     System::shared_with(&settings).await
 }
 
-/// A message of the bank.
 #[derive(Clone)]
 pub struct Callback {
     pub kind: &'static str,
@@ -82,7 +80,6 @@ pub async fn bought(system: &System, sale: &Sale, user: &str) -> Uuid {
     .await
 }
 
-/// A buyer's order that waits for payment.
 pub async fn order(system: &System, sale: &Sale, user: &str) -> Uuid {
     let order = bought(system, sale, user).await;
     becomes(system, order, user, "pending_payment").await;
@@ -102,7 +99,6 @@ pub async fn pay(system: &System, order: Uuid, user: &str) -> Uuid {
     answer.body["payment_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// Pays an order: the bank reports success.
 pub async fn paid(system: &System, order: Uuid, user: &str) -> Uuid {
     let payment = pay(system, order, user).await;
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
@@ -122,7 +118,6 @@ pub async fn status(system: &System, order: Uuid, user: &str) -> String {
     eventually(|| status_now(system, order, user)).await
 }
 
-/// Waits until an order has this status.
 async fn becomes(system: &System, order: Uuid, user: &str, wanted: &str) {
     eventually(|| async {
         let status = status_now(system, order, user).await?;
@@ -131,11 +126,6 @@ async fn becomes(system: &System, order: Uuid, user: &str, wanted: &str) {
     .await;
 }
 
-async fn number(system: &System, sql: &'static str) -> i64 {
-    sqlx::query_scalar(sql).fetch_one(&system.sql).await.unwrap()
-}
-
-/// Journal entries about orders of a sale.
 const JOURNAL: &str = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1";
 
 /// Refunds of a sale's orders that had ended when they were paid.
@@ -169,10 +159,8 @@ async fn an_order_is_paid_once_however_often_the_bank_says_so() {
         assert_eq!(answer.code(), "409 illegal-state", "{what}");
     }
     system.settled(&sale).await;
-    system.finish().await;
 }
 
-/// Callbacks that arrive together share transactions, and each has its own answer. A locked order delays no other callback.
 #[tokio::test(flavor = "multi_thread")]
 async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_itself() {
     const GOOD: usize = 40;
@@ -207,10 +195,7 @@ async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_it
         answers
     };
     // It may be refused for a moment, if the others take longer than a transaction waits for a lock.
-    let last = eventually(|| async {
-        let answer = last.send(&system).await;
-        (answer == 200).then_some(()).ok_or(format!("{answer}"))
-    });
+    let last = until(200, || last.send(&system));
     let ((), answers) = tokio::join!(last, others);
     assert_eq!(answers[..GOOD], [200; GOOD]);
     assert_eq!(answers[GOOD..], [200, 422, 422, 200, 200]);
@@ -230,7 +215,6 @@ async fn callbacks_that_come_together_are_applied_together_and_judged_each_by_it
                         WHERE o.sale_id = $1 AND p.pays";
     let transactions = system.count(transactions, &sale).await;
     assert!(transactions < 41, "each callback had a transaction of its own");
-    system.finish().await;
 }
 
 /// Eve pays while two payments wait, which is the maximum written at once.
@@ -249,7 +233,7 @@ async fn an_order_that_is_locked_delays_only_its_own_payment() {
     let waiting = || async {
         let waiting = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%orders%'";
-        match number(&system, waiting).await {
+        match system.number(waiting).await {
             0 | 1 => Err("fewer than two payments wait".to_owned()),
             _ => Ok(()),
         }
@@ -261,9 +245,8 @@ async fn an_order_that_is_locked_delays_only_its_own_payment() {
     });
     let others = users.iter().zip(&orders).map(|(user, order)| {
         let system = &system;
-        eventually(move || async move {
-            let answer = post(system, *order, "payments", user, json!({ "channel": "sandbox" })).await;
-            (answer.code() == "202").then_some(()).ok_or(answer.code())
+        until("202", move || async move {
+            post(system, *order, "payments", user, json!({ "channel": "sandbox" })).await.code()
         })
     });
     let eve_pays = async {
@@ -317,7 +300,6 @@ async fn money_for_an_order_that_is_cancelled_goes_back_and_wakes_nothing() {
     assert_eq!(system.count(given_back, &sale).await, 2);
     assert_eq!((status(&system, expires, "ann").await.as_str(), system.stock(&sale).await), ("cancelled", 2));
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// Rule 8: an order with a payment that began in time is not cancelled while the bank decides, for a bounded time.
@@ -345,7 +327,6 @@ async fn an_order_waits_for_a_payment_that_began_in_time() {
                    AND updated_at < expires_at + interval '600 s'";
     assert_eq!(system.count(early, &sale).await, 1, "it did not wait to the end");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -365,15 +346,12 @@ async fn a_declined_order_can_be_paid_again_and_money_that_comes_twice_goes_back
     assert_eq!(refunded, declined);
     assert_eq!(status(&system, order, "ann").await, "paid");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
-/// A payment given up because its order was cancelled, although the bank may know it. If it may have been sent, the channel is asked about
-/// it, and not told to charge.
+/// A payment given up with its order. If it may have been sent, the channel is asked about it, and not told to charge.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(3)).await;
     let maker = Process::work(&system, "relay,fulfil,release");
     let orders = [order(&system, &sale, "ann").await, order(&system, &sale, "bob").await];
@@ -381,11 +359,11 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
         let payment = pay(&system, order, user).await;
         assert_eq!(post(&system, order, "cancel", user, json!({})).await.code(), "200");
         let given_up = "SELECT count(*) FROM payments WHERE status = 'abandoned'";
-        assert!(number(&system, given_up).await > 0, "nothing was sent");
+        assert!(system.number(given_up).await > 0, "nothing was sent");
         let callback = Callback::of(kind, payment, ("order_id", order), 100);
         assert_eq!([callback.send(&system).await, callback.send(&system).await], [200, 200], "{kind}");
         let refunds = i64::from(kind == "payment.succeeded");
-        assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, refunds, "{kind}");
+        assert_eq!(system.number("SELECT count(*) FROM refunds").await, refunds, "{kind}");
     }
     system.settled(&sale).await;
 
@@ -413,7 +391,7 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
     // The money arrived after all, and is refunded.
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);
     assert_eq!(callback.send(&system).await, 200);
-    assert_eq!(number(&system, "SELECT count(*) FROM refunds").await, 2);
+    assert_eq!(system.number("SELECT count(*) FROM refunds").await, 2);
     drop(maker);
     system.finish().await;
 }
@@ -443,13 +421,9 @@ async fn a_refunded_unit_is_sold_again_or_kept_as_the_sale_says() {
         assert_eq!((system.stock(&sale).await, system.available(&sale).await), (left, Some(left)));
         assert_eq!(system.count(JOURNAL, &sale).await, 3);
         // A refunded buyer may buy again if there is stock. The instance remembers for a moment that the sale was sold out.
-        eventually(|| async {
-            let again = system.buy(&sale, "ann").send().await.code();
-            (again == if keeps { "409 sold-out" } else { "202" }).then_some(()).ok_or(again)
-        })
-        .await;
+        until(if keeps { "409 sold-out" } else { "202" }, || async { system.buy(&sale, "ann").send().await.code() })
+            .await;
     }
-    system.finish().await;
 }
 
 /// A2: forged, stale, altered, signed by a retired key, replayed.
@@ -485,7 +459,6 @@ async fn a_callback_is_believed_only_when_it_is_the_banks_own_and_of_now() {
     assert_eq!(status(&system, order, "ann").await, "paid");
     assert_eq!(system.count(JOURNAL, &sale).await, 1);
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// A3: a callback that does not fit is set aside, and an alarm reports it.
@@ -521,21 +494,18 @@ async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
     // Another test sets two aside. An alarm for fewer than six is not about these; the next check raises another.
     let of_others = "DELETE FROM alarms WHERE kind = 'set-aside' AND (details->>'messages')::bigint < 6";
     let alarm = "SELECT count(*) FROM alarms WHERE kind = 'set-aside' AND cleared_at IS NULL";
-    eventually(|| async {
-        sqlx::query(of_others).execute(&system.sql).await.unwrap();
-        let alarms = number(&system, alarm).await;
-        (alarms == 1).then_some(()).ok_or(format!("{alarms} alarms"))
+    until(1, || async {
+        system.execute(of_others).await;
+        system.number(alarm).await
     })
     .await;
     assert_eq!(good.send(&system).await, 200, "the right one is taken all the same");
     assert_eq!(status(&system, order, "ann").await, "paid");
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_pays_what_is_not_his_or_not_to_be_paid() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(2)).await;
     let accepted = bought(&system, &sale, "ann").await;
     let sandbox = || json!({ "channel": "sandbox" });
@@ -555,7 +525,7 @@ async fn nobody_pays_what_is_not_his_or_not_to_be_paid() {
     system.settled(&sale).await;
     assert_eq!(post(&system, accepted, "cancel", "ann", json!({})).await.code(), "200");
     assert_eq!(post(&system, accepted, "payments", "ann", sandbox()).await.code(), "409 illegal-state");
-    assert_eq!(number(&system, "SELECT count(*) FROM payments").await, 0);
+    assert_eq!(system.number("SELECT count(*) FROM payments").await, 0);
     system.finish().await;
 }
 
@@ -591,5 +561,4 @@ async fn the_schema_refuses_what_money_may_not_do() {
         assert_eq!(error.as_database_error().and_then(|error| error.constraint()), Some(constraint), "{sql}");
     }
     system.settled(&sale).await;
-    system.finish().await;
 }

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::broken_network::{wire_to, wired, wired_with};
 use crate::purchase_limits::answered;
-use seckill_harness::{PATIENCE, System, eventually, http_client, terms};
+use seckill_harness::{PATIENCE, System, eventually, http_client, terms, until, wait_until};
 
 /// The limiter's time-out for Redis in tests about other things: longer than a setting may be.
 const LIMITER_WAITS_MS: u64 = 20_000;
@@ -67,7 +67,6 @@ pub fn policy(app: &str, named: &str, algorithm: Algorithm) -> NewPolicy {
     }
 }
 
-/// Sets a policy, and waits until every instance follows it.
 pub async fn set(system: &System, policy: NewPolicy) {
     eventually(|| async {
         match policy_changes::set(&system.stores.ledger, policy.clone(), "test").await {
@@ -163,7 +162,6 @@ async fn an_application_is_granted_refused_or_has_no_such_policy() {
     }
     let stranger = Caller { token: "0".repeat(64), ..Caller::new(&system, "granted-shop-3").await };
     assert_eq!(stranger.post("acquire", &json!({ "app": "granted-shop-3", "policy": "login" })).await.0, 401);
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,31 +178,6 @@ async fn minus_one_is_unlimited_and_policies_that_grant_nothing_are_refused() {
     }
     let house = NewPolicy { excess: Excess::Shadow, ..policy("seckill", "purchase-buyer", a_day(5)) };
     assert!(matches!(policy_changes::set(&system.stores.ledger, house, "test").await, Err(FlowError::Policy(_))));
-    system.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn several_policies_grant_together_or_nothing_is_used_up() {
-    let system = System::shared().await;
-    let shop = Caller::new(&system, "together-shop").await;
-    set(&system, policy("together-shop", "user", a_day(10))).await;
-    set(&system, policy("together-shop", "address", a_day(2))).await;
-    set(&system, NewPolicy { spread: true, ..policy("together-shop", "content", a_day(4)) }).await;
-    let both = |user: &str| {
-        let also = json!([{ "policy": "content", "key": "c" }, { "policy": "address", "key": "9.9.9.9" }]);
-        json!({ "app": "together-shop", "policy": "user", "key": user, "also": also })
-    };
-    assert_eq!(shop.code(both("ann")).await, 1);
-    assert_eq!(shop.code(both("ben")).await, 1);
-    for _ in 0..20 {
-        let answer = shop.ask(both("ann")).await;
-        assert_eq!((&answer["code"], &answer["policy"]), (&json!(-1), &json!("address")));
-    }
-    let left = shop.ask(json!({ "app": "together-shop", "policy": "user", "key": "ann" })).await;
-    assert_eq!(left["remaining"], 8, "refused requests use up nothing");
-    let left = shop.ask(json!({ "app": "together-shop", "policy": "content", "key": "c" })).await;
-    assert_eq!(left["remaining"], 1, "the permits of another hash tag were given back");
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +209,6 @@ async fn the_excess_is_queued_degraded_or_only_counted() {
     assert_eq!(shop.code(json!({ "app": "excess-shop", "policy": "trial" })).await, 1);
     let answer = shop.ask(json!({ "app": "excess-shop", "policy": "trial" })).await;
     assert_eq!((&answer["code"], &answer["reason"]), (&json!(1), &json!("shadow")));
-    system.finish().await;
 }
 
 /// A caller who goes away while shadow policies are counted takes no permit: nobody could give it back.
@@ -267,13 +239,8 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
         if let Some(lease) = answer.ok().and_then(|answer| answer.lease) {
             permits.release(&name("leaving-shop"), &request("calls", &key), lease, None, None).await.unwrap();
         }
-        eventually(|| async {
-            let code = ask(key.clone()).await.code;
-            (code == 1).then_some(()).ok_or(format!("{key}: {code}"))
-        })
-        .await;
+        until(1, || async { ask(key.clone()).await.code }).await;
     }
-    system.finish().await;
 }
 
 /// F22: every instance follows a change within a second, no count restarts, and every request meets a policy.
@@ -322,13 +289,13 @@ async fn every_instance_follows_a_changed_policy_and_keeps_its_counts() {
     }
     // Each limit, from 50 to 60 and then 5. A change with a lost answer has been repeated.
     let log = "SELECT count(DISTINCT details->'after'->>'limit') FROM audit_log WHERE action = 'policy set'";
-    let log: i64 = sqlx::query_scalar(log).fetch_one(&system.sql).await.unwrap();
+    let log = system.number(log).await;
     assert_eq!(log, 12);
     // Without notices, the poll finds the change.
-    sqlx::query("ALTER TABLE policies DISABLE TRIGGER policies_change").execute(&system.sql).await.unwrap();
-    sqlx::query("UPDATE policies SET max_permits = 100, version = version + 1").execute(&system.sql).await.unwrap();
-    sqlx::query("UPDATE policy_version SET version = version + 1").execute(&system.sql).await.unwrap();
-    eventually(|| async { (shop.code(ask.clone()).await == 1).then_some(()).ok_or("still refused".to_owned()) }).await;
+    system.execute("ALTER TABLE policies DISABLE TRIGGER policies_change").await;
+    system.execute("UPDATE policies SET max_permits = 100, version = version + 1").await;
+    system.execute("UPDATE policy_version SET version = version + 1").await;
+    until(1, || shop.code(ask.clone())).await;
     system.finish().await;
 }
 
@@ -376,11 +343,7 @@ async fn a_caller_that_ignores_a_refusal_is_refused_from_memory() {
     set(&system, policy("seckill", "purchase-buyer", a_day(1))).await;
     let ask = json!({ "app": "shop", "policy": "login", "key": "ann" });
     // When Redis answered too late, the permit is still used up, and the next refusal is the limit's.
-    eventually(|| async {
-        let answer = shop.ask(ask.clone()).await;
-        (answer["code"] == -1 && answer["reason"] == "limit").then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    wait_until(|| shop.ask(ask.clone()), |answer| answer["code"] == -1 && answer["reason"] == "limit").await;
     // Each worker thread has its own cache: repeated until all know the buyer.
     eventually(|| async {
         wire.mend();
@@ -403,27 +366,18 @@ async fn a_caller_that_ignores_a_refusal_is_refused_from_memory() {
     system.finish().await;
 }
 
-/// While the limiter's Redis is away, each policy answers immediately by its `when_down`.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_each_policy_answers_as_its_when_down_says() {
     let (mut system, wire) = wired("REDIS_URL").await;
     system.serve(false).await;
-    eventually(|| async {
-        let alive = "SELECT count(*) FROM instances WHERE seen_at > now() - interval '5 seconds'";
-        let alive: i64 = sqlx::query_scalar(alive).fetch_one(&system.sql).await.map_err(|e| e.to_string())?;
-        (alive == 2).then_some(()).ok_or(format!("{alive} instances"))
-    })
-    .await;
+    let alive = "SELECT count(*) FROM instances WHERE seen_at > now() - interval '5 seconds'";
+    until(2, || system.number(alive)).await;
     let shop = Caller::new(&system, "shop").await;
     for (named, when_down) in [("c", WhenDown::Closed), ("o", WhenDown::Open), ("l", WhenDown::Local)] {
         set(&system, NewPolicy { when_down, ..policy("shop", named, a_day(7)) }).await;
     }
     // Redis may have answered one call too late on a busy machine; each call has its own key.
-    eventually(|| async {
-        let answer = shop.ask(json!({ "app": "shop", "policy": "c", "key": Uuid::new_v4().to_string() })).await;
-        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    until(1, || shop.code(json!({ "app": "shop", "policy": "c", "key": Uuid::new_v4().to_string() }))).await;
     wire.cut();
     let mut took = Vec::new();
     for _ in 0..20 {
@@ -454,11 +408,7 @@ async fn without_redis_each_policy_answers_as_its_when_down_says() {
     })
     .await;
     wire.mend();
-    eventually(|| async {
-        let answer = shop.ask(json!({ "app": "shop", "policy": "c", "key": "later" })).await;
-        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    until(1, || shop.code(json!({ "app": "shop", "policy": "c", "key": "later" }))).await;
     system.finish().await;
 }
 
@@ -494,11 +444,7 @@ async fn a_limiter_that_swallows_packets_costs_at_most_the_time_out() {
     assert!(*longest < bound, "{longest:?}, and the time-out of other commands is {bound:?}");
     most_are_not_asked(&system, took);
     wire.mend();
-    eventually(|| async {
-        let answer = shop.ask(json!({ "app": "shop", "policy": "c" })).await;
-        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    until(1, || shop.code(json!({ "app": "shop", "policy": "c" }))).await;
     system.finish().await;
 }
 
@@ -546,11 +492,6 @@ async fn leases_are_given_back_and_reports_open_breakers() {
     // With other terms the breaker starts closed. The same reports open it again, for a moment.
     open_for(1000).await;
     reports().await;
-    eventually(|| async {
-        let answer = call("ok").await;
-        (answer["code"] == 1).then_some(()).ok_or(answer.to_string())
-    })
-    .await;
+    until(1, || async { call("ok").await["code"].clone() }).await;
     assert_eq!(call("ok").await["code"], 1, "the successful probe closed the breaker");
-    system.finish().await;
 }

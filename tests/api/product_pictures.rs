@@ -1,13 +1,13 @@
 //! Pictures of products: the refusal of invalid ones, and the retention of unused ones.
 
 use seckill_harness::System;
+use seckill_harness::folder::Folder;
 
-use crate::pages::{PRODUCT, Place, png, sale_with_picture, seckill};
+use crate::pages::{PRODUCT, png, sale_with_picture, seckill};
 
-/// An invalid picture is refused with a clear error, and the product stays as it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_pictures_are_refused_and_change_nothing() {
-    let (system, place) = (System::prepare(&[]).await, Place::new());
+    let (system, place) = (System::prepare(&[]).await, Folder::new("pages"));
     sale_with_picture(&system, &place).await;
     let rows =
         "SELECT coalesce(description, '') || picture || picture_alt || (SELECT count(*) FROM pictures) FROM products";
@@ -25,7 +25,7 @@ async fn hostile_pictures_are_refused_and_change_nothing() {
         ("bomb.png", bomb, "picture"),
         ("long.png", vec![0; 10 * 1024 * 1024 + 1], "10 MiB"),
     ] {
-        let file = place.file(name, content);
+        let file = place.write(name, content);
         let words = ["product", "set", "--name", PRODUCT, "--description", "New", "--picture", &file];
         let refused = seckill(&system, &words).expect_err(name);
         assert!(refused.contains(word) && refused.contains(name) && refused.lines().count() == 1, "{name}: {refused}");
@@ -46,12 +46,11 @@ async fn hostile_pictures_are_refused_and_change_nothing() {
     system.finish().await;
 }
 
-/// A picture that no product shows is kept for a day, and then deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn pictures_that_nothing_shows_are_cleared_after_a_day() {
-    let (system, place) = (System::prepare(&[]).await, Place::new());
+    let (system, place) = (System::prepare(&[]).await, Folder::new("pages"));
     let set = |name: &str, colour| {
-        let file = place.file("picture.png", png(20, 20, colour));
+        let file = place.write("picture.png", png(20, 20, colour));
         let set = seckill(&system, &["product", "set", "--name", name, "--picture", &file]).unwrap();
         set["picture"].as_str().unwrap().to_owned()
     };
@@ -63,10 +62,7 @@ async fn pictures_that_nothing_shows_are_cleared_after_a_day() {
         hashes.fetch_all(&system.sql).await.unwrap()
     };
     assert_eq!(kept().await, [red, blue.clone()]);
-    sqlx::query("UPDATE pictures SET unused_since = unused_since - interval '25 hours'")
-        .execute(&system.sql)
-        .await
-        .unwrap();
+    system.execute("UPDATE pictures SET unused_since = unused_since - interval '25 hours'").await;
     let green = set("Phone", [0, 200, 0]);
     assert_eq!(kept().await, [blue, green]);
     system.finish().await;

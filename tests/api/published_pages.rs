@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use reqwest::header::ORIGIN;
 use reqwest::{Client, Method};
 use seckill::domain::ids::SaleId;
 use seckill::domain::sale::SaleStatus;
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::folder::Folder;
+use seckill_harness::running::Running;
+use seckill_harness::{System, eventually, terms, until, wait_until};
 use serde_json::{Value, json};
 
-use crate::pages::{
-    KNOWN, PRODUCT, Place, command, get, header, loaded, page, parsed, png, sale_with_picture, seckill,
-};
+use crate::pages::{KNOWN, PRODUCT, command, get, header, loaded, page, parsed, png, sale_with_picture, seckill};
 
 struct Bundle(PathBuf);
 
 impl Bundle {
-    fn new(place: &Place, name: &str) -> Self {
-        Self(place.0.join(name))
+    fn new(place: &Folder, name: &str) -> Self {
+        Self(place.path().join(name))
     }
 
     fn argument(&self) -> String {
@@ -35,7 +35,6 @@ impl Bundle {
         serde_json::from_str(&self.text("manifest.json")).unwrap()
     }
 
-    /// Every file with its content.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         fn read(root: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
             for entry in fs::read_dir(folder).unwrap() {
@@ -57,30 +56,12 @@ fn publish(system: &System, bundle: &Bundle) -> Value {
     seckill(system, &["publish", "--out", &bundle.argument()]).unwrap()
 }
 
-/// A process that is killed when the test ends.
-struct Process(Child);
-
-impl Process {
-    fn publish(system: &System, bundle: &Bundle, more: &[&str]) -> Self {
-        let argument = bundle.argument();
-        let words = [&["publish", "--out", argument.as_str()], more].concat();
-        Self(command(system, &words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn send(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
-        assert!(sent.success());
-    }
+fn publishing(system: &System, bundle: &Bundle, more: &[&str]) -> Running {
+    let argument = bundle.argument();
+    let words = [&["publish", "--out", argument.as_str()], more].concat();
+    Running::start(command(system, &words).stdout(Stdio::null()).stderr(Stdio::piped()))
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// As if managers had created this many sales.
 async fn many_sales(system: &System, sales: i32) {
     sqlx::query(
         "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms,
@@ -94,10 +75,9 @@ async fn many_sales(system: &System, sales: i32) {
     .unwrap();
 }
 
-/// The bundle of one system, from its first sale on.
 #[tokio::test(flavor = "multi_thread")]
 async fn bundles_show_all_sales_and_follow_their_changes() {
-    let (mut system, place) = (System::start().await, Place::new());
+    let (mut system, place) = (System::start().await, Folder::new("pages"));
     let sale = sale_with_picture(&system, &place).await.id;
     let bundle = Bundle::new(&place, "new/folder");
     a_bundle_lists_every_file_with_its_hash_and_headers(&system, sale, &bundle).await;
@@ -146,8 +126,7 @@ async fn a_bundle_lists_every_file_with_its_hash_and_headers(system: &System, sa
     }
 }
 
-/// A repeat without changes writes nothing. The page of a removed sale is deleted, and foreign files stay.
-async fn publishing_again_writes_only_what_has_changed(system: &System, place: &Place, sale: SaleId, bundle: &Bundle) {
+async fn publishing_again_writes_only_what_has_changed(system: &System, place: &Folder, sale: SaleId, bundle: &Bundle) {
     let (files, written) = (bundle.files(), fs::metadata(bundle.0.join("index.html")).unwrap().modified().unwrap());
     let again = publish(system, bundle);
     assert_eq!((&again["files_written"], &again["pages_removed"]), (&json!(0), &json!(0)));
@@ -172,10 +151,9 @@ async fn publishing_again_writes_only_what_has_changed(system: &System, place: &
     assert!(!bundle.text("index.html").contains(&format!("/sales/{sale}\"")));
 }
 
-/// Every file of a killed publish is complete, and the next publish adds the missing files.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_completes_it() {
-    let (system, place) = (System::prepare(&[]).await, Place::new());
+    let (system, place) = (System::prepare(&[]).await, Folder::new("pages"));
     sale_with_picture(&system, &place).await;
     many_sales(&system, 700).await;
     let whole = Bundle::new(&place, "whole");
@@ -184,14 +162,10 @@ async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_complete
     // At several places: with the first asset, a picture, the first page, and a page of the second batch.
     for (n, reached) in ["assets", "pictures", "sales", "sales/600"].iter().enumerate() {
         let bundle = Bundle::new(&place, &format!("killed-{n}"));
-        let mut process = Process::publish(&system, &bundle, &[]);
-        eventually(|| async {
-            let begun = fs::read_dir(bundle.0.join(reached)).is_ok_and(|mut files| files.next().is_some());
-            begun.then_some(()).ok_or(format!("{reached} is empty"))
-        })
-        .await;
-        process.send("-KILL");
-        process.0.wait().unwrap();
+        let mut process = publishing(&system, &bundle, &[]);
+        until(true, || async { fs::read_dir(bundle.0.join(reached)).is_ok_and(|mut files| files.next().is_some()) })
+            .await;
+        process.kill();
         for (path, content) in bundle.files() {
             let is_temporary = path.rsplit('/').next().unwrap().starts_with(".seckill-tmp-");
             assert!(is_temporary || whole[&path] == content, "{path} is not whole");
@@ -207,18 +181,13 @@ async fn a_publish_killed_in_the_middle_leaves_whole_files_and_the_next_complete
     system.finish().await;
 }
 
-/// `--watch` follows changes by itself, is alone in its folder, and ends when told to.
-async fn a_watching_publisher_follows_changes_until_it_is_stopped(system: &System, place: &Place) {
+async fn a_watching_publisher_follows_changes_until_it_is_stopped(system: &System, place: &Folder) {
     let sale = sale_with_picture(system, place).await.id;
     let bundle = Bundle::new(place, "watched");
-    let mut watching = Process::publish(system, &bundle, &["--watch"]);
+    let watching = publishing(system, &bundle, &["--watch"]);
     let file = bundle.0.join(format!("sales/{sale}/index.html"));
     let shows = async |path: &Path, text: &str| {
-        eventually(|| async {
-            let found = fs::read_to_string(path).unwrap_or_default();
-            found.contains(text).then_some(()).ok_or(found)
-        })
-        .await;
+        wait_until(|| async { fs::read_to_string(path).unwrap_or_default() }, |found| found.contains(text)).await;
     };
     shows(&file, "Rings.").await;
     seckill(system, &["product", "set", "--name", PRODUCT, "--description", "Rings louder."]).unwrap();
@@ -226,21 +195,16 @@ async fn a_watching_publisher_follows_changes_until_it_is_stopped(system: &Syste
     let second = system.create_sale(terms(1)).await.id;
     shows(&bundle.0.join("index.html"), &format!("/sales/{second}\"")).await;
     assert!(system.stores.remove_sale(second, "test").await.unwrap());
-    eventually(|| async {
-        let gone = !bundle.0.join(format!("sales/{second}")).exists();
-        gone.then_some(()).ok_or("the removed sale's page is there".to_owned())
-    })
-    .await;
+    until(true, || async { !bundle.0.join(format!("sales/{second}")).exists() }).await;
     let refused = seckill(system, &["publish", "--out", &bundle.argument()]).unwrap_err();
     assert!(refused.contains("another publish") && refused.lines().count() == 1, "{refused}");
-    watching.send("-TERM");
-    assert!(watching.0.wait().unwrap().success());
+    assert!(watching.end().success());
 }
 
 /// Pages at another origin than the API: they name the API, their policy allows it, and the API accepts calls from listed origins.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
-    let (system, place) = (System::shared_with(&KNOWN).await, Place::new());
+    let (system, place) = (System::shared_with(&KNOWN).await, Folder::new("pages"));
     let sale = system.create_sale(terms(5)).await;
     let bundle = Bundle::new(&place, "bundle");
     seckill(&system, &["publish", "--out", &bundle.argument(), "--api", "https://api.example/"]).unwrap();
@@ -297,11 +261,10 @@ async fn pages_elsewhere_may_call_the_api_if_their_origin_is_listed() {
     assert_eq!(elsewhere.status(), 200);
     assert!(elsewhere.headers().get("access-control-allow-origin").is_none());
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// A change appears on every instance's pages, in the API and in the next bundle.
-async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &Place) {
+async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &Folder) {
     let sale = sale_with_picture(system, place).await.id;
     let bundle = Bundle::new(place, "changed");
     let (shown, file) = (format!("/sales/{sale}"), format!("sales/{sale}/index.html"));
@@ -326,7 +289,7 @@ async fn a_changed_sale_or_product_is_shown_everywhere(system: &System, place: &
     }
 
     // By a command, and by SQL.
-    let other = place.file("blue.png", png(300, 200, [30, 30, 200]));
+    let other = place.write("blue.png", png(300, 200, [30, 30, 200]));
     seckill(system, &["product", "set", "--name", PRODUCT, "--picture", &other]).unwrap();
     sqlx::query("UPDATE sales SET price_cents = 4200 WHERE id = $1")
         .bind(sale.get())

@@ -74,7 +74,6 @@ fn patterns() -> Vec<Regex> {
     .collect()
 }
 
-/// Every secret in the repository, with the files that contain it.
 fn published() -> BTreeMap<String, Vec<String>> {
     let (mut texts, mut found) = (BTreeMap::new(), BTreeMap::<String, Vec<String>>::new());
     files(Path::new(ROOT), &mut texts);

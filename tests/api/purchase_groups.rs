@@ -22,17 +22,17 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use uuid::Uuid;
 
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, terms, until, wait_until};
 
 use crate::payments_and_callbacks::paid;
 use crate::relay_resends::{delete, depth, published, work};
 use crate::shards::answered;
 
-/// The Idempotency-Key of these purchases.
 pub const KEY: &str = "k";
 
 const GROUPS: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND members > 1";
 const SPLIT: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND was_split AND settled_at IS NOT NULL";
+const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'";
 const ONES: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND members = 1";
 const WAITING: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'pending_payment'";
 
@@ -85,7 +85,6 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
     group.members.into_iter().map(purchase).collect()
 }
 
-/// The names `u0`, `u1` and so on.
 pub fn buyers(n: usize) -> Vec<String> {
     (0..n).map(|n| format!("u{n}")).collect()
 }
@@ -105,7 +104,6 @@ pub async fn commit(system: &System, sale: &Sale, purchases: &[Purchase]) {
     system.stores.gate.confirm(system.shards(sale).await, Shard::FIRST, &orders(purchases)).await.unwrap();
 }
 
-/// A purchase for each of these buyers, all in one group row.
 pub async fn buy_together(system: &System, sale: &Sale, users: &[String]) -> Vec<Purchase> {
     let purchases = take_together(system, sale, users).await;
     commit(system, sale, &purchases).await;
@@ -122,10 +120,7 @@ pub async fn commit_alone(system: &System, purchases: &[Purchase]) {
 
 /// Makes PostgreSQL refuse larger groups, so that all winners are committed as groups of one.
 pub async fn only_ones(system: &System) {
-    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                    IF NEW.members > 1 THEN RAISE EXCEPTION 'only ones'; END IF; RETURN NEW; END $$;
-                  CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()";
-    sqlx::raw_sql(refuse).execute(&system.sql).await.unwrap();
+    system.refuse("INSERT ON purchase_groups", "NEW.members > 1").await;
 }
 
 /// Settles the groups of one of these orders, as a worker does. Returns the number of new orders.
@@ -148,12 +143,10 @@ pub fn placed(groups: &[GroupId]) -> Outgoing {
     Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
-/// Rule 3: a rush at one instance is committed as groups, one for each call, and one outbox row with each. A single winner is a group of
-/// one. Each buyer with a 202 has an order.
+/// Rule 3: a group for each call, and one outbox row with each. A single winner is a group of one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_is_committed_as_groups() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     // The number of winners in a call is random, so rushes repeat until some share one.
     let (sale, mut buyers) = (system.create_sale(terms(10_000)).await, 0);
     while system.count(GROUPS, &sale).await == 0 {
@@ -175,12 +168,10 @@ async fn a_rush_is_committed_as_groups() {
     system.finish().await;
 }
 
-/// Rule 7: a group becomes orders in one transaction, each with its deadline and its steps. Before that, each purchase is an accepted order
-/// for its buyer, by id and in the list. Staff see it by its id, and other buyers never.
+/// Rule 7: a group becomes orders in one transaction. Before that, each purchase is an accepted order for its buyer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_settled_whole_and_found_before_that() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(30)).await;
     let purchases = buy_together(&system, &sale, &buyers(20)).await;
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (1, 0));
@@ -212,8 +203,7 @@ async fn a_group_is_settled_whole_and_found_before_that() {
     ] {
         assert_eq!(system.count(sql, &sale).await, 20, "{what} for each");
     }
-    let messages: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM processed_messages").fetch_one(&system.sql).await.unwrap();
+    let messages = system.number("SELECT count(*) FROM processed_messages").await;
     assert_eq!((messages, system.count(SPLIT, &sale).await), (1, 0), "one row of deduplication for all");
     system.finish().await;
 }
@@ -221,8 +211,7 @@ async fn a_group_is_settled_whole_and_found_before_that() {
 /// F9: messages about groups, in any batch, ten times each and in any order, before and after their effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_deliveries_of_a_group_have_one_effect() {
-    let mut system = System::prepare(&[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[("SECKILL_ORDERS__BATCH_MAX", "8")]).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(30) }).await;
     let mut groups = Vec::new();
     for names in buyers(30).chunks(6) {
@@ -252,66 +241,47 @@ async fn ten_deliveries_of_a_group_have_one_effect() {
 /// Rule 7: the others are settled, and the buyer over the limit is rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_with_a_buyer_over_the_limit_is_split() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(10)).await;
     buy_together(&system, &sale, &buyers(10)).await;
     let counted = "INSERT INTO sale_buyers (sale_id, user_id, units, per_user) VALUES ($1, 'u3', 1, 1)";
-    sqlx::query(counted).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.change(counted, &sale).await;
     system.serve(true).await;
-    eventually(|| async {
-        let (waiting, orders) = (system.count(WAITING, &sale).await, system.orders(&sale).await);
-        ((waiting, orders) == (9, 10))
-            .then_some(())
-            .ok_or(format!("{orders} orders, {waiting} of them wait for payment"))
-    })
-    .await;
+    until((9, 10), || async { (system.count(WAITING, &sale).await, system.orders(&sale).await) }).await;
     let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND user_id = 'u3' AND reason = 'over-limit'";
     assert_eq!((system.count(SPLIT, &sale).await, system.count(rejected, &sale).await), (1, 1));
     let uncounted = "UPDATE sale_buyers SET units = 0 WHERE sale_id = $1 AND user_id = 'u3'";
-    sqlx::query(uncounted).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.change(uncounted, &sale).await;
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (1, Some(1)));
     system.finish().await;
 }
 
-/// Rule 7, and F13 within a group: a purchase that the schema refuses is parked alone. The rest of its group is settled, and other groups
-/// of the same message as a whole.
+/// Rule 7, and F13 within a group: the rest of its group is settled, and other groups of the same message as a whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_poison_member_parks_alone() {
-    let mut system = System::prepare(&[
+    let mut system = System::without_workers(&[
         // Enough attempts that no message is parked because a queue is missing for a moment.
         ("SECKILL_OUTBOX__MAX_ATTEMPTS", "8"),
         ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
         ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "500"),
     ])
     .await;
-    system.serve(false).await;
     let sale = system.create_sale(terms(30)).await;
     let mut purchases = Vec::new();
     for names in buyers(20).chunks(5) {
         purchases.extend(buy_together(&system, &sale, names).await);
     }
     let poison = purchases[7].order;
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF NEW.id = '{poison}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-         CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
-    )))
-    .execute(&system.sql)
-    .await
-    .unwrap();
+    system.refuse("INSERT ON orders", &format!("NEW.id = '{poison}'")).await;
     system.serve(true).await;
-    eventually(|| async {
-        let (made, parked) = (system.orders(&sale).await, system.stores.ledger.parked(10).await.unwrap());
-        (made == 19 && parked.len() == 1).then_some(()).ok_or(format!("{made} made, parked {parked:?}"))
-    })
-    .await;
+    until((19, 1), || async { (system.orders(&sale).await, system.stores.ledger.parked(10).await.unwrap().len()) })
+        .await;
     let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.order_id, parked.attempts, parked.kind.as_str()), (poison.0, 8, "group_placed"));
     assert_eq!(system.count(SPLIT, &sale).await, 1, "the other three groups are whole");
     assert_eq!(system.get(&format!("/api/v1/orders/{poison}"), Some("u7")).await.1["status"], "accepted");
-    sqlx::raw_sql("DROP TRIGGER refuse ON orders").execute(&system.sql).await.unwrap();
+    system.allow("orders").await;
     assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
@@ -321,11 +291,10 @@ async fn one_poison_member_parks_alone() {
 /// Rule 7: if PostgreSQL has less stock than Redis promised, the group is split, and the buyers within the stock have their orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_for_which_the_stock_does_not_suffice_is_split() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let sale = system.create_sale(terms(10)).await;
     buy_together(&system, &sale, &buyers(10)).await;
-    sqlx::query("UPDATE sales SET stock = 4, total_stock = 4").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE sales SET stock = 4, total_stock = 4").await;
     system.serve(true).await;
     system.settled(&sale).await;
     let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
@@ -337,34 +306,23 @@ async fn a_group_for_which_the_stock_does_not_suffice_is_split() {
 /// A group that can be neither settled nor split is retried, and finally parked, where people see it; others continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
-    let mut system = System::prepare(&[
+    let mut system = System::without_workers(&[
         // As above.
         ("SECKILL_OUTBOX__MAX_ATTEMPTS", "8"),
         ("SECKILL_OUTBOX__BACKOFF_BASE_MS", "10"),
         ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "500"),
     ])
     .await;
-    system.serve(false).await;
     let (sale, other) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     let group = group_of(&buy_together(&system, &sale, &buyers(5)).await);
     buy_together(&system, &other, &buyers(5)).await;
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF NEW.id = '{group}' THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-         CREATE TRIGGER refuse BEFORE UPDATE ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()",
-    )))
-    .execute(&system.sql)
-    .await
-    .unwrap();
+    system.refuse("UPDATE ON purchase_groups", &format!("NEW.id = '{group}'")).await;
     system.serve(true).await;
     system.settled(&other).await;
-    let parked = eventually(|| async {
-        let parked = system.stores.ledger.parked(10).await.unwrap();
-        if parked.len() == 1 { Ok(parked) } else { Err(format!("{parked:?}")) }
-    })
-    .await;
+    let parked =
+        wait_until(|| async { system.stores.ledger.parked(10).await.unwrap() }, |parked| parked.len() == 1).await;
     assert_eq!((parked[0].kind.as_str(), parked[0].order_id, parked[0].attempts), ("group_placed", group.0, 8));
-    sqlx::raw_sql("DROP TRIGGER refuse ON purchase_groups").execute(&system.sql).await.unwrap();
+    system.allow("purchase_groups").await;
     assert_eq!(system.stores.ledger.unpark(&[parked[0].id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.count(SPLIT, &sale).await), (5, 0));
@@ -374,8 +332,7 @@ async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
 /// Rule 8: when a group expires, its paid orders stay paid.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paid_order_in_a_group_that_expires_stays_paid() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(10) }).await;
     let purchases = buy_together(&system, &sale, &buyers(6)).await;
     system.serve(true).await;
@@ -396,20 +353,11 @@ async fn a_paid_order_in_a_group_that_expires_stays_paid() {
 /// Rule 4: a group with a row that PostgreSQL refuses is committed as groups of one, immediately and by the same call; other groups whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_is_refused_becomes_groups_of_one() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let (sale, other) = (system.create_sale(terms(10)).await, system.create_sale(terms(10)).await);
     let mut purchases = take_together(&system, &sale, &buyers(4)).await;
     purchases.extend(take_together(&system, &other, &buyers(3)).await);
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF NEW.sale_id = {} AND NEW.members > 1 THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-         CREATE TRIGGER refuse BEFORE INSERT ON purchase_groups FOR EACH ROW EXECUTE FUNCTION refuse()",
-        sale.id
-    )))
-    .execute(&system.sql)
-    .await
-    .unwrap();
+    system.refuse("INSERT ON purchase_groups", &format!("NEW.sale_id = {} AND NEW.members > 1", sale.id)).await;
     let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     assert_eq!(committed, vec![Committed::Durable; 7]);
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 4));
@@ -429,8 +377,7 @@ async fn a_group_that_is_refused_becomes_groups_of_one() {
 /// Rule 3: a group of an old epoch is not committed. A group of another sale next to it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_an_older_epoch_is_refused() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[]).await;
     let (sale, other) = (system.create_sale(terms(10)).await, system.create_sale(terms(10)).await);
     let mut purchases = take_together(&system, &sale, &buyers(2)).await;
     purchases.extend(take_together(&system, &other, &buyers(2)).await);
@@ -446,22 +393,19 @@ async fn a_group_of_an_older_epoch_is_refused() {
     system.finish().await;
 }
 
-/// F1 and F8 for a group: the server died after it had the units. Before the commit, the reconciler commits the group's purchases. After
-/// the commit, the holds are durable, and are only confirmed.
+/// F1 and F8 for a group. Before the commit, the reconciler commits it. After the commit, its holds are only confirmed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
-    let mut system = System::prepare(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
     let (before, after) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     take_together(&system, &before, &buyers(3)).await;
     let purchases = take_together(&system, &after, &buyers(3)).await;
     system.stores.ledger.commit_purchases(&purchases).await.unwrap();
     system.serve(true).await;
     for (sale, ones, groups) in [(&before, 3, 0), (&after, 0, 1)] {
-        eventually(|| async {
-            let unconfirmed =
-                system.stores.gate.sale_view(system.shards(sale).await).await.unwrap().unwrap().unconfirmed;
-            (unconfirmed == 0).then_some(()).ok_or(format!("{unconfirmed} unconfirmed"))
+        until(0, || async {
+            let view = system.stores.gate.sale_view(system.shards(sale).await).await;
+            view.unwrap().unwrap().unconfirmed
         })
         .await;
         system.settled(sale).await;
@@ -474,21 +418,21 @@ async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
 /// Rule 6: a message about groups that the broker lost is sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_message_about_groups_is_sent_again() {
-    let mut system =
-        System::prepare(&[("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100")])
-            .await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[
+        ("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100"),
+    ])
+    .await;
     let sale = system.create_sale(terms(6)).await;
     for names in buyers(6).chunks(2) {
         buy_together(&system, &sale, names).await;
     }
     // They are claimed together, so they share a message.
     let relay = work(&system, &[Worker::Relay]);
-    eventually(|| async {
-        let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
-        let depth = depth(&system, "groups-placed").await;
-        (sent == 3 && depth >= 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
-    })
+    wait_until(
+        || async { (system.count(SENT, &sale).await, depth(&system, "groups-placed").await) },
+        |&(sent, depth)| sent == 3 && depth >= 1,
+    )
     .await;
     drop(relay);
     delete(&system, "groups-placed").await;
@@ -496,20 +440,4 @@ async fn a_lost_message_about_groups_is_sent_again() {
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 6);
     system.finish().await;
-}
-
-/// Autovacuum analyzes the groups during a rush. It reads 300 rows for each unit of the largest statistics target of a column, so one
-/// column with PostgreSQL's default would make it read ten times more.
-#[tokio::test(flavor = "multi_thread")]
-async fn analyzing_groups_reads_few_rows() {
-    let system = System::start().await;
-    let columns: Vec<String> = sqlx::query_scalar(
-        "SELECT attname::text FROM pg_attribute
-         WHERE attrelid = 'purchase_groups'::regclass AND attnum > 0 AND NOT attisdropped
-           AND coalesce(attstattarget, -1) NOT BETWEEN 0 AND 10",
-    )
-    .fetch_all(&system.sql)
-    .await
-    .unwrap();
-    assert!(columns.is_empty(), "no small statistics target: {columns:?}");
 }

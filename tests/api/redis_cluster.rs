@@ -7,7 +7,7 @@ use seckill::domain::ids::Shard;
 use seckill::domain::sale::NewSale;
 use seckill::domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, eventually, terms, wait_until};
 
 use crate::shards::{answered, buy};
 
@@ -15,7 +15,6 @@ use crate::shards::{answered, buy};
 const UNLIMITED: [(&str, &str); 2] =
     [("SECKILL_PURCHASE__BUYER_LIMIT", "-1"), ("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
 
-/// A system on a cluster, with this time-out for each node's answer.
 async fn system_on(cluster: &RedisCluster, answer_ms: &str) -> System {
     let [buyer, address] = UNLIMITED;
     let answer = ("SECKILL_REDIS__RESPONSE_TIMEOUT_MS", answer_ms);
@@ -67,11 +66,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     assert_eq!(after.iter().filter(|answer| answer.status == 202).count(), 60);
     assert!(after.iter().all(|answer| ["202", "409 sold-out"].contains(&answer.code().as_str())));
     // The node that is asked may learn of the failover slightly later.
-    eventually(|| async {
-        let node = node_of(&cluster, &system, &sale, 0).await;
-        (node != killed).then_some(()).ok_or_else(|| format!("node {node} is dead"))
-    })
-    .await;
+    wait_until(|| node_of(&cluster, &system, &sale, 0), |&node| node != killed).await;
     for other in &others {
         assert_eq!(answered(&system, other, "bob").await.code(), "202");
     }
@@ -82,8 +77,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     system.finish().await;
 }
 
-/// A lender that is away is not empty: no buyer gets "sold out" meanwhile, and a buyer who repeats waits for the same lender. All others
-/// buy.
+/// No buyer gets "sold out" meanwhile, and a buyer who repeats waits for the same lender. All others buy.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_master_says_nothing_its_shards_are_not_empty_and_the_others_sell() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;

@@ -1,13 +1,11 @@
 //! A Redis that has lost data sells nothing until it has been refilled from the ledger.
 
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, terms, until};
 
 use crate::own_redis::OwnRedis;
 
 async fn system_on(redis: &OwnRedis) -> System {
-    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
-    system.serve(true).await;
-    system
+    System::start_with(&[("REDIS_URL", &redis.url())]).await
 }
 
 /// Buys for many, one after the other, until each has a definite answer. Returns the winners.
@@ -15,11 +13,7 @@ async fn all_buy(system: &System, sale: &seckill_harness::Sale, users: std::ops:
     let mut winners = Vec::new();
     for n in users {
         let (user, from) = (format!("u{n}"), format!("10.1.{}.{}", n / 250, n % 250));
-        let answer = eventually(|| async {
-            let answer = system.buy(sale, &user).idempotent("k").from(&from).send().await;
-            (answer.status != 503).then_some(answer.clone()).ok_or(answer.code())
-        })
-        .await;
+        let answer = system.buy(sale, &user).idempotent("k").from(&from).answered().await;
         match answer.code().as_str() {
             "202" => winners.push(n),
             "409 sold-out" => {}
@@ -76,23 +70,15 @@ async fn a_stock_that_does_not_add_up_is_found_and_filled_anew() {
     let redis = OwnRedis::start().await;
     let settings = [("REDIS_URL", redis.url())];
     let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let mut system = System::prepare(&[settings[0], ("SECKILL_RECONCILE__DRIFT_INTERVAL_MS", "50")]).await;
-    system.serve(true).await;
+    let system = System::start_with(&[settings[0], ("SECKILL_RECONCILE__DRIFT_INTERVAL_MS", "50")]).await;
     let sale = system.create_sale(terms(30)).await;
     assert_eq!(all_buy(&system, &sale, 0..10).await.len(), 10);
     system.settled(&sale).await;
     let key = format!("{}{{{}}}:sale", system.config.redis.prefix, sale.id);
     redis.ask(&["HSET", &key, "stock", "25"]).await.unwrap();
-    eventually(|| async {
-        let available = system.available(&sale).await;
-        (available == Some(20)).then_some(()).ok_or(format!("{available:?}"))
-    })
-    .await;
+    until(Some(20), || system.available(&sale)).await;
     system.settled(&sale).await;
-    let alarms: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE action = 'drift'")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    let alarms = system.number("SELECT count(*) FROM audit_log WHERE action = 'drift'").await;
     assert_eq!(alarms, 1);
     system.finish().await;
 }

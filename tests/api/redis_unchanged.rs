@@ -5,11 +5,12 @@ use std::collections::HashMap;
 
 use seckill::app::Service;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, terms, until, wait_until};
 use serde_json::json;
 
 use crate::own_redis::OwnRedis;
 use crate::permits_and_policies::{Caller, policy, set};
+use crate::sales_apart::sells;
 
 /// Five sales on a private server, served by one instance.
 struct World {
@@ -75,11 +76,7 @@ async fn a_replica_a_backup_and_an_expired_backlog_close_no_sale() {
 
     drop(replica);
     world.redis.ask(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).await.unwrap();
-    eventually(|| async {
-        let id = world.redis.info("replication", "master_replid").await;
-        (id != ids[1]).then_some(()).ok_or(id)
-    })
-    .await;
+    wait_until(|| world.redis.info("replication", "master_replid"), |id| *id != ids[1]).await;
     ids.push(world.redis.info("replication", "master_replid").await);
     assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
 
@@ -96,8 +93,7 @@ async fn a_replica_a_backup_and_an_expired_backlog_close_no_sale() {
     world.settle().await;
 }
 
-/// The same sign as after a backup: the second replication id is empty. This server was demoted and promoted again, and has since dropped
-/// its backlog. But it has loaded another server's data.
+/// As after a backup, the second replication id is empty. But this server has loaded another server's data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_it_read() {
     let mut world = World::on(OwnRedis::start().await, &[]).await;
@@ -119,19 +115,10 @@ async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_
     world.redis.follow(&other).await;
     world.redis.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
     let second = "0".repeat(40);
-    eventually(|| async {
-        let is = world.redis.info("replication", "master_replid2").await;
-        (is == second).then_some(()).ok_or(is)
-    })
-    .await;
+    until(second, || world.redis.info("replication", "master_replid2")).await;
 
     world.system.serve(true).await;
-    eventually(|| async {
-        let user = format!("late-{}", uuid::Uuid::new_v4().simple());
-        let answer = world.system.buy(&world.sales[0], &user).send().await.code();
-        (answer == "202").then_some(()).ok_or(answer)
-    })
-    .await;
+    sells(&world.system, &world.sales[0]).await;
     for sale in &world.sales {
         world.system.settled(sale).await;
     }
@@ -172,22 +159,17 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
 
     let (status, _) = world.system.post(&format!("/api/v1/orders/{}/cancel", bought.order_id()), "ann").await;
     assert_eq!(status, 200);
-    eventually(|| async {
-        let answer = world.system.buy(&one, "cid").idempotent("k").send().await.code();
-        (answer == "202").then_some(()).ok_or(answer)
-    })
-    .await;
+    until("202", || async { world.system.buy(&one, "cid").idempotent("k").send().await.code() }).await;
 
     // The limiters of policies: a place taken earlier is free again after its window or lease.
     for kind in AlgorithmKind::ALL {
-        let granted = || async { caller.code(json!({ "app": "shop", "policy": kind.as_str() })).await == 1 };
-        eventually(|| async { granted().await.then_some(()).ok_or(format!("{kind:?} grants nothing any more")) }).await;
+        until(1, || caller.code(json!({ "app": "shop", "policy": kind.as_str() }))).await;
     }
 
     // A limit of three in two seconds: refused, and admitted again.
     let ask = || async { world.system.buy(&world.sales[0], "eve").idempotent("k").send().await.status };
-    eventually(|| async { (ask().await == 429).then_some(()).ok_or("not refused".to_owned()) }).await;
-    eventually(|| async { (ask().await == 202).then_some(()).ok_or("refused".to_owned()) }).await;
+    until(429, ask).await;
+    until(202, ask).await;
 
     // A hold of a process that died before it wrote the row. The test takes it by a direct call of the script.
     let key = |name: &str| format!("{}{{{}}}:{name}", world.system.config.redis.prefix, world.sales[1].id);
@@ -200,11 +182,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
     world.redis.ask(&["HINCRBY", &key("sale"), "stock", "-1"]).await.unwrap();
     world.redis.ask(&["RPUSH", &key("holders"), "lost"]).await.unwrap();
     world.redis.ask(&["ZADD", &key("unconfirmed"), &clock_ms, &lost]).await.unwrap();
-    eventually(|| async {
-        let (status, body) = world.system.get(&format!("/api/v1/orders/{lost}"), Some("lost")).await;
-        (status == 200).then_some(()).ok_or_else(|| body.to_string())
-    })
-    .await;
+    until(200, || async { world.system.get(&format!("/api/v1/orders/{lost}"), Some("lost")).await.0 }).await;
 
     // The clock is corrected: nothing ends an hour early.
     world.redis.set_clock(0).await;
@@ -234,7 +212,6 @@ async fn a_late_supervisor_does_not_undo_a_pause() {
         "a newer version counts"
     );
     system.settled(sale).await;
-    system.finish().await;
 }
 
 /// A server that evicts keys when its memory is full would lose tickets and stock: the service refuses to start on it.

@@ -7,18 +7,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use seckill_harness::folder::Folder;
 use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
-use seckill_harness::{Environment, System, environment, eventually, secret, terms};
+use seckill_harness::{Environment, System, environment, eventually, secret, terms, until, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_sent_and_never_processed_is_sent_again() {
-    let mut system =
-        System::prepare(&[("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100")])
-            .await;
-    system.serve(false).await;
+    let mut system = System::without_workers(&[
+        ("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"),
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100"),
+    ])
+    .await;
     let sale = system.create_sale(terms(5)).await;
     assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
     // As if the broker had lost it after the confirmation.
-    sqlx::query("UPDATE outbox SET status = 'sent', sent_at = now()").execute(&system.sql).await.unwrap();
+    system.execute("UPDATE outbox SET status = 'sent', sent_at = now()").await;
     system.serve(true).await;
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 1);
@@ -34,11 +35,7 @@ async fn a_deleted_topology_is_declared_again() {
     let broker = Broker::new(&system.config);
     eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
     assert_eq!(system.buy(&sale, "bob").send().await.code(), "202");
-    eventually(|| async {
-        let made = system.orders(&sale).await;
-        (made == 2).then_some(()).ok_or(format!("{made} orders"))
-    })
-    .await;
+    until(2, || system.orders(&sale)).await;
     system.settled(&sale).await;
     system.finish().await;
 }
@@ -71,26 +68,6 @@ async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     assert_eq!(eventually(dead_letters).await, None);
 }
 
-/// A message larger than a frame, and larger than all buffers of a connection together.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_of_many_frames_arrives_whole() {
-    let system = System::prepare(&[]).await;
-    let publisher = Publisher::new(Broker::new(&system.config));
-    let body: Vec<u8> = (0..1_500_000_u32).map(|n| (n % 251) as u8).collect();
-    let sent = Outgoing { body: body.clone(), ..message(Destination::GroupsPlaced) };
-    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
-    published(&publisher, &[sent]).await;
-    let url = format!("{}?frame_max=16384", system.config.amqp.url);
-    let connection = lapin::Connection::connect(&url, Default::default()).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
-    let queue = format!("{}groups-placed", system.config.amqp.prefix);
-    let options = lapin::options::BasicGetOptions { no_ack: true };
-    let found = channel.basic_get(queue.into(), options).await.unwrap().expect("the message");
-    assert!(found.delivery.data == body, "{} bytes", found.delivery.data.len());
-    connection.close(200, "".into()).await.unwrap();
-    system.finish().await;
-}
-
 /// Publishes until the broker has confirmed every message. It may refuse the first messages of a queue that it has just declared.
 pub async fn published(publisher: &Publisher, messages: &[Outgoing]) {
     eventually(|| async {
@@ -101,25 +78,26 @@ pub async fn published(publisher: &Publisher, messages: &[Outgoing]) {
     .await;
 }
 
+/// A connection to the system's broker, with a channel, and the full name of a queue.
+async fn broker_queue(system: &System, queue: &str) -> (lapin::Connection, lapin::Channel, lapin::types::ShortString) {
+    let connection = lapin::Connection::connect(&system.config.amqp.url, Default::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    (connection, channel, format!("{}{queue}", system.config.amqp.prefix).into())
+}
+
 /// The number of messages in a queue, including marks.
 pub async fn depth(system: &System, queue: &str) -> u32 {
-    let properties = lapin::ConnectionProperties::default();
-    let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
+    let (connection, channel, name) = broker_queue(system, queue).await;
     let options = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
-    let name = format!("{}{queue}", system.config.amqp.prefix);
-    let found = channel.queue_declare(name.into(), options, Default::default()).await;
+    let found = channel.queue_declare(name, options, Default::default()).await;
     let depth = found.map_or(0, |queue| queue.message_count());
     connection.close(200, "".into()).await.unwrap();
     depth
 }
 
 pub async fn delete(system: &System, queue: &str) {
-    let properties = lapin::ConnectionProperties::default();
-    let connection = lapin::Connection::connect(&system.config.amqp.url, properties).await.unwrap();
-    let channel = connection.create_channel().await.unwrap();
-    let name = format!("{}{queue}", system.config.amqp.prefix);
-    channel.queue_delete(name.into(), Default::default()).await.unwrap();
+    let (connection, channel, name) = broker_queue(system, queue).await;
+    channel.queue_delete(name, Default::default()).await.unwrap();
     connection.close(200, "".into()).await.unwrap();
 }
 
@@ -130,45 +108,16 @@ pub fn work(system: &System, only: &[Worker]) -> DropGuard {
     stop.drop_guard()
 }
 
-/// Rule 6: the broker loses a message about many purchases. When marks have come out of both queues of purchases, it is sent again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_message_about_many_purchases_is_sent_again() {
-    let mut system =
-        System::prepare(&[("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"), ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100")])
-            .await;
-    system.serve(false).await;
-    let sale = system.create_sale(terms(5)).await;
-    for user in ["ann", "ben", "cat", "dan", "eve"] {
-        assert_eq!(system.buy(&sale, user).send().await.code(), "202");
-    }
-    // They are claimed together, so they share a message.
-    let relay = work(&system, &[Worker::Relay]);
-    eventually(|| async {
-        let sent = system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'sent'", &sale).await;
-        let depth = depth(&system, "groups-placed").await;
-        (sent == 5 && depth >= 1).then_some(()).ok_or(format!("{sent} rows were sent, {depth} messages wait"))
-    })
-    .await;
-    drop(relay);
-    delete(&system, "groups-placed").await;
-    system.serve(true).await;
-    system.settled(&sale).await;
-    assert_eq!(system.orders(&sale).await, 5);
-    system.finish().await;
-}
-
-/// F27: a consumer is away for much longer than the resend time of a lost message. The messages in its queue are not lost, and are not sent
-/// a second time.
+/// F27: the consumer is away for much longer than the resend time of a lost message.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_slow_consumer_nothing_is_sent_twice() {
-    let mut system = System::prepare(&[
+    let mut system = System::without_workers(&[
         ("SECKILL_OUTBOX__RESEND_AFTER_MS", "100"),
         ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "50"),
         // The sweeper would cancel the orders itself while their messages wait.
         ("SECKILL_RECONCILE__SWEEP_GRACE_MS", "3600000"),
     ])
     .await;
-    system.serve(false).await;
     let mut sales = Vec::new();
     for _ in 0..5 {
         sales.push(system.create_sale(terms(5)).await);
@@ -183,11 +132,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     let held_up = |queue: &'static str| {
         let system = &system;
         async move {
-            eventually(|| async {
-                let depth = depth(system, queue).await;
-                (depth >= 15).then_some(()).ok_or(format!("{depth} messages and marks in {queue}"))
-            })
-            .await;
+            wait_until(|| depth(system, queue), |&depth| depth >= 15).await;
         }
     };
     let away = work(&system, &[Worker::Relay, Worker::Sweep]);
@@ -209,11 +154,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     assert_eq!(sent("group_placed").await, before);
 
     let fulfilled = work(&system, &[Worker::Fulfil]);
-    eventually(|| async {
-        let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&system.sql).await.unwrap();
-        (orders == 5).then_some(()).ok_or(format!("{orders} orders"))
-    })
-    .await;
+    until(5, || system.number("SELECT count(*) FROM orders")).await;
     for sale in &sales {
         system.let_deadlines_pass(sale).await;
     }
@@ -246,6 +187,24 @@ pub(crate) async fn own_broker(folder: &Folder, set: &[(&str, &str)]) -> (OwnRab
     (own, environment(&all).await)
 }
 
+async fn connected(broker: &Broker) -> Publisher {
+    let publisher = Publisher::new(broker.clone());
+    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
+    publisher
+}
+
+/// One message for each of three queues, in this order.
+fn one_each() -> [Outgoing; 3] {
+    [Destination::GroupsExpire { remaining_ms: 900_000 }, to_bank(), Destination::GroupsPlaced].map(message)
+}
+
+/// Suspends or resumes the processes of the first two queues of `one_each`.
+fn two_of_them(own: &OwnRabbitmq, what: &str, prefix: &str) {
+    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
+        own.control(&["eval", &format!("ok = sys:{what}('%2F_{prefix}{queue}').")]);
+    }
+}
+
 fn message(to: Destination) -> Outgoing {
     Outgoing { to, id: uuid::Uuid::now_v7(), body: b"x".to_vec(), trace: None }
 }
@@ -261,29 +220,19 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let (own, environment) = own_broker(&folder, &[("SECKILL_AMQP__CONFIRM_TIMEOUT_MS", "120000")]).await;
     let prefix = &environment["SECKILL_AMQP__PREFIX"];
     let broker = Broker::new(&Config::read(&environment).unwrap());
-    let all = [
-        message(Destination::GroupsExpire { remaining_ms: 900_000 }),
-        message(to_bank()),
-        message(Destination::GroupsPlaced),
-    ];
-    let publisher = Publisher::new(broker.clone());
-    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
+    let all = one_each();
+    let publisher = connected(&broker).await;
     let confirmed = [Receipt::Confirmed, Receipt::Confirmed, Receipt::Confirmed];
     published(&publisher, &all).await;
 
     let two_silent = [Receipt::Unanswered, Receipt::Unanswered, Receipt::Confirmed];
-    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
-        own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);
-    }
+    two_of_them(&own, "suspend", prefix);
     assert_eq!(publisher.publish(&all).await.unwrap(), two_silent);
     assert_eq!(publisher.publish(&all).await.unwrap(), two_silent, "nothing is sent to them for a while");
-    let other = Publisher::new(broker);
-    eventually(|| async { other.connect().await.map_err(|error| error.to_string()) }).await;
+    let other = connected(&broker).await;
     assert_eq!(other.publish(&all).await.unwrap(), two_silent, "over a new link, which declares the queues");
 
-    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
-        own.control(&["eval", &format!("ok = sys:resume('%2F_{prefix}{queue}').")]);
-    }
+    two_of_them(&own, "resume", prefix);
     eventually(|| async {
         let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
         (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
@@ -291,8 +240,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     .await;
 }
 
-/// The broker permanently names a dead node as the leader of one queue, as after a node was killed while it led. Messages to this queue are
-/// refused, and so are messages to a full queue.
+/// The broker names a dead node as the leader of one queue, and refuses its messages like those to a full queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     let folder = Folder::new("broker");
@@ -302,8 +250,7 @@ async fn a_queue_that_refuses_although_it_is_empty_is_declared_anew() {
     let resource = |queue: &str| format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}{queue}">>)"#);
     // Otherwise a wrongly named leader is corrected every five seconds.
     own.control(&["eval", "ok = application:set_env(rabbit, quorum_tick_interval, 3600000)."]);
-    let first = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
-    eventually(|| async { first.connect().await.map_err(|error| error.to_string()) }).await;
+    let first = connected(&Broker::new(&Config::read(&environment).unwrap())).await;
     // A queue that has just been declared may refuse the first messages although it is empty.
     let has_taken = std::cell::Cell::new(false);
     eventually(|| async {
@@ -345,19 +292,12 @@ async fn a_queue_that_never_answers_is_declared_anew() {
     let folder = Folder::new("broker");
     let (own, environment) = own_broker(&folder, &[("SECKILL_AMQP__QUEUE_STUCK_AFTER_MS", "1000")]).await;
     let prefix = &environment["SECKILL_AMQP__PREFIX"];
-    let publisher = Publisher::new(Broker::new(&Config::read(&environment).unwrap()));
-    eventually(|| async { publisher.connect().await.map_err(|error| error.to_string()) }).await;
-    let all = [
-        message(Destination::GroupsExpire { remaining_ms: 900_000 }),
-        message(to_bank()),
-        message(Destination::GroupsPlaced),
-    ];
+    let publisher = connected(&Broker::new(&Config::read(&environment).unwrap())).await;
+    let all = one_each();
     let confirmed = [const { Receipt::Confirmed }; 3];
     published(&publisher, &all).await;
 
-    for queue in ["delay-groups-800000", "payment-requested.sandbox"] {
-        own.control(&["eval", &format!("ok = sys:suspend('%2F_{prefix}{queue}').")]);
-    }
+    two_of_them(&own, "suspend", prefix);
     eventually(|| async {
         let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
         (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))

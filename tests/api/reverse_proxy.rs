@@ -5,7 +5,7 @@ use std::path::Path;
 
 use futures_util::future::join_all;
 use reqwest::{Client, Response};
-use seckill_harness::{PATIENCE, System, eventually, terms};
+use seckill_harness::{PATIENCE, System, eventually, terms, until};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -61,7 +61,6 @@ async fn a_buyer_cannot_choose_an_address() {
     assert_eq!(answers.last().unwrap(), "429 quota-exceeded", "{answers:?}");
     assert_eq!(proxy.get("/metrics").await.status(), 404);
     assert_eq!(proxy.get("/healthz").await.status(), 200);
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,11 +85,7 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
     };
     assert_too_many(eventually(refused).await).await;
     drop(slow);
-    eventually(|| async {
-        let status = proxy.get("/healthz").await.status();
-        (status == 200).then_some(()).ok_or(status.to_string())
-    })
-    .await;
+    until(200, || async { proxy.get("/healthz").await.status() }).await;
     let few = [("rate=3000r/s;", "rate=1r/m;"), ("burst=20000 nodelay;", "burst=4 nodelay;")];
     let proxy = edge(&system, &few).await;
     let client = Client::new();
@@ -112,7 +107,6 @@ async fn one_address_has_so_many_requests_at_the_same_time_and_so_many_a_second(
     }
     assert_too_many(change("challenges").send().await.unwrap()).await;
     assert_eq!(read().send().await.unwrap().status(), 200);
-    system.finish().await;
 }
 
 /// nginx holds slow clients back from the service, and disconnects them.
@@ -139,5 +133,4 @@ async fn slow_clients_end_at_nginx() {
         (status == 200).then_some(()).ok_or_else(|| status.to_string())
     })
     .await;
-    system.finish().await;
 }

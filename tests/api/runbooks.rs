@@ -131,12 +131,3 @@ fn every_metric_of_a_runbook_exists() {
     }
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
-
-#[test]
-fn commands_are_found_in_a_text() {
-    let text = "Run `seckill outbox retry ID…` as a seckill does.\nx=$(seckill sale create --product \"A b\" | tr x y)";
-    let found = commands(text);
-    assert_eq!(found[0], ["outbox", "retry", "7"]);
-    assert_eq!(found[1][0], "does.");
-    assert_eq!(found[2], ["sale", "create", "--product", "A b"]);
-}

@@ -8,7 +8,7 @@ use serde_json::Value;
 use seckill::domain::sale::NewSale;
 use seckill::ledger::notices::Topic;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
-use seckill_harness::{Sale, System, eventually, redis_at, terms};
+use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
 
 use crate::broken_network::wired_with;
 use crate::callers_apart::keys;
@@ -27,7 +27,7 @@ async fn queries(system: &System, like: &str) -> i64 {
 }
 
 async fn count_queries(system: &System) {
-    sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&system.sql).await.unwrap();
+    system.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await;
 }
 
 /// The status and the body of a read. On a busy machine, a read that waits too long for a document gets 503, and is repeated.
@@ -93,15 +93,12 @@ async fn two_instances_load_once_and_follow_every_change() {
 
 async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
     count_queries(system).await;
-    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Hot') RETURNING id")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    let id = system.number("INSERT INTO products (name) VALUES ('Hot') RETURNING id").await;
     let urls = system.instances.iter().map(|i| format!("http://{}/api/v1/products/{id}", i.address));
     let urls: Vec<String> = urls.collect();
     // Both filters know the product, and neither instance has loaded it yet.
     let version = "SELECT version FROM catalog_version";
-    let version: i64 = sqlx::query_scalar(version).fetch_one(&system.sql).await.unwrap();
+    let version = system.number(version).await;
     assert!(system.stores.ledger.wait_for_instances(version, seckill_harness::PATIENCE).await.unwrap());
     let client = reqwest::Client::new();
     let began = Instant::now();
@@ -121,10 +118,10 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
     // Both instances see a change, although both have the old document in memory.
     sqlx::query("UPDATE products SET description = 'new' WHERE id = $1").bind(id).execute(&system.sql).await.unwrap();
     for url in &urls {
-        eventually(|| async {
-            let text = client.get(url).send().await.unwrap().text().await.unwrap();
-            text.contains("new").then_some(()).ok_or(text)
-        })
+        wait_until(
+            || async { client.get(url).send().await.unwrap().text().await.unwrap() },
+            |text| text.contains("new"),
+        )
         .await;
     }
 }
@@ -132,29 +129,18 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_loader_delays_readers_no_longer_than_its_lease() {
     let system = System::shared().await;
-    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Loaded by the dead') RETURNING id")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    let id = system.number("INSERT INTO products (name) VALUES ('Loaded by the dead') RETURNING id").await;
     let mut connection = redis_at(&system.config.redis.url).await.unwrap();
     let key = format!("{}lock:{{load:product:{id}}}", system.config.redis.prefix);
     let _: () = redis::cmd("SET").arg(key).arg("dead").arg("PX").arg(2_000).query_async(&mut connection).await.unwrap();
     let path = format!("/api/v1/products/{id}");
     // The lease is 2 s; a reader that waited longer would wait for ever.
-    eventually(|| async {
-        let (status, body) = system.get(&path, None).await;
-        (status == 200).then_some(()).ok_or(format!("{status} {body}"))
-    })
-    .await;
-    system.finish().await;
+    until(200, || async { system.get(&path, None).await.0 }).await;
 }
 
 /// An instance is so far behind that PostgreSQL no longer has the single changes. It serves no older copy.
 async fn changes_that_are_no_longer_known_leave_no_stale_copy(system: &System) {
-    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Old') RETURNING id")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
+    let id = system.number("INSERT INTO products (name) VALUES ('Old') RETURNING id").await;
     let names = async || {
         let mut all = Vec::new();
         for instance in &system.instances {
@@ -164,29 +150,23 @@ async fn changes_that_are_no_longer_known_leave_no_stale_copy(system: &System) {
         all
     };
     let followed = async || {
-        eventually(|| async {
-            let behind: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM instances WHERE catalog_version < (SELECT version FROM catalog_version)",
-            )
-            .fetch_one(&system.sql)
-            .await
-            .unwrap();
-            (behind == 0).then_some(()).ok_or(format!("{behind} are behind"))
+        until(0, || {
+            system
+                .number("SELECT count(*) FROM instances WHERE catalog_version < (SELECT version FROM catalog_version)")
         })
         .await;
     };
     followed().await;
     assert_eq!(names().await, ["Old", "Old"]);
-    sqlx::raw_sql(
-        "BEGIN;
+    system
+        .execute(
+            "BEGIN;
          UPDATE products SET name = 'New' WHERE name = 'Old';
          INSERT INTO products (name) VALUES ('Other');
          DELETE FROM catalog_changes WHERE version < (SELECT version FROM catalog_version);
          COMMIT",
-    )
-    .execute(&system.sql)
-    .await
-    .unwrap();
+        )
+        .await;
     followed().await;
     assert_eq!(names().await, ["New", "New"]);
 }
@@ -206,11 +186,7 @@ async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second(syste
     assert_eq!(seen(system, &path).await, [200, 200]);
     assert!(system.stores.remove_sale(sale.id, "test").await.unwrap());
     // The removal waits at most 3 s for the instances, which is too short for a busy machine.
-    eventually(|| async {
-        let all = seen(system, &path).await;
-        (all == [404, 404]).then_some(()).ok_or(format!("{all:?}"))
-    })
-    .await;
+    until([404, 404], || seen(system, &path)).await;
     assert_eq!(system.buy(&sale, "ann").send().await.code(), "404 unknown-sale");
     // A sale with purchases is not removed.
     let bought = system.create_sale(terms(5)).await;
@@ -221,33 +197,24 @@ async fn new_sales_are_known_at_once_and_removed_ones_gone_within_a_second(syste
 
 /// The poll finds a change that sends no notice.
 async fn changes_without_a_notice_are_found(system: &System) {
-    sqlx::raw_sql(
-        "CREATE OR REPLACE FUNCTION record_catalog_change() RETURNS trigger LANGUAGE plpgsql AS $$
+    system
+        .execute(
+            "CREATE OR REPLACE FUNCTION record_catalog_change() RETURNS trigger LANGUAGE plpgsql AS $$
          DECLARE next bigint; BEGIN
            UPDATE catalog_version SET version = version + 1 RETURNING version INTO next;
            INSERT INTO catalog_changes (version, kind, id, removed)
            VALUES (next, TG_ARGV[0], coalesce(NEW.id, OLD.id), TG_OP = 'DELETE'); RETURN NULL; END $$",
-    )
-    .execute(&system.sql)
-    .await
-    .unwrap();
-    let id: i64 = sqlx::query_scalar("INSERT INTO products (name) VALUES ('Quiet') RETURNING id")
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
-    eventually(|| async {
-        let all = seen(system, &format!("/api/v1/products/{id}")).await;
-        (all == [200, 200]).then_some(()).ok_or(format!("{all:?}"))
-    })
-    .await;
+        )
+        .await;
+    let id = system.number("INSERT INTO products (name) VALUES ('Quiet') RETURNING id").await;
+    until([200, 200], || async { seen(system, &format!("/api/v1/products/{id}")).await }).await;
 }
 
-/// Waits until a sale has left Redis.
 async fn leaves_redis(system: &System, sale: &Sale) {
-    eventually(|| async {
-        let view = system.stores.gate.sale_view(system.shards(sale).await).await.unwrap();
-        view.is_none().then_some(()).ok_or(format!("{view:?}"))
-    })
+    wait_until(
+        || async { system.stores.gate.sale_view(system.shards(sale).await).await.unwrap() },
+        |view| view.is_none(),
+    )
     .await;
 }
 
@@ -262,7 +229,7 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
     let unfilled = system.create_sale(terms(5)).await;
     let ended = "WITH unfilled AS (UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1)
                  UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
-    sqlx::query(ended).bind(unfilled.id.get()).execute(&system.sql).await.unwrap();
+    system.change(ended, &unfilled).await;
     assert!(system.stores.gate.sale_view(system.shards(&unfilled).await).await.unwrap().is_some());
     system.serve(true).await;
     leaves_redis(&system, &unfilled).await;
@@ -273,7 +240,7 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
     // It ended ten seconds ago.
     let ended =
         "UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
-    sqlx::query(ended).bind(sale.id.get()).execute(&system.sql).await.unwrap();
+    system.change(ended, &sale).await;
     leaves_redis(&system, &sale).await;
     eventually(|| async {
         let (status, shown) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
@@ -317,11 +284,7 @@ async fn a_reader_who_hangs_up_keeps_no_document_from_others() {
             break path;
         }
     };
-    eventually(|| async {
-        let (status, answer) = system.get(&path, None).await;
-        (status == 200).then_some(()).ok_or_else(|| answer.to_string())
-    })
-    .await;
+    until(200, || async { system.get(&path, None).await.0 }).await;
     wire.delay(Duration::ZERO);
     system.finish().await;
 }
@@ -344,7 +307,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     }
     let past =
         "UPDATE sales SET starts_at = now() - interval '31 days', ends_at = now() - interval '30 days' WHERE id = $1";
-    sqlx::query(past).bind(over.id.get()).execute(&system.sql).await.unwrap();
+    system.change(past, &over).await;
     let days = RetentionTerms { messages_days: 7, steps_days: 0, records_days: 400 };
     let retention = tokio::sync::Mutex::new(Retention::new(system.stores.clone(), days));
     let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1";
@@ -364,7 +327,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
                       INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target) VALUES ('kept', 10, 10, 200000, 'http://a/');
                       INSERT INTO outflow_items (id, channel, key, payload, status, done_at)
                         SELECT gen_random_uuid(), 'kept', 'k', '{}', 'done', now() - d * interval '1 day' FROM unnest(ARRAY[1, 500]) d";
-    sqlx::raw_sql(about_none).execute(&system.sql).await.unwrap();
+    system.execute(about_none).await;
     let left_of_them = "SELECT (SELECT count(*) FROM audit_log WHERE action = 'old') + (SELECT count(*) FROM alarms WHERE kind = 'old')
                           + (SELECT count(*) FROM callbacks_set_aside WHERE channel = 'kept')
                           + (SELECT count(*) FROM outflow_items WHERE channel = 'kept') + 0 * $1";
@@ -409,5 +372,4 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
         let verdict = system.audit(sale).await.unwrap().unwrap();
         assert!(verdict.held, "{verdict:?}");
     }
-    system.finish().await;
 }

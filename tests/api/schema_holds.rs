@@ -325,7 +325,6 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
         }
     }
     assert!(answers.contains_key("put /api/v1/admin/policies/{name} 200"), "{answers:#?}");
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -335,5 +334,4 @@ async fn the_document_names_the_channels_that_are_offered() {
     let offered = system.get("/api/v1/payments/channels", None).await.1;
     assert_eq!(offered["channels"], json!(["bank", "sandbox"]));
     assert_eq!(document["components"]["schemas"]["Pay"]["properties"]["channel"]["enum"], offered["channels"]);
-    system.finish().await;
 }

@@ -1,17 +1,16 @@
 //! The whole service is killed during a rush, and started again (F1 to F3 as they come): every 202 has its order.
 
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use seckill_load::{Buyer, Plan};
 
 use seckill_harness::folder::free_address;
-use seckill_harness::{Click, Sale, System, eventually, terms};
+use seckill_harness::running::Running;
+use seckill_harness::{Click, Sale, System, eventually, terms, wait_until};
 
 /// A service in a process of its own, killed when it is dropped.
-pub struct Process {
-    child: Child,
-}
+pub struct Process(Running);
 
 impl Process {
     fn start(system: &System, address: SocketAddr) -> Self {
@@ -22,7 +21,7 @@ impl Process {
     pub fn work(system: &System, only: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
         command.args(["work", "--only", only]).env_clear().envs(&system.environment).env("RUST_LOG", "error");
-        Self { child: command.stdout(Stdio::null()).spawn().unwrap() }
+        Self(Running::start(command.stdout(Stdio::null())))
     }
 
     pub fn start_with(system: &System, address: SocketAddr, more: &[(&str, &str)], log: Stdio) -> Self {
@@ -34,16 +33,9 @@ impl Process {
 
     /// A command of the program that runs until it is ended, with these settings added to the system's.
     pub fn run(system: &System, command: &[&str], more: &[(&str, &str)], log: Stdio) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_seckill"))
-            .args(command)
-            .env_clear()
-            .envs(&system.environment)
-            .envs(more.iter().copied())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { child }
+        let mut program = Command::new(env!("CARGO_BIN_EXE_seckill"));
+        program.args(command).env_clear().envs(&system.environment).envs(more.iter().copied());
+        Self(Running::start(program.stdout(Stdio::null()).stderr(log)))
     }
 
     /// A service with a clock that is wrong by this offset (`+1h`). Its seconds have the right length.
@@ -71,50 +63,27 @@ impl Process {
     }
 
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.0.id()
     }
 
-    /// Ends it in good order.
-    pub fn end(mut self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        assert!(self.child.wait().unwrap().success());
+    pub fn end(self) {
+        assert!(self.0.end().success());
     }
 
     #[cfg(feature = "failpoints")]
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
-    /// SIGKILL: nothing is reported or finished.
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.has_ended()
     }
 }
 
 /// From now on no purchase can be committed: PostgreSQL refuses every new row of the outbox. The heartbeat adds no row, so the shop stays
 /// open, and purchases take stock.
 pub async fn refuse_commits(system: &System) {
-    sqlx::raw_sql(
-        "CREATE FUNCTION refuse_outbox() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-           RAISE EXCEPTION 'the test refuses this row'; END $$;
-         CREATE TRIGGER refuse BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION refuse_outbox()",
-    )
-    .execute(&system.sql)
-    .await
-    .unwrap();
+    system.refuse("INSERT ON outbox", "true").await;
 }
 
 pub async fn allow_commits(system: &System) {
-    sqlx::raw_sql("DROP TRIGGER refuse ON outbox").execute(&system.sql).await.unwrap();
+    system.allow("outbox").await;
 }
 
 /// Sends a purchase that cannot be committed, until it has taken its units in Redis and this many are left. An earlier try may have been
@@ -147,13 +116,9 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
     let buyers = buyers.map(|user| Buyer { token: system.token(&user, 0), user }).collect();
     let rush = tokio::spawn(async move { seckill_load::run(&plan, buyers, false).await });
     for sold in [40, 160] {
-        eventually(|| async {
-            let rows = "SELECT count(*) FROM purchase_records WHERE sale_id = $1";
-            let rows = system.count(rows, &sale).await;
-            (rows >= sold).then_some(()).ok_or(format!("{rows} of {sold} are sold"))
-        })
-        .await;
-        process.kill();
+        let rows = "SELECT count(*) FROM purchase_records WHERE sale_id = $1";
+        wait_until(|| system.count(rows, &sale), |&rows| rows >= sold).await;
+        process.0.kill();
         process = Process::start(&system, address).ready(address).await;
     }
     let report = rush.await.unwrap().unwrap();
@@ -177,7 +142,7 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
             .unwrap();
         assert_eq!(found.as_deref(), Some(accepted.user.as_str()));
     }
-    process.kill();
+    process.0.kill();
     system.finish().await;
 }
 
@@ -194,18 +159,10 @@ async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
     // No buyer repeats the purchase meanwhile.
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 2));
-    let again = eventually(|| async {
-        let again = system.buy(&sale, "ann").idempotent("k").send().await;
-        if again.status == 202 { Ok(again) } else { Err(again.code()) }
-    })
-    .await;
+    let again = wait_until(|| system.buy(&sale, "ann").idempotent("k").send(), |again| again.status == 202).await;
     assert_eq!(again.body["status"], "pending_payment");
     // The reconciler reports it after it has finished the hold.
-    eventually(|| async {
-        let repairs = "SELECT count(*) FROM audit_log WHERE action = 'finish holds'";
-        let repairs: i64 = sqlx::query_scalar(repairs).fetch_one(&system.sql).await.map_err(|e| e.to_string())?;
-        (repairs >= 1).then_some(()).ok_or(format!("{repairs} repairs"))
-    })
-    .await;
+    let repairs = "SELECT count(*) FROM audit_log WHERE action = 'finish holds'";
+    wait_until(|| system.number(repairs), |&repairs| repairs >= 1).await;
     system.finish().await;
 }

@@ -1,7 +1,7 @@
 //! No session depends on the defaults of a server, a database or a role.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -10,6 +10,7 @@ use seckill::config::Config;
 use seckill::ledger::LedgerError;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::own_postgres::{OwnPostgres, as_postgres, give_to_postgres};
+use seckill_harness::running::Running;
 use seckill_harness::{Environment, System, eventually, quiet_environment, terms};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
@@ -98,7 +99,7 @@ async fn tables_of_another_schema_are_left_alone() {
 
 /// PgBouncer, which shares the sessions of a server among transactions.
 struct PgBouncer {
-    process: Child,
+    _process: Running,
     port: u16,
     _folder: Folder,
 }
@@ -119,20 +120,13 @@ impl PgBouncer {
         give_to_postgres(folder.path());
         let mut command = as_postgres(Path::new("/usr/sbin/pgbouncer"));
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let own = Self { process: command.spawn().unwrap(), port, _folder: folder };
+        let own = Self { _process: Running::start(&mut command), port, _folder: folder };
         eventually(|| async {
             let there = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
             there.map(drop).map_err(|error| error.to_string())
         })
         .await;
         own
-    }
-}
-
-impl Drop for PgBouncer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -35,7 +35,6 @@ async fn write(ledger: &Ledger, subject: &str) -> Result<(), String> {
     ledger.record("test", "write", subject, json!({})).await.map_err(|error| error.to_string())
 }
 
-/// The number of such lines on a server.
 async fn lines(server: &OwnPostgres, subject: &str) -> i64 {
     let mut connection = PgConnection::connect(&server.url("postgres")).await.unwrap();
     let count = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE subject = $1").bind(subject);

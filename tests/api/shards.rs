@@ -11,7 +11,7 @@ use seckill::domain::sale::{NewSale, Wave};
 use seckill::domain::shards::{SaleShards, ShardCount};
 use seckill::gate::lock::Lock;
 use seckill::sale_work::refill::lock_name;
-use seckill_harness::{Answer, Sale, System, eventually, terms};
+use seckill_harness::{Answer, Sale, System, terms, until, wait_until};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -27,7 +27,6 @@ fn sharded(stock: i64, shards: u64) -> NewSale {
     NewSale { shards: ShardCount::parse(shards).unwrap(), ..terms(stock) }
 }
 
-/// Buyers with this home shard.
 fn buyers_of(of: SaleShards, home: i16) -> impl Iterator<Item = String> {
     (0..).map(|n| format!("u{n}")).filter(move |user| of.home(user) == Shard(home))
 }
@@ -108,14 +107,9 @@ async fn buyers_of_one_shard_get_the_units_of_all() {
     let last = tickets[11].order_id();
     assert_eq!(system.post(&format!("/api/v1/orders/{last}/cancel"), &users[11]).await.0, 200);
     system.settled(&sale).await;
-    eventually(|| async {
-        let answer = system.buy(&sale, &users[11]).idempotent("again").send().await;
-        if answer.status == 202 { Ok(()) } else { Err(answer.code()) }
-    })
-    .await;
+    until("202", || async { system.buy(&sale, &users[11]).idempotent("again").send().await.code() }).await;
     system.settled(&sale).await;
     assert_eq!(system.available(&sale).await, Some(0));
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,12 +137,8 @@ async fn borrowed_units_and_waves_survive_a_loss_of_memory() {
     system.settled(&sale).await;
     assert_eq!(system.available(&sale).await, Some(7));
     for (n, user) in users.iter().enumerate().skip(6) {
-        let answer = eventually(|| async {
-            let answer = answered(&system, &sale, user).await;
-            let is_early = n < 13 && answer.code() == "409 sold-out";
-            if is_early { Err("the wave is still kept aside".to_owned()) } else { Ok(answer) }
-        })
-        .await;
+        let answer =
+            wait_until(|| answered(&system, &sale, user), |answer| n >= 13 || answer.code() != "409 sold-out").await;
         assert_eq!(answer.code(), if n < 13 { "202" } else { "409 sold-out" }, "{n}");
     }
     system.settled(&sale).await;
@@ -173,7 +163,6 @@ async fn while_a_lender_is_refilled_nothing_is_sold_out() {
     assert_eq!(answered(&system, &sale, &users[1]).await.code(), "202");
     assert_eq!(answered(&system, &sale, &users[2]).await.code(), "409 sold-out");
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// A buyer with a request that died after the loan was written, as `reserve.lua` leaves it.
@@ -255,7 +244,6 @@ async fn a_repeat_whose_lender_is_away_waits_and_finds_the_same_hold() {
     assert_eq!((ticket.code().as_str(), ticket.order_id()), ("202", dead.order.clone()));
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.available(&sale).await), (1, Some(3)));
-    system.finish().await;
 }
 
 /// The reconciler finishes a dead request: it commits a hold, and takes back a loan without one.
@@ -273,16 +261,11 @@ async fn loans_of_dead_requests_are_finished() {
     let dead = Dead::unlisted(&system, &sale, 1).await;
     dead.after_the_hold().await;
     dead.list(0).await;
-    eventually(|| async {
-        let orders = system.orders(&sale).await;
-        (orders == 1).then_some(()).ok_or(format!("{orders} orders"))
-    })
-    .await;
+    until(1, || system.orders(&sale)).await;
     system.settled(&sale).await;
     let other = system.buy(&sale, &dead.user).idempotent("other").send().await;
     assert_eq!(other.code(), "409 already-purchased");
     assert_eq!((orders_at(&system, &sale, 1).await, system.available(&sale).await), (1, Some(3)));
-    system.finish().await;
 }
 
 /// A full batch of the reconciler's loans waits for a lender that is being refilled. Later loans are still finished.
@@ -303,16 +286,11 @@ async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
     }
     let dead = Dead::after_the_loan(&system, &sale, 2).await;
     redis::<()>(&system, &["HSET", &key(&system, of, 0, "sale"), "loan", "501"]).await;
-    eventually(|| async {
-        let listed: Option<String> = redis(&system, &["ZSCORE", &unconfirmed, &dead.order]).await;
-        listed.is_none().then_some(()).ok_or("the loan of the dead request is still there".to_owned())
-    })
-    .await;
+    until(None, || async { redis::<Option<String>>(&system, &["ZSCORE", &unconfirmed, &dead.order]).await }).await;
     state("open").await;
     lock.release().await.unwrap();
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.available(&sale).await), (0, Some(6)));
-    system.finish().await;
 }
 
 /// A buyer asks for two units while each shard has one: a hold comes from one shard.
@@ -323,17 +301,13 @@ async fn two_units_are_sold_out_where_each_shard_has_one() {
     let of = system.shards(&sale).await;
     let users: Vec<String> = buyers_of(of, 0).take(3).collect();
     assert_eq!(answered(&system, &sale, &users[0]).await.code(), "202", "then each of the shards has one");
-    let two = eventually(|| async {
-        let answer = system.buy(&sale, &users[1]).idempotent("two").body(two_of(&sale)).send().await;
-        if answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
-    });
+    let two = system.buy(&sale, &users[1]).idempotent("two").body(two_of(&sale)).answered();
     assert_eq!(two.await.code(), "409 sold-out");
     assert_eq!(system.available(&sale).await, Some(2), "nothing was taken");
     assert_eq!(answered(&system, &sale, &users[1]).await.code(), "202");
     assert_eq!(answered(&system, &sale, &users[2]).await.code(), "202", "nobody remembers that it was sold out");
     system.settled(&sale).await;
     assert_eq!((orders_at(&system, &sale, 0).await, orders_at(&system, &sale, 1).await), (2, 1));
-    system.finish().await;
 }
 
 fn two_of(sale: &Sale) -> Value {
@@ -359,7 +333,6 @@ async fn a_pause_that_has_reached_one_shard_makes_nothing_sold_out() {
         assert_eq!(answered(&system, &sale, &user).await.code(), if n < 4 { "202" } else { "409 sold-out" }, "{n}");
     }
     system.settled(&sale).await;
-    system.finish().await;
 }
 
 /// The home shard spends a borrower's pass when it closes the loan, once. The pass is still spent after a refill.
@@ -373,12 +346,7 @@ async fn the_pass_of_a_borrower_buys_once() {
     let users: Vec<String> = buyers_of(of, 0).take(2).collect();
     let [first, user] = [0, 1].map(|n| users[n].as_str());
     let ask = async |user: &str, pass: &str| {
-        eventually(|| async {
-            let body = json!({ "key": sale.key, "pass": pass });
-            let answer = system.buy(&sale, user).body(body).send().await;
-            if answer.status == 503 { Err(answer.code()) } else { Ok(answer.code()) }
-        })
-        .await
+        system.buy(&sale, user).body(json!({ "key": sale.key, "pass": pass })).answered().await.code()
     };
     for _ in 0..3 {
         let pass = Caller::new(&system, first).pass(&sale, json!({})).await;
@@ -415,14 +383,8 @@ async fn lapsed_holds_of_a_borrower_count_at_home() {
     let users: Vec<String> = buyers_of(of, 0).take(2).collect();
     let [first, user] = [0, 1].map(|n| users[n].as_str());
     assert_eq!(answered(&system, &sale, first).await.code(), "202");
-    let ask = || async {
-        eventually(|| async {
-            let answer = system.buy(&sale, user).send().await;
-            // Returned units are kept aside for a moment.
-            if [503, 409].contains(&answer.status) { Err(answer.code()) } else { Ok(answer) }
-        })
-        .await
-    };
+    // Returned units are kept aside for a moment.
+    let ask = || wait_until(|| system.buy(&sale, user).send(), |answer| ![503, 409].contains(&answer.status));
     for _ in 0..2 {
         let order: Uuid = ask().await.order_id().parse().unwrap();
         system.settled(&sale).await;
@@ -471,7 +433,6 @@ async fn a_hold_at_another_shard_than_its_record_says_is_found() {
         ["live orders are not where their records say"],
         "the buyer's home has forgotten the loan"
     );
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -480,5 +441,4 @@ async fn shards_never_change() {
     let sale = system.create_sale(sharded(4, 2)).await;
     let change = sqlx::query("UPDATE sales SET shards = 3 WHERE id = $1").bind(sale.id.get()).execute(&system.sql);
     assert!(change.await.unwrap_err().to_string().contains("never change"));
-    system.finish().await;
 }

@@ -6,11 +6,11 @@ use std::process::Stdio;
 
 use futures_util::future::join_all;
 use reqwest::Client;
-use reqwest::header::{CONTENT_TYPE, COOKIE, ORIGIN, SET_COOKIE};
+use reqwest::header::{COOKIE, SET_COOKIE};
 use seckill::domain::account::AccountRole;
 use serde_json::json;
 
-use crate::admin_api::{PASSWORD, Person, account, send};
+use crate::admin_api::{PASSWORD, account};
 use crate::purchase_limits::accepted_at_once;
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
@@ -28,7 +28,6 @@ pub async fn attempt(system: &System, name: &str, password: &str, from: &str, co
     attempt_at(system.instances[0].address, name, password, from, cookie).await
 }
 
-/// An attempt at the instance with this address.
 async fn attempt_at(at: SocketAddr, name: &str, password: &str, from: &str, cookie: Option<&str>) -> Answer {
     let body = json!({ "name": name, "password": password });
     let mut request = Client::new().post(format!("http://{at}/api/v1/admin/session")).json(&body);
@@ -68,7 +67,6 @@ async fn one_address_cannot_lock_an_administrator_out() {
     // It cannot lock out its neighbours behind the same address either, by guessing at one account.
     account(&system, "neighbour", AccountRole::Viewer).await;
     assert_eq!(attempt(&system, "neighbour", PASSWORD, "10.2.0.1", None).await.status, 200);
-    system.finish().await;
 }
 
 /// A20 from many addresses: the account's own limit refuses strangers only.
@@ -104,7 +102,6 @@ async fn many_addresses_lock_out_only_strangers() {
     // A user who has signed in from this address, or with this browser, is no stranger.
     assert_eq!(attempt(&system, "besieged", PASSWORD, "10.9.0.1", None).await.status, 200);
     assert_eq!(attempt(&system, "besieged", PASSWORD, "10.7.0.1", Some(&device(&home))).await.status, 200);
-    system.finish().await;
 }
 
 /// A guesser behind the administrator's own address.
@@ -125,55 +122,6 @@ async fn a_known_browser_is_limited_by_itself_alone() {
     assert_eq!(attempt(&system, "known", WRONG, "10.3.0.1", Some(&device(&again))).await.status, 401);
     let refused = attempt(&system, "known", PASSWORD, "10.3.0.1", Some(&known)).await;
     assert_eq!(limit(&refused), "\"device\";q=2;w=600");
-    system.finish().await;
-}
-
-/// A15 through the console's page: opening the page costs no attempt, a form sent by another site is no attempt, and wrong passwords are
-/// limited as everywhere. Signed-in users stay signed in, and can read what happened.
-#[tokio::test(flavor = "multi_thread")]
-async fn signing_in_by_the_page_is_limited_like_any_other() {
-    let system = System::shared_with(&GUESSED).await;
-    account(&system, "paged", AccountRole::Admin).await;
-    let root = Person::sign_in(&system, "paged").await;
-    let http = Client::new();
-    let (page, api) = (system.url("/admin/sign-in"), system.url("/api/v1/admin/session"));
-    // All from one unknown address, so that all attempts count together.
-    let typed = |url: &str, kind: &str, body: String| {
-        http.post(url).header("x-forwarded-for", "10.6.0.1").header(CONTENT_TYPE, kind).body(body)
-    };
-    for _ in 0..10 {
-        assert_eq!(http.get(&page).send().await.unwrap().status(), 200);
-        let form = || "name=paged&password=x".to_owned();
-        let answer = typed(&page, "application/x-www-form-urlencoded", form()).send().await.unwrap();
-        assert_eq!(answer.status(), 405, "the page itself takes no password");
-        let answer = typed(&api, "application/x-www-form-urlencoded", form()).send().await.unwrap();
-        assert_eq!(answer.status(), 403);
-    }
-    // As the page's script sends it.
-    let attempt = |name: &str, password: &str| {
-        let body = json!({ "name": name, "password": password }).to_string();
-        send(typed(&api, "application/json", body).header(ORIGIN, format!("http://{}", system.instances[0].address)))
-    };
-    let mut refused = Vec::new();
-    for _ in 0..2 {
-        refused.push(attempt("paged", WRONG).await);
-    }
-    assert!(refused.iter().all(|answer| answer.code() == "401 wrong-credentials"), "{refused:?}");
-    let limited = attempt("paged", PASSWORD).await;
-    assert_eq!(limited.code(), "429 quota-exceeded", "even with the right password");
-    // The script shows the error and the waiting time.
-    let wait: u64 = limited.headers["retry-after"].to_str().unwrap().parse().unwrap();
-    assert!(wait > 0 && limited.body["detail"].as_str().unwrap().contains("limit"), "{limited:?}");
-    refused.push(limited);
-    for answer in &refused {
-        assert!(!answer.body.to_string().contains(WRONG), "{}", answer.body);
-    }
-    assert_eq!(http.get(&page).send().await.unwrap().status(), 200);
-    assert_eq!(root.call("GET", "session", None).await.status, 200);
-    let log = root.call("GET", "audit-log?action=sign-in%20refused&subject=account%20paged", None).await.body;
-    assert_eq!(log["lines"].as_array().unwrap().len(), 2, "{log}");
-    assert!(!log.to_string().contains(WRONG), "{log}");
-    system.finish().await;
 }
 
 /// The threads of a process with this name: the nice value of each, and its processor time in ticks.

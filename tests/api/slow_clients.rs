@@ -34,7 +34,6 @@ fn millis(duration: Duration) -> String {
     duration.as_millis().to_string()
 }
 
-/// A connection to a service.
 struct Wire(TcpStream);
 
 impl Wire {
@@ -206,8 +205,7 @@ async fn every_kind_of_slow_client_is_disconnected() {
     .await;
 }
 
-/// actix-http never closes a connection with a deadline that has passed when it is set. With a short deadline this happens to every second
-/// connection, with a long one only on a busy machine. The service closes them half a minute later.
+/// actix-http never closes a connection with a deadline that has passed when it is set. The service does.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_even_where_its_deadline_was_missed() {
     let system = System::start_with(&[(KEEP_ALIVE, "100")]).await;

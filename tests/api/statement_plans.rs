@@ -1,7 +1,6 @@
 //! The number of pages that each statement of the program reads in large tables. The statements come from `.sqlx`, so new ones are
 //! included. Each is prepared, executed several times as in a long-lived session, and rolled back.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use seckill_harness::System;
@@ -68,18 +67,14 @@ async fn every_statement_reads_little_however_large_the_tables_are() {
     run(&mut sql, "VACUUM ANALYZE").await;
     let statements = statements();
     assert!(statements.len() > 250, "{} statements in .sqlx", statements.len());
-    let mut report = String::new();
-    let mut dear = measure(&mut sql, &statements, "a backlog", &mut report).await;
+    let mut dear = measure(&mut sql, &statements, "a backlog").await;
     // Each shape is measured with the statistics of the shape before it: a backlog's after the drain, and an empty backlog's for a new one.
     let (drain, new_backlog) = (include_str!("../data/drain.sql"), include_str!("../data/new_backlog.sql"));
     for (change, shape) in [(drain, "drained"), (new_backlog, "a large new backlog"), (drain, "drained again")] {
         run(&mut sql, change).await;
         run(&mut sql, "VACUUM").await;
-        dear.extend(measure(&mut sql, &statements, shape, &mut report).await);
+        dear.extend(measure(&mut sql, &statements, shape).await);
         run(&mut sql, "ANALYZE").await;
-    }
-    if let Ok(file) = std::env::var("SECKILL_TEST_REPORT") {
-        std::fs::write(file, report).unwrap();
     }
     assert!(dear.is_empty(), "more than {PAGES_MAX} pages:\n{}", dear.join("\n"));
     for (part, _) in DEAR {
@@ -109,7 +104,7 @@ fn statements() -> Vec<Statement> {
 }
 
 /// Executes all statements. Returns the expensive ones.
-async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str, report: &mut String) -> Vec<String> {
+async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str) -> Vec<String> {
     let (mut dear, mut refused) = (Vec::new(), 0);
     for Statement { text, parameters } in all {
         let pages = match pages(sql, text, parameters).await {
@@ -126,7 +121,6 @@ async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str, report:
             Err(error) => panic!("{error}: {text}"),
         };
         let line = one_line(text);
-        writeln!(report, "{shape}\t{pages}\t{line}").unwrap();
         if pages > PAGES_MAX && !DEAR.iter().any(|(part, _)| line.contains(part)) {
             dear.push(format!("{shape}: {pages} pages of {line} with {parameters:?}"));
         }

@@ -3,11 +3,10 @@
 use futures_util::future::join_all;
 use seckill::domain::sale::{NewSale, Wave};
 
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, terms, until};
 
 use crate::shards::answered;
 
-/// The number of these buyers who bought, when each has a definite answer.
 async fn buyers(system: &System, sale: &Sale, prefix: &str, n: usize) -> usize {
     let users: Vec<String> = (0..n).map(|n| format!("{prefix}{n}")).collect();
     let answers = join_all(users.iter().map(|user| answered(system, sale, user))).await;
@@ -38,26 +37,21 @@ async fn three_waves_over_refills_are_each_released_once() {
     for (units, released) in [(20, 30), (30, 60)] {
         sqlx::query(due).bind(sale.id.get()).bind(units).execute(&system.sql).await.unwrap();
         force_refill(&system, &sale).await;
-        eventually(|| async {
+        until(released, || async {
             force_refill(&system, &sale).await;
-            let left = system.stock(&sale).await + system.orders(&sale).await;
-            (left == released).then_some(()).ok_or(format!("{left} released"))
+            system.stock(&sale).await + system.orders(&sale).await
         })
         .await;
         force_refill(&system, &sale).await;
         // A buyer during the refill gets 503.
-        eventually(|| async {
-            let doubted = system.count("SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL", &sale);
-            (doubted.await == 0).then_some(()).ok_or("not filled again".to_owned())
-        })
-        .await;
+        until(0, || system.count("SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL", &sale))
+            .await;
         system.settled(&sale).await;
     }
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (50, Some(50)));
     assert_eq!(buyers(&system, &sale, "then", 70).await, 50);
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 60));
-    system.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,24 +63,15 @@ async fn added_stock_is_sold_to_those_who_were_told_sold_out() {
     let total = "SELECT total_stock FROM sales WHERE id = $1";
     assert!(system.stores.add_stock(sale.id, 3, "test").await.unwrap());
     assert_eq!(system.count(total, &sale).await, 5);
-    eventually(|| async {
-        let available = system.available(&sale).await;
-        (available == Some(3)).then_some(()).ok_or(format!("{available:?}"))
-    })
-    .await;
+    until(Some(3), || system.available(&sale)).await;
     // An instance that remembers "sold out" counts no request against the buyer's five a minute.
     for user in ["late0", "late1", "late2"] {
-        eventually(|| async {
-            let answer = answered(&system, &sale, user).await;
-            (answer.status == 202).then_some(()).ok_or(answer.code())
-        })
-        .await;
+        until(202, || async { answered(&system, &sale, user).await.status }).await;
     }
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 5));
     let unlimited = system.create_sale(terms(-1)).await;
     assert!(!system.stores.add_stock(unlimited.id, 3, "test").await.unwrap());
-    system.finish().await;
 }
 
 #[test]
@@ -104,18 +89,13 @@ async fn an_odd_error_of_one_sale_keeps_the_waves_of_no_other() {
     let planned = NewSale { waves: vec![Wave { after_ms: 3_600_000, units: 20 }], ends_in_ms: 86_400_000, ..terms(30) };
     let sick = system.create_sale(planned.clone()).await;
     let well = join_all((0..3).map(|_| system.create_sale(planned.clone()))).await;
-    let refuse = format!(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'odd'; END $$;
-         CREATE TRIGGER refuse BEFORE UPDATE OF stock ON sales FOR EACH ROW WHEN (NEW.id = {}) EXECUTE FUNCTION refuse()",
-        sick.id
-    );
-    sqlx::raw_sql(sqlx::AssertSqlSafe(refuse)).execute(&system.sql).await.unwrap();
-    sqlx::raw_sql("UPDATE sale_waves SET due_at = now()").execute(&system.sql).await.unwrap();
+    system.refuse("UPDATE OF stock ON sales", &format!("NEW.id = {}", sick.id)).await;
+    system.execute("UPDATE sale_waves SET due_at = now()").await;
     for sale in &well {
         system.left(sale, 30).await;
     }
     assert_eq!(system.stock(&sick).await, 10);
-    sqlx::raw_sql("DROP TRIGGER refuse ON sales").execute(&system.sql).await.unwrap();
+    system.allow("sales").await;
     system.left(&sick, 30).await;
     system.finish().await;
 }

@@ -9,10 +9,10 @@ use seckill_webhook::{Secret, verify};
 use serde_json::json;
 
 use crate::broken_network::wired;
-use crate::metrics_and_logs::collector;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::purchase_limits::answered;
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::receiver::{Arrival, Receiver};
+use seckill_harness::{System, eventually, terms, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_by_the_second_and_by_the_minute() {
@@ -24,9 +24,9 @@ async fn requests_are_counted_by_the_second_and_by_the_minute() {
     }
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
     let id = ledger.policies(Some(&Name::parse("counted-shop", "app").unwrap())).await.unwrap()[0].id;
-    eventually(|| async {
+    until((3, 7), || async {
         let PolicyCounts { granted, refused, .. } = recent(gate, id, 60).await.unwrap();
-        ((granted, refused) == (3, 7)).then_some(()).ok_or(format!("{granted} {refused}"))
+        (granted, refused)
     })
     .await;
     // A minute is written when it is over. This minute was already over, and is written twice.
@@ -46,7 +46,6 @@ async fn requests_are_counted_by_the_second_and_by_the_minute() {
     .await
     .unwrap();
     assert_eq!(rows, [(10, 8, 6)]);
-    system.finish().await;
 }
 
 /// Slow calls lower the threshold, refusals without trouble raise it, and it stays between floor and ceiling.
@@ -70,12 +69,11 @@ async fn a_threshold_follows_the_reports_of_callers() {
             }
         }
     };
-    eventually(|| async {
+    until(20, || async {
         for _ in 0..15 {
             call(500).await;
         }
-        let at = threshold().await;
-        (at == 20).then_some(()).ok_or(format!("at {at}, the floor is 20"))
+        threshold().await
     })
     .await;
     eventually(|| async {
@@ -100,7 +98,6 @@ async fn a_threshold_follows_the_reports_of_callers() {
     system.finish().await;
 }
 
-/// An alarm is raised once, shown, and cleared when the trouble is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn alarms_are_raised_once_and_cleared() {
     let (system, wire) = wired("REDIS_URL").await;
@@ -119,32 +116,19 @@ async fn alarms_are_raised_once_and_cleared() {
         shop.code(json!({ "app": "shop", "policy": "login", "key": key })).await;
     }
     // Immediately: they are counted over the last minute.
-    eventually(|| async { (open("refusals").await == (1, 1)).then_some(()).ok_or("no alarm for refusals".to_owned()) })
-        .await;
+    until((1, 1), || open("refusals")).await;
     let sale = system.create_sale(terms(1)).await;
     answered(system.buy(&sale, "ann").idempotent("k")).await;
     system.settled(&sale).await;
-    sqlx::query("UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'group_placed'")
-        .execute(&system.sql)
-        .await
-        .unwrap();
+    system.execute("UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'group_placed'").await;
     wire.cut();
     for kind in ["parked", "limiter-down"] {
-        eventually(|| async {
-            (open(kind).await == (1, 1)).then_some(()).ok_or(format!("{kind}: {:?}", open(kind).await))
-        })
-        .await;
+        until((1, 1), || open(kind)).await;
     }
     wire.mend();
-    sqlx::query("UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'group_placed'")
-        .execute(&system.sql)
-        .await
-        .unwrap();
+    system.execute("UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'group_placed'").await;
     for kind in ["parked", "limiter-down"] {
-        eventually(|| async {
-            (open(kind).await == (0, 1)).then_some(()).ok_or(format!("{kind}: {:?}", open(kind).await))
-        })
-        .await;
+        until((0, 1), || open(kind)).await;
     }
     policy_changes::delete(
         &system.stores.ledger,
@@ -154,45 +138,37 @@ async fn alarms_are_raised_once_and_cleared() {
     )
     .await
     .unwrap();
-    eventually(|| async { (open("refusals").await == (0, 1)).then_some(()).ok_or("still there".to_owned()) }).await;
+    until((0, 1), || open("refusals")).await;
     system.finish().await;
 }
 
 /// Both the raising and the clearing of an alarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_receives_signed_alarms() {
-    let (url, mut received) = collector().await;
+    let receiver = Receiver::start();
+    let url = receiver.url();
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let settings = [("SECKILL_ALARMS__WEBHOOK_URL", url.as_str()), ("SECKILL_ALARMS__WEBHOOK_SECRET", secret)];
     let system = System::start_with(&settings).await;
     let sale = system.create_sale(terms(1)).await;
     answered(system.buy(&sale, "ann").idempotent("k")).await;
     system.settled(&sale).await;
-    let mut seen: Vec<String> = Vec::new();
     let park = "UPDATE outbox SET status = 'parked', last_error = 'test' WHERE kind = 'group_placed'";
     let mend = "UPDATE outbox SET status = 'processed', last_error = NULL WHERE kind = 'group_placed'";
     for (sql, expected) in [(park, "alarm.raised"), (mend, "alarm.cleared")] {
-        sqlx::query(sql).execute(&system.sql).await.unwrap();
-        // A message with a late answer is sent again, under the same id.
-        let message = loop {
-            let message = String::from_utf8(received.recv().await.unwrap()).unwrap();
-            if message.contains("group_placed") && !seen.iter().any(|id| message.contains(id.as_str())) {
-                break message;
-            }
-        };
-        let (head, body) = message.split_once("\r\n\r\n").unwrap();
-        let header = |name: &str| {
-            let mut fields = head.lines().filter_map(|line| line.split_once(": "));
-            fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).unwrap().1
-        };
-        let keys = [Secret::parse(secret).unwrap()];
-        let (id, at, signature) = (header("webhook-id"), header("webhook-timestamp"), header("webhook-signature"));
-        let now_s = chrono::Utc::now().timestamp();
-        verify(&keys, id, at, signature, body.as_bytes(), now_s).unwrap();
-        seen.push(id.to_owned());
-        let body: serde_json::Value = serde_json::from_str(body).unwrap();
-        assert_eq!((&body["type"], &body["data"]["kind"]), (&json!(expected), &json!("parked")));
-        assert_eq!(body["data"]["runbook"], "docs/runbooks/parked.md");
+        system.execute(sql).await;
+        let alarm = eventually(|| async {
+            let mut seen = receiver.seen().into_iter();
+            let found =
+                |alarm: &Arrival| alarm.body["type"] == expected && alarm.body["data"]["subject"] == "group_placed";
+            seen.find(found).ok_or_else(|| format!("no {expected}"))
+        })
+        .await;
+        let [id, at, signature] = ["id", "timestamp", "signature"].map(|name| alarm.header(&format!("webhook-{name}")));
+        let (keys, now_s) = ([Secret::parse(secret).unwrap()], chrono::Utc::now().timestamp());
+        verify(&keys, &id, &at, &signature, &alarm.bytes, now_s).unwrap();
+        assert_eq!(alarm.body["data"]["kind"], "parked");
+        assert_eq!(alarm.body["data"]["runbook"], "docs/runbooks/parked.md");
     }
     system.finish().await;
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, eventually, terms, until, wait_until};
 use serde_json::{Value, json};
 
 use crate::tls_servers::TlsServers;
@@ -32,26 +32,17 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
     let servers = TlsServers::start().await;
     let settings = settings(&servers);
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let mut system = System::prepare(&settings).await;
-    system.serve(true).await;
+    let system = System::start_with(&settings).await;
 
     let sale = system.create_sale(terms(2)).await;
     let bought = async |key: &str, code: &str| {
-        eventually(|| async {
-            let answer = system.buy(&sale, "alice").idempotent(key).send().await;
-            (answer.code() == code).then(|| answer.clone()).ok_or_else(|| answer.code())
-        })
-        .await
+        wait_until(|| system.buy(&sale, "alice").idempotent(key).send(), |answer| answer.code() == code).await
     };
     let order = bought("one", "202").await;
     bought("another", "409 already-purchased").await;
     let path = format!("/api/v1/orders/{}", order.order_id());
     let becomes = async |status: &str| {
-        eventually(|| async {
-            let (_, order) = system.get(&path, Some("alice")).await;
-            (order["status"] == status).then_some(()).ok_or_else(|| order.to_string())
-        })
-        .await;
+        until(status, || async { system.get(&path, Some("alice")).await.1["status"].clone() }).await;
     };
     // The message of the purchase has gone through the broker.
     becomes("pending_payment").await;
@@ -59,12 +50,7 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
     becomes("cancelled").await;
     system.settled(&sale).await;
     assert_eq!(system.stock(&sale).await, 2);
-    let plain: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE client_addr IS NOT NULL AND NOT ssl",
-    )
-    .fetch_one(&system.sql)
-    .await
-    .unwrap();
+    let plain = system.number("SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE client_addr IS NOT NULL AND NOT ssl",).await;
     assert_eq!(plain, 0);
 
     let run = |command: &[&str], more: &[(&str, &str)]| {

@@ -11,11 +11,12 @@ use seckill_harness::secret;
 use seckill_harness::folder::Folder;
 use seckill_harness::own_postgres;
 use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
+use seckill_harness::running::Running;
 
 /// The three servers. Dropping the value stops them and deletes their folder.
 pub struct TlsServers {
     _broker: OwnRabbitmq,
-    redis_process: Child,
+    _redis: Running,
     postgres_process: Child,
     password: String,
     redis: u16,
@@ -33,18 +34,17 @@ impl TlsServers {
         let amqp = free_port();
         let _broker = start_rabbitmq(&folder, amqp, &password);
         let (redis, postgres) = (free_port(), free_port());
-        let redis_process = start_redis(&folder, redis, &password);
+        let _redis = start_redis(&folder, redis, &password);
         let postgres_process = start_postgres(&folder, postgres, &password);
-        let servers = Self { _broker, redis_process, postgres_process, password, redis, postgres, amqp, folder };
+        let servers = Self { _broker, _redis, postgres_process, password, redis, postgres, amqp, folder };
         for port in [redis, postgres, amqp] {
             listens(port).await;
         }
         servers
     }
 
-    /// A file of the servers' folder: ca.pem signed their certificates, other-ca.pem did not.
     pub fn file(&self, name: &str) -> String {
-        file(&self.folder, name)
+        self.folder.file(name)
     }
 
     fn password(&self) -> String {
@@ -68,26 +68,19 @@ impl TlsServers {
 impl Drop for TlsServers {
     fn drop(&mut self) {
         own_postgres::stop(&mut self.postgres_process);
-        let _ = self.redis_process.kill();
-        let _ = self.redis_process.wait();
     }
 }
 
-fn file(folder: &Folder, name: &str) -> String {
-    folder.path().join(name).to_str().unwrap().to_owned()
-}
-
-fn start_redis(folder: &Folder, port: u16, password: &str) -> Child {
+fn start_redis(folder: &Folder, port: u16, password: &str) -> Running {
     let log = std::fs::File::create(folder.path().join("redis.log")).unwrap();
-    let (certificate, key, ca) = (file(folder, "server.pem"), file(folder, "server.key"), file(folder, "ca.pem"));
+    let (certificate, key, ca) = (folder.file("server.pem"), folder.file("server.key"), folder.file("ca.pem"));
     let mut command = Command::new("redis-server");
     command
         .args(["--bind", "127.0.0.1", "--port", "0", "--tls-port", &port.to_string()])
         .args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"])
         .args(["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca])
         .args(["--tls-auth-clients", "no", "--requirepass", password]);
-    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-    command.spawn().unwrap()
+    Running::start(command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log))
 }
 
 fn start_postgres(folder: &Folder, port: u16, password: &str) -> Child {
@@ -110,9 +103,9 @@ fn start_rabbitmq(folder: &Folder, port: u16, password: &str) -> OwnRabbitmq {
     let settings = [
         "listeners.tcp = none".to_owned(),
         format!("listeners.ssl.1 = 127.0.0.1:{port}"),
-        format!("ssl_options.cacertfile = {}", file(folder, "ca.pem")),
-        format!("ssl_options.certfile = {}", file(folder, "server.pem")),
-        format!("ssl_options.keyfile = {}", file(folder, "server.key")),
+        format!("ssl_options.cacertfile = {}", folder.file("ca.pem")),
+        format!("ssl_options.certfile = {}", folder.file("server.pem")),
+        format!("ssl_options.keyfile = {}", folder.file("server.key")),
         "ssl_options.verify = verify_none".to_owned(),
         "default_user = seckill".to_owned(),
         format!("default_pass = {password}"),

@@ -1,13 +1,11 @@
 //! One trace shows a purchase from the click to the shop's webhook, across processes (docs/monitoring.md).
 
-mod collector;
-mod picture;
+pub mod collector;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use reqwest::Client;
 use reqwest::header::HeaderValue;
@@ -22,36 +20,13 @@ use crate::order_webhooks::KEYS;
 use crate::payments_and_callbacks::Callback;
 use crate::service_killed::Process;
 use collector::{Collector, Exported};
-use seckill_harness::folder::free_address;
+use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// The span in the buyer's browser.
 const CLICK: &str = "00f067aa0ba902b7";
-
-/// A log of one process, which is deleted with it.
-struct Log(PathBuf);
-
-impl Log {
-    fn new() -> Self {
-        Self(std::env::temp_dir().join(format!("seckill-{}", Uuid::new_v4().simple())))
-    }
-
-    fn file(&self) -> Stdio {
-        Stdio::from(std::fs::File::create(&self.0).unwrap())
-    }
-
-    fn read(&self) -> String {
-        std::fs::read_to_string(&self.0).unwrap()
-    }
-}
-
-impl Drop for Log {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// A purchase with these headers.
 async fn buy(
@@ -77,45 +52,12 @@ fn order_of((status, body): (u16, Value)) -> Uuid {
     body["order_id"].as_str().unwrap().parse().unwrap()
 }
 
-/// The messages that a receiver handled, as spans of its own: the test is the third process.
-#[derive(Clone, Default)]
-struct Handled(Arc<Mutex<Vec<Exported>>>);
-
-impl Handled {
-    fn note(&self, service: &str, arrival: &Arrival) {
-        let Some(parent) = TraceContext::parse(&arrival.header("traceparent")) else { return };
-        let now_ns = || u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
-        let start_ns = now_ns();
-        self.0.lock().unwrap().push(Exported {
-            service: service.to_owned(),
-            name: format!("{service} receives"),
-            trace: parent.trace_id(),
-            id: Uuid::new_v4().simple().to_string()[..16].to_owned(),
-            parent: format!("{:016x}", parent.span()),
-            start_ns,
-            end_ns: now_ns(),
-            failed: false,
-            attributes: Default::default(),
-            links: Vec::new(),
-        });
-    }
-}
-
 /// A shop that fails each message once, and a bank that takes every payment.
-fn receivers(handled: &Handled) -> (Receiver, Receiver) {
-    let (by_shop, by_bank) = (handled.clone(), handled.clone());
-    let shop = Receiver::scripted(move |arrival, before| {
-        by_shop.note("shop", arrival);
-        if before == 0 { Reply::status(500) } else { Reply::OK }
-    });
-    let bank = Receiver::scripted(move |arrival, _| {
-        by_bank.note("bank", arrival);
-        Reply::status(202)
-    });
-    (shop, bank)
+fn receivers() -> (Receiver, Receiver) {
+    let shop = Receiver::scripted(|_, before| if before == 0 { Reply::status(500) } else { Reply::OK });
+    (shop, Receiver::scripted(|_, _| Reply::status(202)))
 }
 
-/// The only span of this name below this one.
 fn child<'a>(spans: &'a [Exported], name: &str, parent: &str) -> &'a Exported {
     let found: Vec<_> = spans.iter().filter(|span| span.name == name && span.parent == parent).collect();
     assert_eq!(found.len(), 1, "{name} below {parent}: {spans:#?}");
@@ -155,12 +97,11 @@ async fn report(at: SocketAddr, payment: &Arrival) {
     assert_eq!(request.body(callback.body()).send().await.unwrap().status(), 200);
 }
 
-/// A buyer's click is traced through `serve`, the outbox, the broker, `work`, the bank and the shop: one tree, with the parent that each
-/// message names. Next to it, an unsampled purchase leaves no trace anywhere. The picture in docs is drawn from this.
+/// One tree, with the parent that each message names. An unsampled purchase leaves no trace anywhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
-    let (handled, collector) = (Handled::default(), Collector::start().await);
-    let (shop, bank) = receivers(&handled);
+    let collector = Collector::start().await;
+    let (shop, bank) = receivers();
     let (shop_url, bank_url) = (shop.url(), format!("http://{}", bank.address));
     let system = System::prepare(&[
         ("SECKILL_SHOP__WEBHOOK_URL", shop_url.as_str()),
@@ -171,7 +112,8 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
         ("SECKILL_OUTBOX__BACKOFF_MAX_MS", "50"),
     ])
     .await;
-    let (address, logs) = (free_address(), [Log::new(), Log::new()]);
+    let (address, folder) = (free_address(), Folder::new("logs"));
+    let log = |name: &str| Stdio::from(std::fs::File::create(folder.file(name)).unwrap());
     let bind = address.to_string();
     let settings = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
@@ -179,7 +121,7 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
         ("RUST_LOG", "info,seckill=debug"),
         ("SECKILL_HTTP__BIND", bind.as_str()),
     ];
-    let serve = Process::run(&system, &["serve"], &settings, logs[0].file()).ready(address).await;
+    let serve = Process::run(&system, &["serve"], &settings, log("serve")).ready(address).await;
     let relay = Process::run(&system, &["work", "--only", "relay"], &settings, Stdio::null());
     let sale = system.create_sale(terms(5)).await;
 
@@ -190,7 +132,7 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     let unsampled = click.replace("-01", "-00");
     let other = order_of(buy(&system, address, &sale, "ben", &[("traceparent", unsampled.as_bytes())]).await);
 
-    let work = Process::run(&system, &["work"], &settings, logs[1].file());
+    let work = Process::run(&system, &["work"], &settings, log("work"));
     let told = |order: Uuid, status: &'static str| {
         let shop = &shop;
         eventually(move || {
@@ -270,22 +212,16 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     let text = other.to_string();
     assert!(collector.spans().iter().all(|span| span.attributes.values().all(|value| *value != text)));
 
-    let line = |log: &Log, words: &[&str]| log.read().lines().any(|line| words.iter().all(|word| line.contains(word)));
-    assert!(line(&logs[0], &["trace_id", TRACE, &order.to_string()]), "{}", logs[0].read());
-    assert!(line(&logs[1], &["trace_id", TRACE, "failed; retried later"]), "{}", logs[1].read());
-
-    let mut drawn = spans.clone();
-    drawn.extend(handled.0.lock().unwrap().iter().filter(|span| span.trace == TRACE).cloned());
-    drawn.sort_by_key(|span| span.start_ns);
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
-    std::fs::create_dir_all(folder).unwrap();
-    let picture = picture::svg("One purchase, from the click to the paid order", &drawn);
-    std::fs::write(format!("{folder}/trace.svg"), picture).unwrap();
+    let logged = |name: &str, words: &[&str]| {
+        let log = std::fs::read_to_string(folder.file(name)).unwrap();
+        assert!(log.lines().any(|line| words.iter().all(|word| line.contains(word))), "{words:?}: {log}");
+    };
+    logged("serve", &["trace_id", TRACE, &order.to_string()]);
+    logged("work", &["trace_id", TRACE, "failed; retried later"]);
     system.finish().await;
 }
 
-/// W3C Trace Context, level 1: a malformed traceparent is treated as a missing one, and never an error. A tracestate is passed on within
-/// its bounds, or dropped.
+/// W3C Trace Context, level 1: a tracestate is passed on within its bounds, or dropped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_traceparent_is_ignored() {
     let system = System::prepare(&[("SECKILL_TRACES__PER_SECOND_MAX", "10000")]).await;
@@ -295,46 +231,30 @@ async fn a_malformed_traceparent_is_ignored() {
     let serve = Process::run(&system, &["serve"], &settings, Stdio::inherit()).ready(address).await;
     let sale = system.create_sale(terms(40)).await;
     let good = format!("00-{TRACE}-{CLICK}-01");
-    let malformed = [
-        good.replace("00-4", "ff-4"),
-        good.replace("00-4", "0-4"),
-        good.to_uppercase(),
-        good.replace(TRACE, &"0".repeat(32)),
-        good.replace(CLICK, &"0".repeat(16)),
-        good.replace("-01", "-1"),
-        format!("{good}-00"),
-        format!("{good},{good}"),
-        good.replace("-01", ""),
-        "a".repeat(3000),
-        String::new(),
+    let bad: [Vec<(&'static str, &[u8])>; 4] = [
+        vec![("traceparent", &good.as_bytes()[1..])],
+        vec![("traceparent", good.as_bytes()), ("traceparent", good.as_bytes())],
+        vec![("traceparent", b"00-\xff")],
+        vec![("tracestate", b"a=1")],
     ];
-    let mut bad: Vec<Vec<(&'static str, &[u8])>> =
-        malformed.iter().map(|text| vec![("traceparent", text.as_bytes())]).collect();
-    bad.push(vec![("traceparent", good.as_bytes()), ("traceparent", good.as_bytes())]);
-    bad.push(vec![("traceparent", b"00-\xff".as_slice())]);
-    bad.push(vec![("tracestate", b"a=1".as_slice())]);
     for (n, headers) in bad.iter().enumerate() {
         order_of(buy(&system, address, &sale, &format!("bad{n}"), headers).await);
     }
     assert_eq!(system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND trace IS NOT NULL", &sale).await, 0);
 
     // No collector is set here, so the caller's own span is passed on.
-    let later = format!("{}-more", good.replace("00-4", "01-4"));
-    let long = format!("a={}", "x".repeat(600));
-    let well_formed: [(&str, Option<&str>, String); 5] = [
-        (good.as_str(), None, good.clone()),
-        (later.as_str(), None, good.clone()),
-        (good.as_str(), Some("rojo=1, congo=2"), format!("{good} rojo=1,congo=2")),
-        (good.as_str(), Some("=,="), good.clone()),
-        (good.as_str(), Some(long.as_str()), good.clone()),
+    let well_formed = [
+        (None, good.clone()),
+        (Some("rojo=1, congo=2"), format!("{good} rojo=1,congo=2")),
+        (Some("=,="), good.clone()),
     ];
-    for (n, (parent, state, kept)) in well_formed.into_iter().enumerate() {
-        let mut headers = vec![("traceparent", parent.as_bytes())];
-        headers.extend(state.map(|state| ("tracestate", state.as_bytes())));
+    for (n, (state, kept)) in well_formed.into_iter().enumerate() {
+        let mut headers = vec![("traceparent", good.as_bytes())];
+        headers.extend(state.map(|state: &str| ("tracestate", state.as_bytes())));
         let order = order_of(buy(&system, address, &sale, &format!("good{n}"), &headers).await);
         let row = sqlx::query_scalar("SELECT trace FROM outbox WHERE order_id = $1 AND kind = 'group_placed'");
         let row: Option<String> = row.bind(order).fetch_one(&system.sql).await.unwrap();
-        assert_eq!(row, Some(kept), "{parent} {state:?}");
+        assert_eq!(row, Some(kept), "{state:?}");
     }
     serve.end();
     system.finish().await;

@@ -12,7 +12,7 @@ use seckill::ledger::LedgerError;
 use seckill::ledger::orders::groups::Settling;
 use seckill::ledger::orders::purchase::Purchase;
 
-use seckill_harness::{Sale, System, eventually, terms};
+use seckill_harness::{Sale, System, eventually, terms, wait_until};
 
 use crate::purchase_groups::{KEY, buy_together, buyers, commit_alone, group_of, orders, settle_ones, take_together};
 
@@ -21,10 +21,8 @@ const OPEN_ONES: &str =
 const SPLIT: &str = "SELECT count(*) FROM purchase_groups WHERE sale_id = $1 AND was_split";
 const CANCELLED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
 
-/// A system without workers, and a sale.
 async fn idle(stock: i64) -> (System, Sale) {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[]).await;
     let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(stock) }).await;
     (system, sale)
 }
@@ -68,12 +66,10 @@ async fn ends_with(mut system: System, sale: &Sale, orders: i64, left: i64) {
     system.finish().await;
 }
 
-/// The larger group first: the groups of one find their orders, and are closed without effect, also in a batch with others of the same
-/// buyers.
+/// The larger group first: the groups of one find their orders, and are closed without effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_one_whose_order_exists_is_closed() {
-    let mut system = System::prepare(&[]).await;
-    system.serve(false).await;
+    let system = System::without_workers(&[]).await;
     let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(20) }).await;
     let purchases = buy_together(&system, &sale, &buyers(5)).await;
     commit_alone(&system, &purchases[..3]).await;
@@ -144,8 +140,7 @@ async fn an_order_that_has_ended_stays_ended() {
     ends_with(system, &sale, 6, 7).await;
 }
 
-/// Both groups of many purchases, settled at once by several workers in any order, in overlapping batches. Each order is made once, there
-/// is no deadlock, and no attempt is counted.
+/// In any order and in overlapping batches. There is no deadlock, and no attempt is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn both_groups_at_several_workers_at_once_make_one_order() {
     let (system, sale) = idle(100).await;
@@ -183,13 +178,12 @@ async fn both_groups_at_several_workers_at_once_make_one_order() {
     let orders = usize::try_from(system.orders(&sale).await).unwrap();
     // A step that failed at a locked row does not return the orders it had made.
     assert!(made == orders || (made < orders && repeats.load(Ordering::SeqCst) > 0), "{made} made, {orders} orders");
-    let attempts: i64 = sqlx::query_scalar("SELECT sum(attempts) FROM outbox").fetch_one(&system.sql).await.unwrap();
+    let attempts = system.number("SELECT sum(attempts) FROM outbox").await;
     assert_eq!(attempts, 0);
     ends_with(system, &sale, 60, 40).await;
 }
 
-/// Rule 3: a buyer repeats a purchase while its group is being committed, or after that commit was lost. The repeat is a group of one, and
-/// the buyer has one order, in lists and by id.
+/// Rule 3: a buyer repeats while the group is being committed, or after that commit was lost, and has one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_of_an_unconfirmed_hold_is_a_group_of_one() {
     let (system, sale) = idle(10).await;
@@ -211,8 +205,7 @@ async fn a_repeat_of_an_unconfirmed_hold_is_a_group_of_one() {
     ends_with(system, &sale, 3, 7).await;
 }
 
-/// Rule 11: a refill while groups wait counts each purchase once, and writes one ticket for it: purchases in one group, in two, and with an
-/// order and an open second group, live or ended.
+/// Rule 11: purchases in one group, in two, and with an order and an open second group, live or ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_counts_each_purchase_once() {
     let (system, sale) = idle(30).await;
@@ -225,20 +218,14 @@ async fn a_refill_counts_each_purchase_once() {
     assert!(ledger.cancel_by_buyer(made[0].order, "u8").await.unwrap());
     commit_alone(&system, &made[..3]).await;
 
-    let epoch = "SELECT epoch FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
+    let epoch = "SELECT coalesce(max(epoch), 0) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
     let before = system.count(epoch, &sale).await;
-    sqlx::query("UPDATE sale_epochs SET run_id = NULL").execute(&system.sql).await.unwrap();
-    eventually(|| async {
-        let now: Option<i64> = sqlx::query_scalar(epoch).bind(sale.id.get()).fetch_optional(&system.sql).await.unwrap();
-        now.is_some_and(|now| now > before).then_some(()).ok_or(format!("epoch {now:?}, before {before}"))
-    })
-    .await;
+    system.execute("UPDATE sale_epochs SET run_id = NULL").await;
+    wait_until(|| system.count(epoch, &sale), |&now| now > before).await;
     // 14 bought, and one of them has cancelled.
     assert_eq!(system.available(&sale).await, Some(17));
-    let accepted: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM accepted_purchases").fetch_one(&system.sql).await.unwrap();
-    let records: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM purchase_records").fetch_one(&system.sql).await.unwrap();
+    let accepted = system.number("SELECT count(*) FROM accepted_purchases").await;
+    let records = system.number("SELECT count(*) FROM purchase_records").await;
     assert_eq!((accepted, records), (8, 14));
     for (user, status) in [("u0", "accepted"), ("u5", "accepted"), ("u8", "cancelled"), ("u9", "pending_payment")] {
         let again = system.buy(&sale, user).idempotent(KEY).send().await;

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::service_killed::Process;
 use seckill_harness::folder::free_address;
-use seckill_harness::{System, eventually, terms};
+use seckill_harness::{System, terms, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_an_hour_off_do_nothing_wrong() {
@@ -23,12 +23,8 @@ async fn services_an_hour_off_do_nothing_wrong() {
     }
     assert_eq!(system.buy_at(both[0], &short, "ann").send().await.code(), "202");
     assert_eq!(system.buy_at(both[1], &short, "ben").send().await.code(), "202");
-    eventually(|| async {
-        let ended = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
-        let ended = system.count(ended, &short).await;
-        (ended == 2).then_some(()).ok_or(format!("{ended} of 2 are cancelled"))
-    })
-    .await;
+    let ended = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled'";
+    until(2, || system.count(ended, &short)).await;
     let early_or_late = "SELECT count(*) FROM orders WHERE sale_id = $1 AND updated_at NOT BETWEEN expires_at AND expires_at + interval '10 minutes'";
     assert_eq!(system.count(early_or_late, &short).await, 0);
     system.settled(&sale).await;

@@ -19,7 +19,6 @@ pub struct Exported {
     /// Empty for the first span of a trace.
     pub parent: String,
     pub start_ns: u64,
-    pub end_ns: u64,
     pub failed: bool,
     pub attributes: BTreeMap<String, String>,
     /// Traces and spans of other traces.
@@ -89,7 +88,6 @@ fn exported(request: ExportTraceServiceRequest) -> Vec<Exported> {
                 id: hex(&span.span_id),
                 parent: hex(&span.parent_span_id),
                 start_ns: span.start_time_unix_nano,
-                end_ns: span.end_time_unix_nano,
                 // 2 is the code of an error.
                 failed: span.status.is_some_and(|status| status.code == 2),
                 attributes: attributes(span.attributes),
