@@ -1,4 +1,4 @@
-//! F5, F6, F24, F36, F39, refill4: Redis loses data, and is refilled from PostgreSQL before it sells again (rules 10 and 11).
+//! F5, F6, F24, F36, refill4: Redis loses data, and is refilled from PostgreSQL before it sells again (rules 10 and 11).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -133,27 +133,12 @@ async fn restart_empty_redis(options: &Options) -> anyhow::Result<()> {
 
 /// F36: sentinels promote the replica of a killed master, and the service follows them.
 pub async fn failed_over_by_sentinels(options: Options) -> anyhow::Result<RunSummary> {
-    failed_over(&options, Setup::default(), Plan::default(), "").await
-}
-
-/// F39: the same in a rush, while the commits of eight lanes share the epoch without a gap. The sale is refilled once.
-pub async fn failed_over_among_dense_commits(options: Options) -> anyhow::Result<RunSummary> {
-    let settings = vec![("SECKILL_PURCHASE__COMMITTERS", "8".to_owned())];
-    let setup = Setup { stock: 10_000, settings, ..Setup::default() };
-    let plan = Plan { buyers: 20_000, rate: 2_500.0, ..Plan::default() };
-    let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.005); RETURN NULL; END $$;
-                CREATE TRIGGER slow AFTER INSERT ON purchase_groups FOR EACH STATEMENT EXECUTE FUNCTION slow()";
-    failed_over(&options, setup, plan, slow).await
-}
-
-async fn failed_over(options: &Options, setup: Setup, plan: Plan, sql: &'static str) -> anyhow::Result<RunSummary> {
     let mut group = RedisGroup::start().await;
     let forwarder = TcpForwarder::to(&group.first_master()).await?;
     let redis = Some(format!("redis://{}/", forwarder.address));
-    let settings = setup.settings.iter().cloned().chain([("REDIS_URL", group.url())]).collect();
-    let mut world = World::new(options, Setup { redis, settings, ..setup }).await?;
-    sqlx::raw_sql(sql).execute(&world.sql).await?;
-    let mut run = Run::begin_and_wait(&mut world, plan).await?;
+    let settings = vec![("REDIS_URL", group.url())];
+    let mut world = World::new(&options, Setup { redis, settings, ..Setup::default() }).await?;
+    let mut run = Run::begin_and_wait(&mut world, Plan::default()).await?;
     let before = world.epoch().await?;
     group.kill_master();
     let killed = run.fault_injected();

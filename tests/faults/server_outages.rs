@@ -1,4 +1,4 @@
-//! F4, F8, F15, F35: a server is stopped or killed, or is full.
+//! F8, F15, F35: a server is stopped or killed, or is full.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,51 +13,12 @@ use crate::run::Run;
 use crate::run_summary::RunSummary;
 use crate::rush::Plan;
 use crate::servers::Server;
-use crate::tcp_forwarder::{TcpForwarder, authority};
 use crate::world::{Setup, World};
 
 const TO_DRAIN: Duration = Duration::from_secs(60);
 /// The growth of the outbox in rows while nothing can be published, and its time limit.
 const GROWTH: i64 = 100;
 const TO_GROW: Duration = Duration::from_secs(20);
-/// The most connection attempts per second to a stopped broker: three loops, each with a growing pause.
-const ATTEMPTS_A_SECOND: f64 = 10.0;
-
-/// F4: purchases continue, the backlog drains, and there is no storm of reconnects.
-pub async fn broker_stopped(options: Options) -> anyhow::Result<RunSummary> {
-    let away = Duration::from_secs(if options.full { 60 } else { 10 });
-    let url = options.servers.url("AMQP_URL");
-    let broker = authority(url).to_owned();
-    let forwarder = TcpForwarder::to(&broker).await?;
-    let settings = vec![
-        ("AMQP_URL", url.replace(&broker, &forwarder.address.to_string())),
-        // A slow machine sheds purchases with the same answer, which must not count here.
-        ("SECKILL_PURCHASE__WAIT_TARGET_MS", "10000".to_owned()),
-    ];
-    let mut world = World::new(&options, Setup { stock: 3_000, settings, ..Setup::default() }).await?;
-    // Nearly one buyer for each unit, throughout the outage.
-    let plan = Plan { buyers: 2_800, rate: 2_800.0 / (away.as_secs_f64() + 4.0), ..Plan::default() };
-    let mut run = Run::begin_and_wait(&mut world, plan).await?;
-    world.servers.stop(Server::Broker).await?;
-    run.fault_injected();
-    let (promised, connections) = (run.rush.accepted(), forwarder.connections());
-    sleep(away).await;
-    let (promised, connections) = (run.rush.accepted() - promised, forwarder.connections() - connections);
-    ensure!(promised > 0, "no purchase while the broker was away");
-    let storm = away.as_secs_f64() * ATTEMPTS_A_SECOND;
-    ensure!((connections as f64) < storm, "{connections} attempts to reach the broker in {away:?}");
-    let backlog = world.backlog().await?;
-    world.servers.start(Server::Broker).await?;
-    let begun = Instant::now();
-    run.wait_until_recovered().await?;
-    world.wait_until_drained_of(SystemTime::now(), TO_DRAIN).await?;
-    let drained_s = begun.elapsed().as_secs_f64();
-    let (mut summary, history) = run.checked(&mut world).await?;
-    ensure!(history.count_answers(503, "temporarily-unavailable") == 0, "buyers noticed the broker");
-    summary.note = format!("{promised} promises without it; backlog {backlog}, gone {drained_s:.1} s after its return");
-    world.finish().await?;
-    Ok(summary)
-}
 
 /// F35: the other two nodes have all confirmed messages. Workers find them by the list in their address.
 pub async fn broker_node_killed(options: Options) -> anyhow::Result<RunSummary> {

@@ -1,7 +1,6 @@
-//! A TCP forwarder in front of a server. It can be pointed at another server, and counts connections.
+//! A TCP forwarder in front of a server. It can be pointed at another server.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::net::{TcpListener, TcpStream};
@@ -12,7 +11,6 @@ pub struct TcpForwarder {
     pub address: SocketAddr,
     target: Arc<Mutex<String>>,
     cut_all: Arc<Notify>,
-    connections: Arc<AtomicUsize>,
 }
 
 impl TcpForwarder {
@@ -23,12 +21,10 @@ impl TcpForwarder {
             address: listener.local_addr()?,
             target: Arc::new(Mutex::new(target.to_owned())),
             cut_all: Arc::default(),
-            connections: Arc::default(),
         };
         let this = forwarder.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                this.connections.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(this.clone().forward(client));
             }
         });
@@ -51,10 +47,6 @@ impl TcpForwarder {
     pub fn point_at(&self, target: &str) {
         target.clone_into(&mut self.target.lock().unwrap());
         self.cut_all.notify_waiters();
-    }
-
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
     }
 }
 
