@@ -70,8 +70,7 @@ const HALF_PASSES: &str = "UPDATE orders SET created_at = created_at - (expires_
 /// A cancellation that is late, or after a failed payment, counts as a lapse. An early cancellation does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_and_not_paid_is_what_counts() {
-    let system = System::shared().await;
-    let sale = system.create_sale(NewSale { pay_within_ms: 600_000, ..terms(3) }).await;
+    let (system, sale) = System::selling(NewSale { pay_within_ms: 600_000, ..terms(3) }).await;
     let keep = async |user: &str, half_passes: bool, fails: bool| {
         let order = order(&system, &sale, user).await;
         if fails {

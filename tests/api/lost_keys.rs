@@ -136,9 +136,7 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
         })
         .await;
     }
-    for sale in &sales {
-        system.settled(sale).await;
-    }
+    system.all_settled(&sales).await;
     assert_eq!((system.orders(&sales[0]).await, system.orders(&sales[1]).await), (1, 2));
     system.finish().await;
 }
@@ -171,9 +169,7 @@ async fn a_master_of_a_cluster_that_evicts_closes_its_own_sales_alone() {
     assert_eq!((readiness(&system).await, system.count(EPOCH, &well).await), ((200, true), 1));
     cluster.ask(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     answers(&system, &sick, "ann", "202").await;
-    for sale in [&sick, &well] {
-        system.settled(sale).await;
-    }
+    system.all_settled([&sick, &well]).await;
     assert_eq!((system.orders(&sick).await, system.orders(&well).await), (1, 5));
     system.finish().await;
 }

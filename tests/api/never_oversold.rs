@@ -105,8 +105,7 @@ async fn who_bought_a_returned_unit_elsewhere_is_never_told_that_it_is_sold_out(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_large_a_wish_is_no_sold_out_for_others() {
-    let system = System::shared().await;
-    let sale = system.create_sale(NewSale { per_user: Units::parse(5).unwrap(), ..terms(3) }).await;
+    let (system, sale) = System::selling(NewSale { per_user: Units::parse(5).unwrap(), ..terms(3) }).await;
     let five = json!({ "key": sale.key, "quantity": 5 });
     assert_eq!(system.buy(&sale, "greedy").body(&five).send().await.code(), "409 sold-out");
     assert_eq!(system.buy(&sale, "modest").send().await.code(), "202");
@@ -116,8 +115,7 @@ async fn too_large_a_wish_is_no_sold_out_for_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unlimited_sale_keeps_no_stock() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(-1)).await;
+    let (system, sale) = System::selling(terms(-1)).await;
     let users: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
     let answers = join_all(users.iter().map(|user| answered(system.buy(&sale, user).idempotent("k")))).await;
     assert!(answers.iter().all(|answer| answer.status == 202));

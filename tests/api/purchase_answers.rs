@@ -8,8 +8,7 @@ use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(5)).await;
+    let (system, sale) = System::selling(terms(5)).await;
     let answer = system.buy(&sale, "ann").idempotent("k1").send().await;
     assert_eq!((answer.status, &answer.body["status"]), (202, &json!("accepted")), "{answer:?}");
     let order = answer.order_id();
@@ -38,8 +37,7 @@ async fn a_purchase_becomes_an_order_that_its_buyer_can_follow() {
 /// In development mode, everyone can get any buyer's token. So no page of another site may reach the service by a name of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn development_mode_answers_to_no_name_of_others() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(5)).await;
+    let (system, sale) = System::selling(terms(5)).await;
     let client = reqwest::Client::new();
     let purchases = format!("/api/v1/sales/{}/purchases", sale.id);
     for (method, path) in
@@ -69,8 +67,7 @@ async fn development_mode_answers_to_no_name_of_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_purchases_are_refused_and_change_nothing() {
-    let system = System::shared().await;
-    let sale = system.create_sale(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
+    let (system, sale) = System::selling(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
     let with = |body: serde_json::Value| system.buy(&sale, "ann").body(body);
 
     for quantity in [json!(0), json!(-1), json!(1_u64 << 31), json!(1_u64 << 63), json!(1.5), json!("1e3"), json!(3)] {
@@ -113,8 +110,7 @@ async fn malformed_purchases_are_refused_and_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_valid_token_buys() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(5)).await;
+    let (system, sale) = System::selling(terms(5)).await;
     let good = system.token("ann", 0);
     let (head, rest) = good.split_once('.').unwrap();
     let (claims, signature) = rest.split_once('.').unwrap();
@@ -171,8 +167,7 @@ async fn the_window_the_level_and_a_pause_are_enforced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_is_one_purchase() {
-    let system = System::shared().await;
-    let sale = system.create_sale(NewSale { per_user: Units::parse(3).unwrap(), ..terms(50) }).await;
+    let (system, sale) = System::selling(NewSale { per_user: Units::parse(3).unwrap(), ..terms(50) }).await;
     let two = json!({ "key": sale.key, "quantity": 2 });
     // The second one waits for a row that the first is writing, and gets 503 if that takes long.
     let buy_two = async || system.buy(&sale, "ann").idempotent("k").body(&two).answered().await;

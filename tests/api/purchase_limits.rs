@@ -30,8 +30,7 @@ pub async fn accepted_at_once(click: Click<'_>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_has_five_requests_a_minute_and_a_hundred_repeats_are_one_purchase() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(5)).await;
+    let (system, sale) = System::selling(terms(5)).await;
     let answers = join_all((0..100).map(|_| answered(system.buy(&sale, "ann").idempotent("k")))).await;
     let accepted: Vec<_> = answers.iter().filter(|answer| answer.status == 202).collect();
     // A new minute may begin between the requests, at most once, and before any of them.

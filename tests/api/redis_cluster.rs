@@ -70,9 +70,7 @@ async fn a_sale_goes_on_when_a_master_is_killed_and_others_do_not_notice() {
     for other in &others {
         assert_eq!(answered(&system, other, "bob").await.code(), "202");
     }
-    for sale in others.iter().chain([&sale]) {
-        system.settled(sale).await;
-    }
+    system.all_settled(others.iter().chain([&sale])).await;
     assert_eq!((system.stock(&sale).await, system.available(&sale).await), (0, Some(0)));
     system.finish().await;
 }

@@ -9,7 +9,7 @@ use seckill_harness::{Sale, System, terms, until, wait_until};
 use serde_json::json;
 
 use crate::own_redis::OwnRedis;
-use crate::permits_and_policies::{Caller, policy, set};
+use crate::permits_and_policies::{Caller, patient, policy, set};
 use crate::sales_apart::sells;
 
 /// Five sales on a private server, served by one instance.
@@ -24,10 +24,7 @@ impl World {
     async fn on(redis: OwnRedis, settings: &[(&str, &str)]) -> Self {
         let url = redis.url();
         let settings: Vec<_> = settings.iter().copied().chain([("REDIS_URL", url.as_str())]).collect();
-        let mut system = System::prepare(&settings).await;
-        // Longer than a setting may be: the limiter answers each call, even on a busy machine.
-        system.config.flow.timeout_ms = 20_000;
-        system.serve(true).await;
+        let system = patient(&settings).await;
         let mut sales = Vec::new();
         for _ in 0..5 {
             sales.push(system.create_sale(terms(50)).await);
@@ -54,9 +51,7 @@ impl World {
 
     /// Nothing is oversold or lost, and Redis and the ledger agree.
     async fn settle(self) {
-        for sale in &self.sales {
-            self.system.settled(sale).await;
-        }
+        self.system.all_settled(&self.sales).await;
         self.system.finish().await;
     }
 }
@@ -98,17 +93,13 @@ async fn a_replica_a_backup_and_an_expired_backlog_close_no_sale() {
 async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_it_read() {
     let mut world = World::on(OwnRedis::start().await, &[]).await;
     assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
-    for sale in &world.sales {
-        world.system.settled(sale).await;
-    }
+    world.system.all_settled(&world.sales).await;
     let other = OwnRedis::start().await;
     other.follow(&world.redis).await;
     other.ask(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
     // These purchases are missing at the other server.
     assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
-    for sale in &world.sales {
-        world.system.settled(sale).await;
-    }
+    world.system.all_settled(&world.sales).await;
     let before = world.epochs().await;
     world.system.stop().await;
     world.redis.ask(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).await.unwrap();
@@ -119,9 +110,7 @@ async fn a_server_that_was_demoted_while_nobody_watched_sells_nothing_from_what_
 
     world.system.serve(true).await;
     sells(&world.system, &world.sales[0]).await;
-    for sale in &world.sales {
-        world.system.settled(sale).await;
-    }
+    world.system.all_settled(&world.sales).await;
     let after = world.epochs().await;
     assert!(after.iter().all(|(sale, epoch)| *epoch > before[sale]), "{before:?}, {after:?}");
     world.settle().await;

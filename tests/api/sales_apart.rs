@@ -60,9 +60,7 @@ async fn after_a_restart_the_live_sale_is_back_before_the_planned_ones() {
         let earlier = system.count(sql, &live).await;
         assert!(earlier < 60, "{earlier} planned sales were filled before the live one");
     }
-    for sale in planned.iter().take(5).chain([&live]) {
-        system.settled(sale).await;
-    }
+    system.all_settled(planned.iter().take(5).chain([&live])).await;
     system.finish().await;
 }
 
@@ -116,9 +114,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
         .await
         .unwrap();
     assert_eq!(after, refilled, "the others were not refilled again");
-    for sale in &sales {
-        system.settled(sale).await;
-    }
+    system.all_settled(&sales).await;
     system.finish().await;
 }
 
@@ -147,9 +143,7 @@ async fn a_sale_whose_row_is_locked_delays_no_other() {
     for user in ["ann", "ben", "cat"] {
         all_buy(user).await;
     }
-    for sale in &sales {
-        system.settled(sale).await;
-    }
+    system.all_settled(&sales).await;
     let blocker = lock(&system, "sales", sick).await;
     for user in ["dan", "eve", "fay"] {
         all_buy(user).await;
@@ -219,9 +213,7 @@ async fn a_sale_whose_epoch_is_locked_stops_itself_alone() {
     assert!((1..=tries).contains(&view.unconfirmed), "{} holds after {tries} tries", view.unconfirmed);
     blocker.rollback().await.unwrap();
     sells(&system, sick).await;
-    for sale in well.iter().chain([sick]) {
-        system.settled(sale).await;
-    }
+    system.all_settled(well.iter().chain([sick])).await;
     system.finish().await;
 }
 
@@ -296,20 +288,6 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
     system.finish().await;
 }
 
-/// A key of the wrong type is deleted like all other contents of a refilled sale.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_of_another_type_is_replaced() {
-    let redis = OwnRedis::start().await;
-    let system = System::start_with(&[("REDIS_URL", &redis.url())]).await;
-    let (broken, well) = (system.create_sale(terms(5)).await, system.create_sale(terms(50)).await);
-    let key = format!("{}{{{}}}:sale", system.config.redis.prefix, broken.id);
-    redis.ask(&["SET", &key, "not a hash"]).await.unwrap();
-    sells(&system, &well).await;
-    sells(&system, &broken).await;
-    system.settled(&broken).await;
-    system.finish().await;
-}
-
 /// Instances that find the server restarted wait for the instance that refills a sale, and do not take it for a second master.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_by_another_instance_is_no_second_master() {
@@ -339,34 +317,6 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     other.release().await.unwrap();
     refill(&mut supervisor).await;
     assert!(system.audit(&sale).await.unwrap().unwrap().redis_compared, "the sale is not served");
-    system.finish().await;
-}
-
-/// Workers have a low priority: for a while they leave a sale to the selling instances, and refill it only when none of them has.
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_leave_a_refill_to_others_for_a_while() {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let system = System::prepare(&[]).await;
-    let sale = system.create_sale(terms(5)).await;
-    let forgotten = "UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1";
-    system.change(forgotten, &sale).await;
-    let supervisor = RefillSupervisor::new(system.stores.clone(), system.config.reconcile.retire_after_ms);
-    let mut supervisor = supervisor.with_patience(PATIENCE);
-    let (epoch, began) = ("SELECT epoch FROM sale_epochs WHERE sale_id = $1", Instant::now());
-    let before = system.count(epoch, &sale).await;
-    loop {
-        supervisor.check(false).await.unwrap();
-        _ = tokio::time::timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
-        let is_raised = system.count(epoch, &sale).await > before;
-        if is_raised {
-            assert!(began.elapsed() >= PATIENCE, "begun after {:?}", began.elapsed());
-            break;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody fills the sale");
-    }
-    supervisor.finish().await;
-    let filled = "SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
-    assert_eq!(system.count(filled, &sale).await, 1);
     system.finish().await;
 }
 

@@ -56,8 +56,7 @@ async fn three_waves_over_refills_are_each_released_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn added_stock_is_sold_to_those_who_were_told_sold_out() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(2)).await;
+    let (system, sale) = System::selling(terms(2)).await;
     assert_eq!(buyers(&system, &sale, "early", 2).await, 2);
     assert_eq!(buyers(&system, &sale, "late", 3).await, 0);
     let total = "SELECT total_stock FROM sales WHERE id = $1";

@@ -180,10 +180,4 @@ impl Program {
         std::thread::spawn(move || lines.for_each(drop));
         (Self { process, calls: Caller::to(&address) }, log)
     }
-
-    /// A function that sends SIGKILL to the bank, for use while other calls are in flight.
-    pub fn killer(&self) -> impl FnOnce() + use<> {
-        let id = self.process.id().to_string();
-        move || assert!(Command::new("kill").args(["-KILL", &id]).status().unwrap().success())
-    }
 }

@@ -1,88 +1,14 @@
-//! The bank is killed and its file is torn. No answered request may be lost.
+//! The bank is killed and its file is torn.
 
-use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::sync::Mutex;
 
-use futures_util::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
-use crate::bank::{Program, file, payment, settings};
+use crate::bank::{Program, file, settings};
 use crate::receiver::Receiver;
-use seckill_harness::eventually;
 use seckill_harness::folder::Folder;
-
-/// Sends payments until the bank is gone. Stores the answers by key.
-async fn crowd(bank: &Program, answered: &Mutex<HashMap<Uuid, Value>>) {
-    let buyer = async || {
-        loop {
-            let key = Uuid::new_v4();
-            let Ok(answer) = bank.calls.signed("/v1/payments", key, &payment(7).to_string()).send().await else {
-                return;
-            };
-            let Ok(document) = answer.json().await else { return };
-            answered.lock().unwrap().insert(key, document);
-        }
-    };
-    join_all((0..16).map(|_| buyer())).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kill_loses_no_answered_payment_and_repeats_none() {
-    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
-    let settings = settings(&folder, &receiver, &[("SECKILL_SANDBOX__PAY_RATE", "100000")]);
-    let answered = Mutex::new(HashMap::new());
-    for _ in 0..3 {
-        let (mut bank, _) = Program::start(&settings);
-        let before = answered.lock().unwrap().len();
-        let kill = bank.killer();
-        let killing = eventually(|| async {
-            let more = answered.lock().unwrap().len() - before;
-            if more >= 100 { Ok(()) } else { Err(format!("{more} answered")) }
-        });
-        let killing = async {
-            killing.await;
-            kill();
-        };
-        tokio::join!(crowd(&bank, &answered), killing);
-        bank.process.kill();
-    }
-
-    let answered = answered.into_inner().unwrap();
-    let (bank, _) = Program::start(&settings);
-    for (key, document) in &answered {
-        let (status, now) = bank.calls.get(&format!("/v1/payments/{key}")).await;
-        assert_eq!((status, &now["id"]), (200, &document["id"]), "{key}");
-        bank.calls.decided("payments", *key).await;
-    }
-    let ids: HashSet<&str> = answered.values().map(|document| document["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), answered.len(), "a payment number was used twice");
-
-    let (mut after, mut moved) = (json!(0), Vec::new());
-    while !after.is_null() {
-        let (_, page) = bank.calls.get(&format!("/v1/ledger?after={after}&limit=1000")).await;
-        moved.extend(page["entries"].as_array().unwrap().iter().map(|entry| entry["key"].as_str().unwrap().to_owned()));
-        after = page["next"].clone();
-    }
-    let once: HashSet<&str> = moved.iter().map(String::as_str).collect();
-    assert_eq!(once.len(), moved.len(), "a payment is in the ledger twice");
-    assert!(answered.keys().all(|key| once.contains(key.to_string().as_str())));
-
-    // Each payment's callback finally arrives, always under the same id.
-    eventually(|| async {
-        let reported: HashSet<String> =
-            receiver.seen().iter().map(|callback| callback.data("key").as_str().unwrap().to_owned()).collect();
-        let missing = moved.iter().filter(|key| !reported.contains(*key)).count();
-        if missing == 0 { Ok(()) } else { Err(format!("{missing} callbacks are missing")) }
-    })
-    .await;
-    let pairs: HashSet<(String, String)> =
-        receiver.seen().into_iter().map(|c| (c.data("key").to_string(), c.id)).collect();
-    let keys: HashSet<&String> = pairs.iter().map(|(key, _)| key).collect();
-    assert_eq!(keys.len(), pairs.len());
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pending_decisions_and_callbacks_resume_after_a_kill() {

@@ -256,6 +256,13 @@ impl System {
         Self::shared_with(&[]).await
     }
 
+    /// As `shared`, with a sale of the test's own.
+    pub async fn selling(terms: NewSale) -> (Self, Sale) {
+        let system = Self::shared().await;
+        let sale = system.create_sale(terms).await;
+        (system, sale)
+    }
+
     /// As `shared`, with these settings. Tests with the same settings share one system.
     pub async fn shared_with(settings: &[(&str, &str)]) -> Self {
         let shared = SharedSystem::with(settings).await;
@@ -404,6 +411,12 @@ impl System {
             passed.then_some(()).ok_or_else(|| format!("{verdict:#?}"))
         })
         .await;
+    }
+
+    pub async fn all_settled<'a>(&self, sales: impl IntoIterator<Item = &'a Sale>) {
+        for sale in sales {
+            self.settled(sale).await;
+        }
     }
 
     /// Lets the time to pay run out for every unpaid order of a sale: their deadlines move into the past, and their
