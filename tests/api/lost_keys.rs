@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use seckill::domain::ids::Shard;
 use seckill::domain::sale::NewSale;
 use seckill::domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
@@ -12,6 +11,7 @@ use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_unt
 
 use crate::callers_apart::{alarm, open_alarms};
 use crate::own_redis::OwnRedis;
+use crate::redis_cluster::{node_of, sale_elsewhere};
 
 const SETTINGS: [(&str, &str); 4] = [
     ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
@@ -145,18 +145,9 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
 async fn a_master_of_a_cluster_that_evicts_closes_its_own_sales_alone() {
     let cluster = RedisCluster::start(Duration::from_secs(600)).await;
     let system = system_on(&cluster.url()).await;
-    let node_of = async |sale: &Sale| {
-        let tag = system.shards(sale).await.tag(Shard::FIRST);
-        cluster.owner(&format!("{}{{{tag}}}:sale", system.config.redis.prefix))
-    };
     let sick = system.create_sale(terms(5)).await;
-    let node = node_of(&sick).await;
-    let well = loop {
-        let sale = system.create_sale(terms(5)).await;
-        if node_of(&sale).await != node {
-            break sale;
-        }
-    };
+    let node = node_of(&cluster, &system, &sick, 0).await;
+    let well = sale_elsewhere(&cluster, &system, node).await;
     cluster.ask(node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
     answers(&system, &sick, "ann", "503 temporarily-unavailable").await;
     alarm(&system, "keys-lost redis").await;

@@ -79,6 +79,10 @@ pub async fn set(system: &System, policy: NewPolicy) {
     policies_are_followed(system).await;
 }
 
+pub async fn remove(system: &System, app: &str, named: &str) {
+    policy_changes::delete(&system.stores.ledger, &name(named), &[name(app)], "test").await.unwrap();
+}
+
 async fn app(system: &System, named: &str) -> String {
     let token = policy_changes::create_app(&system.stores.ledger, &name(named), "test").await.unwrap();
     policies_are_followed(system).await;
@@ -323,7 +327,7 @@ async fn policies_limit_purchases() {
         .await;
     assert_eq!(codes(2).await, ["409 already-purchased", "429 quota-exceeded"]);
     // Without a policy, the limit of the configuration applies.
-    policy_changes::delete(&system.stores.ledger, &name("purchase-buyer"), &[name("seckill")], "test").await.unwrap();
+    remove(&system, "seckill", "purchase-buyer").await;
     eventually(|| async {
         let code = system.buy(&sale, "ben").send().await.headers.get("ratelimit-policy").cloned();
         code.is_some_and(|policy| policy == "\"buyer\";q=5;w=60").then_some(()).ok_or("not refused yet".to_owned())

@@ -95,38 +95,37 @@ fn published() -> BTreeMap<String, Vec<String>> {
 /// The settings that a secret fits: the settings to use, and the setting that a refusal must name.
 fn uses(secret: &str) -> Vec<(Vec<(&'static str, String)>, &'static str)> {
     let encoded = utf8_percent_encode(secret, NON_ALPHANUMERIC).to_string();
-    let mut uses = vec![
-        (vec![("DATABASE_URL", format!("postgres://seckill:{encoded}@127.0.0.1:1/x"))], "DATABASE_URL"),
-        (vec![("DATABASE_URL", format!("postgres://seckill@127.0.0.1:1/x?password={encoded}"))], "DATABASE_URL"),
-        (vec![("DATABASE_URL", format!("postgres://seckill:{encoded}@127.0.0.1:1,127.0.0.1:2/x"))], "DATABASE_URL"),
-        (vec![("REDIS_URL", format!("redis://:{encoded}@127.0.0.1:1/"))], "REDIS_URL"),
-        (vec![("REDIS_URL", format!("redis+sentinel://:{encoded}@127.0.0.1:1,127.0.0.1:2/shop"))], "REDIS_URL"),
-        (vec![("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1/%2f"))], "AMQP_URL"),
-        (vec![("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1,127.0.0.1:2/%2f"))], "AMQP_URL"),
-        (
-            vec![("SECKILL_AMQP__MANAGEMENT_URL", format!("https://seckill:{encoded}@127.0.0.1:1"))],
-            "SECKILL_AMQP__MANAGEMENT_URL",
-        ),
-        (
-            vec![("SECKILL_REDIS__LOCK_URLS", format!("redis://127.0.0.1:1/,rediss://a:{encoded}@127.0.0.1:2/"))],
-            "SECKILL_REDIS__LOCK_URLS",
-        ),
+    let mut single = vec![
+        ("DATABASE_URL", format!("postgres://seckill:{encoded}@127.0.0.1:1/x")),
+        ("DATABASE_URL", format!("postgres://seckill@127.0.0.1:1/x?password={encoded}")),
+        ("DATABASE_URL", format!("postgres://seckill:{encoded}@127.0.0.1:1,127.0.0.1:2/x")),
+        ("REDIS_URL", format!("redis://:{encoded}@127.0.0.1:1/")),
+        ("REDIS_URL", format!("redis+sentinel://:{encoded}@127.0.0.1:1,127.0.0.1:2/shop")),
+        ("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1/%2f")),
+        ("AMQP_URL", format!("amqp://seckill:{encoded}@127.0.0.1:1,127.0.0.1:2/%2f")),
+        ("SECKILL_AMQP__MANAGEMENT_URL", format!("https://seckill:{encoded}@127.0.0.1:1")),
+        ("SECKILL_REDIS__LOCK_URLS", format!("redis://127.0.0.1:1/,rediss://a:{encoded}@127.0.0.1:2/")),
     ];
     if secret.len() >= 32 {
-        uses.push((vec![("SECKILL_AUTH__JWT_SECRET", secret.to_owned())], "SECKILL_AUTH__JWT_SECRET"));
+        single.push(("SECKILL_AUTH__JWT_SECRET", secret.to_owned()));
     }
-    if Secret::parse(secret).is_ok() {
-        let two = format!("{},{secret}", webhook_secret());
+    let two = format!("{},{secret}", webhook_secret());
+    let is_webhook_secret = Secret::parse(secret).is_ok();
+    if is_webhook_secret {
+        single.extend([
+            ("SECKILL_CHANNELS__SANDBOX__SECRETS", secret.to_owned()),
+            ("SECKILL_SANDBOX__SECRET", secret.to_owned()),
+            ("SECKILL_SHOP__WEBHOOK_SECRETS", two.clone()),
+            ("SECKILL_ALARMS__WEBHOOK_SECRET", secret.to_owned()),
+        ]);
+    }
+    let mut uses: Vec<_> = single.into_iter().map(|(name, value)| (vec![(name, value)], name)).collect();
+    if is_webhook_secret {
         let bank = [("KIND", "sandbox"), ("URL", "https://bank"), ("RATE", "1"), ("REFUND_RATE", "1")];
         let bank = bank.into_iter().chain([("JITTER_MS", "1"), ("TIMEOUT_MS", "1000"), ("SECRETS", two.as_str())]);
         let variable = |name: &str| -> &'static str { format!("SECKILL_CHANNELS__BANK__{name}").leak() };
-        uses.extend([
-            (bank.map(|(name, value)| (variable(name), value.to_owned())).collect(), "SECKILL_CHANNELS__BANK__SECRETS"),
-            (vec![("SECKILL_CHANNELS__SANDBOX__SECRETS", secret.to_owned())], "SECKILL_CHANNELS__SANDBOX__SECRETS"),
-            (vec![("SECKILL_SANDBOX__SECRET", secret.to_owned())], "SECKILL_SANDBOX__SECRET"),
-            (vec![("SECKILL_SHOP__WEBHOOK_SECRETS", two.clone())], "SECKILL_SHOP__WEBHOOK_SECRETS"),
-            (vec![("SECKILL_ALARMS__WEBHOOK_SECRET", secret.to_owned())], "SECKILL_ALARMS__WEBHOOK_SECRET"),
-        ]);
+        let settings = bank.map(|(name, value)| (variable(name), value.to_owned())).collect();
+        uses.push((settings, "SECKILL_CHANNELS__BANK__SECRETS"));
     }
     uses
 }

@@ -22,13 +22,13 @@ async fn system_on(cluster: &RedisCluster, answer_ms: &str) -> System {
     System::start_with(&[buyer, address, answer, connect, ("REDIS_URL", &cluster.url())]).await
 }
 
-async fn node_of(cluster: &RedisCluster, system: &System, sale: &Sale, shard: i16) -> usize {
+pub async fn node_of(cluster: &RedisCluster, system: &System, sale: &Sale, shard: i16) -> usize {
     let tag = system.shards(sale).await.tag(Shard(shard));
     cluster.owner(&format!("{}{{{tag}}}:sale", system.config.redis.prefix))
 }
 
 /// A new sale with one shard, on another node.
-async fn sale_elsewhere(cluster: &RedisCluster, system: &System, node: usize) -> Sale {
+pub async fn sale_elsewhere(cluster: &RedisCluster, system: &System, node: usize) -> Sale {
     loop {
         let sale = system.create_sale(terms(5)).await;
         if node_of(cluster, system, &sale, 0).await != node {

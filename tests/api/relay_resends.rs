@@ -10,23 +10,6 @@ use seckill_harness::own_rabbitmq::{OwnRabbitmq, free_port, listens};
 use seckill_harness::{Environment, System, environment, eventually, secret, terms, until, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_and_never_processed_is_sent_again() {
-    let mut system = System::without_workers(&[
-        ("SECKILL_OUTBOX__RESEND_AFTER_MS", "300"),
-        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "100"),
-    ])
-    .await;
-    let sale = system.create_sale(terms(5)).await;
-    assert_eq!(system.buy(&sale, "ann").send().await.code(), "202");
-    // As if the broker had lost it after the confirmation.
-    system.execute("UPDATE outbox SET status = 'sent', sent_at = now()").await;
-    system.serve(true).await;
-    system.settled(&sale).await;
-    assert_eq!(system.orders(&sale).await, 1);
-    system.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_topology_is_declared_again() {
     let system = System::start().await;
     let sale = system.create_sale(terms(5)).await;

@@ -349,22 +349,6 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
         let told = "DELETE FROM order_events WHERE order_id = $1";
         sqlx::query(told).bind(untold).execute(&system.sql).await.unwrap();
     }
-    // An order without its steps is followed from its present status.
-    let owner: String = sqlx::query_scalar("SELECT user_id FROM orders WHERE id = $1")
-        .bind(untold)
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
-    let order = system.get(&format!("/api/v1/orders/{untold}"), Some(&owner)).await.1;
-    let events = reqwest::Client::new()
-        .get(format!("http://{}/api/v1/orders/{untold}/events", system.instances[0].address))
-        .bearer_auth(system.token(&owner, 0));
-    let answer = events.send().await.unwrap();
-    assert_eq!(answer.status(), 200);
-    // The status is final: the stream ends.
-    let text = answer.text().await.unwrap();
-    let data = text.lines().find_map(|line| line.strip_prefix("data: ")).expect("an event");
-    assert_eq!(serde_json::from_str::<Value>(data).unwrap(), order);
     assert_eq!((system.count(rows, &present).await, system.count(steps, &present).await), kept);
     assert_eq!((system.count(lapsed, &present).await, system.count(groups, &present).await), (4, 3));
     assert_eq!(system.orders(&over).await, 4);

@@ -10,8 +10,9 @@ use seckill::config::Config;
 use seckill::ledger::LedgerError;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::own_postgres::{OwnPostgres, as_postgres, give_to_postgres};
+use seckill_harness::own_rabbitmq::listens;
 use seckill_harness::running::Running;
-use seckill_harness::{Environment, System, eventually, quiet_environment, terms};
+use seckill_harness::{Environment, System, quiet_environment, terms};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 
@@ -121,11 +122,7 @@ impl PgBouncer {
         let mut command = as_postgres(Path::new("/usr/sbin/pgbouncer"));
         command.arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let own = Self { _process: Running::start(&mut command), port, _folder: folder };
-        eventually(|| async {
-            let there = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
-            there.map(drop).map_err(|error| error.to_string())
-        })
-        .await;
+        listens(port).await;
         own
     }
 }

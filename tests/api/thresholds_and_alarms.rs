@@ -2,14 +2,13 @@
 
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Name, NewPolicy, Range};
-use seckill::flow::policy_changes;
 use seckill::flow::policy_counts::{recent, write_minutes};
 use seckill::gate::limiter::policy_counts::PolicyCounts;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 
 use crate::broken_network::wired;
-use crate::permits_and_policies::{Caller, a_day, policy, set};
+use crate::permits_and_policies::{Caller, a_day, policy, remove, set};
 use crate::purchase_limits::answered;
 use seckill_harness::receiver::{Arrival, Receiver};
 use seckill_harness::{System, eventually, terms, until};
@@ -130,14 +129,7 @@ async fn alarms_are_raised_once_and_cleared() {
     for kind in ["parked", "limiter-down"] {
         until((0, 1), || open(kind)).await;
     }
-    policy_changes::delete(
-        &system.stores.ledger,
-        &Name::parse("login", "name").unwrap(),
-        &[Name::parse("shop", "app").unwrap()],
-        "test",
-    )
-    .await
-    .unwrap();
+    remove(&system, "shop", "login").await;
     until((0, 1), || open("refusals")).await;
     system.finish().await;
 }

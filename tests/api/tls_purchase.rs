@@ -3,9 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use seckill_harness::{System, eventually, terms, until, wait_until};
+use seckill_harness::{System, terms, until, wait_until};
 use serde_json::{Value, json};
 
+use crate::permits_and_policies::Caller;
 use crate::tls_servers::TlsServers;
 
 /// Settings of a service outside development mode that reaches the servers.
@@ -81,35 +82,23 @@ async fn a_purchase_goes_its_whole_way_over_tls_and_a_wrong_authority_stops_the_
     let policy = ["policy", "set", "--app", "shop", "--name", "p", "--algorithm", "fixed-window", "--limit", "10"];
     let (done, _, error) = run(&[&policy[..], &["--window-ms", "60000", "--when-down", "closed"]].concat(), &[]);
     assert!(done, "{error}");
-    eventually(|| async {
-        let acquire = reqwest::Client::new().post(system.url("/api/v1/flow/acquire"));
-        let acquire = acquire.bearer_auth(app["token"].as_str().unwrap());
-        let answer = acquire.json(&json!({ "app": "shop", "policy": "p" })).send().await.unwrap();
-        let answer: Value = answer.json().await.unwrap();
-        (answer["code"] == 1).then_some(()).ok_or_else(|| answer.to_string())
-    })
-    .await;
+    let shop = Caller::of(app["token"].as_str().unwrap().to_owned(), system.instances[0].address);
+    until(1, || shop.code(json!({ "app": "shop", "policy": "p" }))).await;
     assert!(system.stores.gate.lock("l", Duration::from_secs(30)).await.unwrap().is_some());
 
-    let other = servers.file("other-ca.pem");
-    let wrong_redis = [("SECKILL_REDIS__CA_FILE", other.as_str())];
-    let wrong_amqp = [("SECKILL_AMQP__CA_FILE", other.as_str())];
-    let wrong_database = [("DATABASE_URL", without_ca.as_str()), ("SECKILL_DATABASE__CA_FILE", other.as_str())];
-    // Only the authorities of this machine are trusted.
-    let no_redis = [("SECKILL_REDIS__CA_FILE", "")];
-    let no_amqp = [("SECKILL_AMQP__CA_FILE", "")];
-    let no_database = [("DATABASE_URL", without_ca.as_str())];
-    for (wrong, setting) in [
-        (&wrong_redis[..], "redis.ca_file"),
-        (&wrong_amqp, "amqp.ca_file"),
-        (&wrong_database, "database.ca_file"),
-        (&no_redis, "redis.ca_file"),
-        (&no_amqp, "amqp.ca_file"),
-        (&no_database, "database.ca_file"),
-    ] {
+    // Without a file, only the authorities of this machine are trusted.
+    let (other, none) = (servers.file("other-ca.pem"), String::new());
+    for (ca, setting) in [&other, &none].into_iter().flat_map(|ca| ["redis", "amqp", "database"].map(|name| (ca, name)))
+    {
+        let variable = format!("SECKILL_{}__CA_FILE", setting.to_uppercase());
+        let mut wrong = vec![(variable.as_str(), ca.as_str())];
+        if setting == "database" {
+            wrong.push(("DATABASE_URL", &without_ca));
+        }
+        let setting = format!("{setting}.ca_file");
         for command in [&["serve", "--with-workers"][..], &["work"]] {
-            let (done, _, error) = run(command, wrong);
-            assert!(!done && error.contains(setting) && error.contains("certificate"), "{command:?}: {error}");
+            let (done, _, error) = run(command, &wrong);
+            assert!(!done && error.contains(&setting) && error.contains("certificate"), "{command:?}: {error}");
             assert_eq!(error.lines().count(), 1, "{error}");
         }
     }
