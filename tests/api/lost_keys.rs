@@ -129,12 +129,8 @@ async fn eviction_that_is_switched_on_while_it_runs_stops_selling_until_it_is_sw
         for user in ["ann", "ben"] {
             answers(&system, &sales[1], user, "202").await;
         }
-        eventually(|| async {
-            let (ready, open) = (readiness(&system).await, open_alarms(&system).await);
-            let is_over = ready == (200, true) && !open.contains(&"keys-lost redis".to_owned());
-            is_over.then_some(()).ok_or(format!("{ready:?} {open:?}"))
-        })
-        .await;
+        until((200, true), || readiness(&system)).await;
+        wait_until(|| open_alarms(&system), |open| !open.contains(&"keys-lost redis".to_owned())).await;
     }
     system.all_settled(&sales).await;
     assert_eq!((system.orders(&sales[0]).await, system.orders(&sales[1]).await), (1, 2));

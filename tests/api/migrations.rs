@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use seckill_harness::{Environment, PATIENCE, System, eventually, quiet_environment};
+use seckill_harness::{Environment, PATIENCE, System, eventually, quiet_environment, wait_until};
 use sqlx::migrate::{Migrate, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, query, query_scalar, raw_sql};
 use tokio::process::Command;
@@ -139,12 +139,8 @@ fn migrations_only_add() {
 async fn an_instance_is_ready_only_with_all_its_migrations() {
     let system = System::start().await;
     let ready = async |wanted: u16| {
-        eventually(|| async {
-            let (status, body) = system.get("/readyz", None).await;
-            let is_right = status == wanted && body["schema"] == (wanted == 200);
-            is_right.then_some(()).ok_or_else(|| format!("{status}: {body}"))
-        })
-        .await;
+        let right = |(status, body): &(u16, serde_json::Value)| *status == wanted && body["schema"] == (wanted == 200);
+        wait_until(|| system.get("/readyz", None), right).await;
     };
     ready(200).await;
     for lost in ["(SELECT max(version) FROM _sqlx_migrations)", "1"] {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::postgres::PgListener;
 use tokio::task::JoinHandle;
 
-use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -89,13 +89,8 @@ async fn bought(system: &System, sale: &Sale, user: &str) -> String {
 }
 
 async fn cancel(system: &System, at: SocketAddr, order: &str, user: &str) {
-    eventually(|| async {
-        let cancel = Client::new().post(format!("http://{at}/api/v1/orders/{order}/cancel"));
-        let answer = cancel.bearer_auth(system.token(user, 0)).send().await.unwrap();
-        let (status, text) = (answer.status(), answer.text().await.unwrap());
-        (status == 200).then_some(()).ok_or(text)
-    })
-    .await;
+    let cancel = || Client::new().post(format!("http://{at}/api/v1/orders/{order}/cancel"));
+    until(200, || async { cancel().bearer_auth(system.token(user, 0)).send().await.unwrap().status() }).await;
 }
 
 /// Many orders, each followed by its buyer at the first instance.

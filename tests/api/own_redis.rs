@@ -75,6 +75,11 @@ impl OwnRedis {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
     }
 
+    /// By a command, or by a restart.
+    pub async fn lose_everything(&mut self, by_command: bool) {
+        if by_command { self.ask(&["FLUSHALL"]).await.unwrap() } else { self.restart().await }
+    }
+
     pub async fn ask(&self, words: &[&str]) -> redis::RedisResult<()> {
         self.query(words).await.map(drop)
     }

@@ -119,11 +119,7 @@ pub async fn status(system: &System, order: Uuid, user: &str) -> String {
 }
 
 async fn becomes(system: &System, order: Uuid, user: &str, wanted: &str) {
-    eventually(|| async {
-        let status = status_now(system, order, user).await?;
-        (status == wanted).then_some(()).ok_or(status)
-    })
-    .await;
+    until(Ok(wanted.to_owned()), || status_now(system, order, user)).await;
 }
 
 const JOURNAL: &str = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.order_id WHERE o.sale_id = $1";

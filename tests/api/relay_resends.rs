@@ -124,13 +124,7 @@ async fn behind_a_slow_consumer_nothing_is_sent_twice() {
     }
     let all_sent = |kind: &'static str| {
         let sent = &sent;
-        async move {
-            eventually(|| async {
-                let rows = sent(kind).await;
-                (rows.len() == 5).then_some(rows.clone()).ok_or(format!("{rows:?}"))
-            })
-            .await
-        }
+        async move { wait_until(|| sent(kind), |rows| rows.len() == 5).await }
     };
     let before = all_sent("group_placed").await;
     held_up("groups-placed").await;
@@ -205,7 +199,6 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     let broker = Broker::new(&Config::read(&environment).unwrap());
     let all = one_each();
     let publisher = connected(&broker).await;
-    let confirmed = [Receipt::Confirmed, Receipt::Confirmed, Receipt::Confirmed];
     published(&publisher, &all).await;
 
     let two_silent = [Receipt::Unanswered, Receipt::Unanswered, Receipt::Confirmed];
@@ -216,11 +209,7 @@ async fn a_queue_that_does_not_answer_holds_up_no_other() {
     assert_eq!(other.publish(&all).await.unwrap(), two_silent, "over a new link, which declares the queues");
 
     two_of_them(&own, "resume", prefix);
-    eventually(|| async {
-        let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
-        (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
-    })
-    .await;
+    published(&publisher, &all).await;
 }
 
 /// The broker names a dead node as the leader of one queue, and refuses its messages like those to a full queue.
@@ -277,15 +266,10 @@ async fn a_queue_that_never_answers_is_declared_anew() {
     let prefix = &environment["SECKILL_AMQP__PREFIX"];
     let publisher = connected(&Broker::new(&Config::read(&environment).unwrap())).await;
     let all = one_each();
-    let confirmed = [const { Receipt::Confirmed }; 3];
     published(&publisher, &all).await;
 
     two_of_them(&own, "suspend", prefix);
-    eventually(|| async {
-        let receipts = publisher.publish(&all).await.map_err(|error| error.to_string())?;
-        (receipts == confirmed).then_some(()).ok_or_else(|| format!("{receipts:?}"))
-    })
-    .await;
+    published(&publisher, &all).await;
     // The queue that always answered is unchanged: its first message is still there.
     let resource = format!(r#"rabbit_misc:r(<<"/">>, queue, <<"{prefix}groups-placed">>)"#);
     let kept = format!(

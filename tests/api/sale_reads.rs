@@ -242,12 +242,8 @@ async fn a_retired_sale_can_still_be_read_and_its_tickets_are_still_known() {
         "UPDATE sales SET starts_at = now() - interval '1 hour', ends_at = now() - interval '10 s' WHERE id = $1";
     system.change(ended, &sale).await;
     leaves_redis(&system, &sale).await;
-    eventually(|| async {
-        let (status, shown) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
-        let ended = (status, shown["status"].as_str()) == (200, Some("ended"));
-        ended.then_some(()).ok_or(shown.to_string())
-    })
-    .await;
+    let path = format!("/api/v1/sales/{}", sale.id);
+    wait_until(|| system.get(&path, None), |(status, shown)| *status == 200 && shown["status"] == "ended").await;
     let again = system.buy(&sale, "ann").idempotent("k").send().await;
     assert_eq!((again.code(), again.order_id()), ("202".into(), order.clone()));
     let other = system.buy(&sale, "ann").send().await;
@@ -337,13 +333,10 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let untold: uuid::Uuid = sqlx::query_scalar(untold).bind(over.id.get()).fetch_one(&system.sql).await.unwrap();
     // The shop has not received one step.
     for steps_left in [1, 0] {
-        eventually(|| async {
+        until([0, steps_left, 0, 0, 0, 5], || async {
             retention.lock().await.step().await.unwrap();
-            let mut left = Vec::new();
-            for what in [rows, steps, lapsed, groups, counters, left_of_them] {
-                left.push(system.count(what, &over).await);
-            }
-            (left == [0, steps_left, 0, 0, 0, 5]).then_some(()).ok_or(format!("{left:?}"))
+            let kinds = [rows, steps, lapsed, groups, counters, left_of_them];
+            join_all(kinds.map(|what| system.count(what, &over))).await
         })
         .await;
         let told = "DELETE FROM order_events WHERE order_id = $1";

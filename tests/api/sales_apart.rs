@@ -20,22 +20,15 @@ async fn many_sales(system: &System, planned: usize) -> Vec<Sale> {
 }
 
 pub(crate) async fn sells(system: &System, sale: &Sale) {
-    eventually(|| async {
-        let user = format!("u{}", uuid::Uuid::new_v4().simple());
-        let answer = system.buy(sale, &user).send().await.code();
-        (answer == "202").then_some(()).ok_or(answer)
-    })
-    .await;
+    let user = || format!("u{}", uuid::Uuid::new_v4().simple());
+    until("202", || async { system.buy(sale, &user()).send().await.code() }).await;
 }
 
 /// Waits until all sales have been refilled in Redis since this moment of the database.
 async fn all_filled(system: &System, since: DateTime<Utc>) {
     let sql = "SELECT count(*) FROM sale_epochs WHERE run_id IS NULL OR filled_at < $1";
-    eventually(|| async {
-        let left: i64 = sqlx::query_scalar(sql).bind(since).fetch_one(&system.sql).await.unwrap();
-        (left == 0).then_some(()).ok_or_else(|| format!("{left} sales are not filled"))
-    })
-    .await;
+    let left = || sqlx::query_scalar::<_, i64>(sql).bind(since);
+    until(0, || async { left().fetch_one(&system.sql).await.unwrap() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,11 +41,7 @@ async fn after_a_restart_the_live_sale_is_back_before_the_planned_ones() {
     all_filled(&system, DateTime::UNIX_EPOCH).await;
     for emptied in [true, false] {
         let began: DateTime<Utc> = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&system.sql).await.unwrap();
-        if emptied {
-            redis.ask(&["FLUSHALL"]).await.unwrap();
-        } else {
-            redis.restart().await;
-        }
+        redis.lose_everything(emptied).await;
         sells(&system, &live).await;
         all_filled(&system, began).await;
         let sql = "SELECT count(*) FROM sale_epochs WHERE filled_at <
@@ -76,11 +65,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
     // A transaction that does not end locks the epoch of one sale.
     let blocker = lock(&system, "sale_epochs", sick).await;
     for emptied in [true, false] {
-        if emptied {
-            redis.ask(&["FLUSHALL"]).await.unwrap();
-        } else {
-            redis.restart().await;
-        }
+        redis.lose_everything(emptied).await;
         for sale in well {
             sells(&system, sale).await;
         }
@@ -88,11 +73,8 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
     }
     // The other sales continue while this one is retried.
     let failures = "SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NULL";
-    let refilled: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM sale_epochs WHERE sale_id <> $1 ORDER BY sale_id")
-        .bind(sick.id.get())
-        .fetch_all(&system.sql)
-        .await
-        .unwrap();
+    let epochs = || sqlx::query_scalar::<_, i64>("SELECT epoch FROM sale_epochs WHERE sale_id <> $1 ORDER BY sale_id");
+    let refilled = epochs().bind(sick.id.get()).fetch_all(&system.sql).await.unwrap();
     let mut asked_again = 0;
     for _ in 0..20 {
         for (n, sale) in well.iter().enumerate() {
@@ -108,11 +90,7 @@ async fn a_sale_that_cannot_be_refilled_stops_itself_alone() {
     blocker.rollback().await.unwrap();
     sells(&system, sick).await;
     assert_eq!(system.count(failures, sick).await, 0);
-    let after: Vec<i64> = sqlx::query_scalar("SELECT epoch FROM sale_epochs WHERE sale_id <> $1 ORDER BY sale_id")
-        .bind(sick.id.get())
-        .fetch_all(&system.sql)
-        .await
-        .unwrap();
+    let after = epochs().bind(sick.id.get()).fetch_all(&system.sql).await.unwrap();
     assert_eq!(after, refilled, "the others were not refilled again");
     system.all_settled(&sales).await;
     system.finish().await;
@@ -174,8 +152,7 @@ async fn a_sale_whose_row_is_locked_delays_no_other() {
                       OR attempts > 0 AND last_error IS DISTINCT FROM 'no queue accepts it'";
     let split = "SELECT count(*) FROM purchase_groups WHERE was_split";
     for sql in [suffered, split] {
-        let count = system.number(sql).await;
-        assert_eq!(count, 0, "{sql}");
+        assert_eq!(system.number(sql).await, 0, "{sql}");
     }
     system.finish().await;
 }

@@ -7,7 +7,7 @@ use seckill_load::{Buyer, Plan};
 
 use seckill_harness::folder::free_address;
 use seckill_harness::running::Running;
-use seckill_harness::{Click, Sale, System, eventually, terms, wait_until};
+use seckill_harness::{Click, Sale, System, eventually, terms, until, wait_until};
 
 /// A service in a process of its own, killed when it is dropped.
 pub struct Process(Running);
@@ -89,12 +89,8 @@ pub async fn allow_commits(system: &System) {
 /// Sends a purchase that cannot be committed, until it has taken its units in Redis and this many are left. An earlier try may have been
 /// refused without a hold, because the shop was closed for a moment.
 pub async fn hold_without_commit(system: &System, sale: &Sale, click: &Click<'_>, left: i64) {
-    eventually(|| async {
-        let (answer, available) = (click.clone().send().await.code(), system.available(sale).await);
-        let is_held = answer == "503 temporarily-unavailable" && available == Some(left);
-        is_held.then_some(()).ok_or_else(|| format!("{answer}, {available:?} available"))
-    })
-    .await;
+    let held = ("503 temporarily-unavailable".to_owned(), Some(left));
+    until(held, || async { (click.clone().send().await.code(), system.available(sale).await) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

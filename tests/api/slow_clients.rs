@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, NewPolicy, WhenDown};
 use seckill_harness::busy_machine::in_time;
-use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
+use seckill_harness::{PATIENCE, Sale, System, eventually, terms, wait_until};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -253,12 +253,9 @@ async fn a_request_behind_another_may_wait() {
         let patient = NewPolicy { excess, when_down: WhenDown::Open, ..policy("shop", "slow", one) };
         permits_and_policies::set(&system, patient).await;
         let body = r#"{"app":"shop","policy":"slow"}"#;
-        let lease = eventually(|| async {
-            let answer = shop.ask(serde_json::from_str(body).unwrap()).await;
-            let is_of_redis = answer["lease"].is_string() && answer["reason"].is_null();
-            is_of_redis.then(|| answer["lease"].clone()).ok_or_else(|| answer.to_string())
-        })
-        .await;
+        let ask = || shop.ask(serde_json::from_str(body).unwrap());
+        let of_redis = wait_until(ask, |answer| answer["lease"].is_string() && answer["reason"].is_null()).await;
+        let lease = &of_redis["lease"];
         let mut wire = Wire::to(system.instances[0].address).await;
         let (token, length) = (&shop.token, body.len());
         let head = format!(
@@ -270,11 +267,7 @@ async fn a_request_behind_another_may_wait() {
         sleep(patience + patience / 4).await;
         let release = json!({ "app": "shop", "policy": "slow", "lease": lease });
         // A release that Redis executed, but answered too late, has no effect when repeated.
-        eventually(|| async {
-            let (status, answer, _) = shop.post("release", &release).await;
-            (status == 200).then_some(()).ok_or_else(|| answer.to_string())
-        })
-        .await;
+        wait_until(|| shop.post("release", &release), |(status, ..)| *status == 200).await;
         assert!(wire.ask("").await.contains(r#""code":1"#));
         system.finish().await;
     })

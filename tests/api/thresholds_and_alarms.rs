@@ -11,7 +11,7 @@ use crate::broken_network::wired;
 use crate::permits_and_policies::{Caller, a_day, policy, remove, set};
 use crate::purchase_limits::answered;
 use seckill_harness::receiver::{Arrival, Receiver};
-use seckill_harness::{System, eventually, terms, until};
+use seckill_harness::{System, eventually, terms, until, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_by_the_second_and_by_the_minute() {
@@ -75,12 +75,11 @@ async fn a_threshold_follows_the_reports_of_callers() {
         threshold().await
     })
     .await;
-    eventually(|| async {
+    let after_calls = || async {
         futures_util::future::join_all((0..150).map(|_| call(1))).await;
-        let at = threshold().await;
-        (at > 20).then_some(()).ok_or(format!("at {at} without trouble"))
-    })
-    .await;
+        threshold().await
+    };
+    wait_until(after_calls, |at| *at > 20).await;
     let moves: Vec<(i64, i64)> = sqlx::query_as(
         "SELECT (details->>'from')::bigint, (details->>'to')::bigint FROM audit_log
          WHERE actor = 'controller' ORDER BY id",
