@@ -14,12 +14,7 @@ const ORDERS_READ: &str = "performance.getEntriesByType('resource').some(({ name
     new URL(name).pathname === '/api/v1/orders' && responseStatus === 200)";
 
 async fn before_a_purchase() -> (Shop, Page, Sale) {
-    let (shop, page) = Shop::with_page(&[]).await;
-    // Two units are allowed, so that a second purchase would be visible.
-    let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
-    page.visit(&shop.page_of(&sale)).await;
-    page.sign_in("ann").await;
-    page.wait(LIVE).await;
+    let (shop, page, sale) = Shop::with_buyer().await;
     // The page asks for the buyer's orders once, at the sign-in. A late answer would include an order that was made meanwhile.
     page.wait(ORDERS_READ).await;
     (shop, page, sale)
@@ -42,9 +37,7 @@ async fn offline_and_back(shop: Shop, page: Page, sale: Sale) {
     })
     .await;
     page.pay().await;
-    shop.system.settled(&sale).await;
-    assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (1, 4));
-    shop.close(page).await;
+    shop.close_after_one(page, &sale).await;
 }
 
 /// The purchase is certain, and its answer is lost.

@@ -62,19 +62,13 @@ async fn a_buyer_waits_for_the_start_buys_and_pays() {
     page.pay().await;
     page.wait(GREY).await;
     assert_eq!(page.number("window.purchases.size").await, 1.0);
-    shop.system.settled(&sale).await;
-    assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (1, 4));
-    shop.close(page).await;
+    shop.close_after_one(page, &sale).await;
 }
 
 /// A double click makes one purchase, even if two are allowed. The button is disabled for ten seconds, and then active again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_double_click_makes_one_order() {
-    let (shop, page) = Shop::with_page(&[]).await;
-    let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
-    page.visit(&shop.page_of(&sale)).await;
-    page.sign_in("ann").await;
-    page.wait(LIVE).await;
+    let (shop, page, sale) = Shop::with_buyer().await;
     page.evaluate(COUNT_PURCHASES).await;
     let clicked_ms = page.number("performance.now()").await;
     page.double_click("#buy").await;
@@ -112,11 +106,7 @@ async fn sold_out_and_back_again() {
 /// The page repeats the same purchase without a click, and there is one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_in_the_middle_of_a_purchase_resumes_it() {
-    let (shop, page) = Shop::with_page(&[]).await;
-    let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
-    page.visit(&shop.page_of(&sale)).await;
-    page.sign_in("ann").await;
-    page.wait(LIVE).await;
+    let (shop, page, sale) = Shop::with_buyer().await;
     // The answer never reaches the page.
     let lost = "(() => {
         const real = window.fetch;

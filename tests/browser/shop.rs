@@ -9,6 +9,7 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
+use crate::buyer::LIVE;
 use crate::chromium::Page;
 
 /// The number of concurrent browser tests: a browser uses a whole core while a page loads.
@@ -26,6 +27,16 @@ impl Shop {
     /// A shop, and a browser.
     pub async fn with_page(settings: &[(&str, &str)]) -> (Self, Page) {
         (Self::open(settings).await, Page::open().await)
+    }
+
+    /// With a buyer who can buy in a live sale. Two units are allowed, so that a second purchase would be visible.
+    pub async fn with_buyer() -> (Self, Page, Sale) {
+        let (shop, page) = Self::with_page(&[]).await;
+        let sale = shop.sale(&["--stock", "5", "--per-user", "2"]).await;
+        page.visit(&shop.page_of(&sale)).await;
+        page.sign_in("ann").await;
+        page.wait(LIVE).await;
+        (shop, page, sale)
     }
 
     /// Waits for its turn, and starts the service and the bank.

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::world::{Rates, World};
+use crate::world::{Rates, World, room};
 use seckill_harness::System;
 use seckill_harness::folder::free_address;
 use seckill_harness::running::Running;
@@ -67,7 +67,7 @@ async fn a_death_at_any_failpoint_leaves_the_books_correct() {
 async fn die_at(place: &Place) {
     // The bank calls back the process that may die.
     let at = free_address();
-    let world = World::with_callbacks_to(Some(at), ORDERS, &Rates { pay: 1_000, refund: 50 }, false, &[]).await;
+    let world = World::in_room(room(), Some(at), ORDERS, &Rates { pay: 1_000, refund: 50 }, false, &[]).await;
     world.bank.switch(place.switches.clone()).await;
     let failpoint = match place.passes {
         0 => format!("{}=return", place.name),
@@ -114,11 +114,7 @@ async fn post_until_done(world: &World, at: SocketAddr, buyer: usize, what: &str
     loop {
         let token = world.system.token(&format!("u{buyer}"), 0);
         let _ = http.post(&url).bearer_auth(token).json(&body).send().await;
-        let status: String = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1")
-            .bind(world.orders[buyer])
-            .fetch_one(&world.system.sql)
-            .await
-            .unwrap();
+        let status = world.status(buyer).await;
         if expected.contains(&status.as_str()) {
             return;
         }

@@ -55,12 +55,7 @@ async fn an_order_is_paid_or_cancelled_and_never_both() {
     world.wait_until_money_settles().await;
     let (mut paid, mut cancelled) = (0, 0);
     for (buyer, (pay, cancel)) in answers {
-        let status: String = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1")
-            .bind(world.orders[buyer])
-            .fetch_one(&world.system.sql)
-            .await
-            .unwrap();
-        match status.as_str() {
+        match world.status(buyer).await.as_str() {
             "paid" => {
                 assert_eq!((pay, cancel), (202, 409));
                 paid += 1;

@@ -27,6 +27,11 @@ pub fn long() -> bool {
     std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
 }
 
+/// The part of the room that a test needs.
+pub fn room() -> u32 {
+    if long() { BESIDE } else { 1 }
+}
+
 /// How much later than the fastest request another one may reach the bank. A busy machine may stand still for most of a second, and then
 /// the bank records arrivals late. A long run needs an idle machine.
 pub fn jitter_ms() -> u32 {
@@ -72,25 +77,15 @@ pub struct Rates {
 impl World {
     /// Creates `orders` orders that wait for payment. The service runs in this process, with its workers if `workers` is true.
     pub async fn with_orders(orders: usize, rates: &Rates, workers: bool, settings: &[(&str, &str)]) -> Self {
-        Self::with_callbacks_to(None, orders, rates, workers, settings).await
-    }
-
-    /// As `with_orders`, but the bank posts its callbacks to the address `at`.
-    pub async fn with_callbacks_to(
-        at: Option<SocketAddr>,
-        orders: usize,
-        rates: &Rates,
-        workers: bool,
-        settings: &[(&str, &str)],
-    ) -> Self {
-        Self::in_room(if long() { BESIDE } else { 1 }, at, orders, rates, workers, settings).await
+        Self::in_room(room(), None, orders, rates, workers, settings).await
     }
 
     pub async fn alone(orders: usize, rates: &Rates, workers: bool) -> Self {
         Self::in_room(BESIDE, None, orders, rates, workers, &[]).await
     }
 
-    async fn in_room(
+    /// With `at`, the bank posts its callbacks to this address.
+    pub async fn in_room(
         room: u32,
         at: Option<SocketAddr>,
         orders: usize,
@@ -117,8 +112,8 @@ impl World {
         system.serve(workers).await;
         let at = at.unwrap_or(system.instances[0].address);
         bank.open(&format!("http://{at}/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
-        let sale =
-            system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(i64::try_from(orders).unwrap()) }).await;
+        let stock = i64::try_from(orders).unwrap();
+        let sale = system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(stock) }).await;
         let _order_worker = (!workers).then(|| worker(&system));
         let made = stream::iter(0..orders).map(|n| {
             let (system, sale) = (&system, &sale);
@@ -126,10 +121,14 @@ impl World {
         });
         let made: Vec<Uuid> = made.buffered(CONCURRENCY).collect().await;
         let world = Self { system, bank, sale, orders: made, http: Client::new(), _room: room };
+        world.wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", stock).await;
         world
-            .wait_for("SELECT count(*) FROM orders WHERE status = 'pending_payment'", i64::try_from(orders).unwrap())
-            .await;
-        world
+    }
+
+    /// The status of a buyer's order.
+    pub async fn status(&self, buyer: usize) -> String {
+        let status = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1").bind(self.orders[buyer]);
+        status.fetch_one(&self.system.sql).await.unwrap()
     }
 
     /// Posts to `/orders/{id}/{what}` as the order's buyer. Returns the status of the answer. Repeats on 503, which a busy machine may
