@@ -483,26 +483,6 @@ impl System {
         sqlx::query(sql).bind(sale.id.get()).execute(&self.sql).await.unwrap().rows_affected()
     }
 
-    /// Executes statements.
-    pub async fn execute(&self, sql: impl Into<String>) {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.into())).execute(&self.sql).await.unwrap();
-    }
-
-    /// From now on, PostgreSQL refuses an event such as `INSERT ON orders` for each row with this condition.
-    pub async fn refuse(&self, event: &str, condition: &str) {
-        self.execute(format!(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-               IF {condition} THEN RAISE EXCEPTION 'this one never'; END IF; RETURN NEW; END $$;
-             CREATE TRIGGER refuse BEFORE {event} FOR EACH ROW EXECUTE FUNCTION refuse()"
-        ))
-        .await;
-    }
-
-    /// Ends `refuse` on this table.
-    pub async fn allow(&self, table: &str) {
-        self.execute(format!("DROP TRIGGER refuse ON {table}")).await;
-    }
-
     pub async fn stock(&self, sale: &Sale) -> i64 {
         self.count("SELECT stock FROM sales WHERE id = $1", sale).await
     }
