@@ -154,7 +154,8 @@ fn has_test(text: &str, name: &str) -> bool {
         let above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
         above.into_iter().any(|line| line.starts_with("#[") && line.contains("test"))
     };
-    let by_macro = text.contains("macro_rules!") && lines.iter().any(|line| line.starts_with(&format!("{name}: ")));
+    let by_macro = (text.contains("macro_rules!") || text.contains("refuted! {"))
+        && lines.iter().any(|line| line.starts_with(&format!("{name}: ")));
     by_macro || lines.iter().enumerate().any(|(at, line)| heads(line) && is_test(at))
 }
 
@@ -208,7 +209,7 @@ fn every_hole_of_shards_is_named_and_has_its_broken_variant() {
     for at in variants {
         let variant = lines[at].trim_end_matches(',');
         assert!(at > 0 && lines[at - 1].contains("Rule: "), "{variant} does not say which hole it opens");
-        assert!(tests.contains(&format!(": {variant}, ")), "{variant} has no test");
+        assert!(tests.contains(&format!(".with({variant});")), "{variant} has no test");
     }
 }
 

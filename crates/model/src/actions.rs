@@ -4,7 +4,7 @@ use super::orders::{ORDERS, Order, Orders};
 use super::state::{
     INSTANCES, OutboxRow, Phase, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
 };
-use super::variants::World;
+use super::variants::{Variant, World};
 
 /// The number of an action is its instance, order or group. With two numbers, the instance comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +159,7 @@ impl World {
             }
             match s.ledger.ones[order] {
                 OutboxRow::Pending => out.push(Action::Relay(order)),
-                OutboxRow::Sent if !s.queue[order] && !self.variant.no_resend => out.push(Action::Resend(order)),
+                OutboxRow::Sent if !s.queue[order] && !self.is(Variant::NoResend) => out.push(Action::Resend(order)),
                 _ => {}
             }
             if s.queue[order] {
@@ -174,8 +174,8 @@ impl World {
         }
         self.group_actions(s, out);
         match s.reconciler {
-            Reconciler::Idle if self.variant.no_reconciler => {}
-            Reconciler::Idle if self.variant.reconcile_in_two_reads => {
+            Reconciler::Idle if self.is(Variant::NoReconciler) => {}
+            Reconciler::Idle if self.is(Variant::ReconcileInTwoReads) => {
                 let busy = |master: &&usize| s.redis[**master].now.unconfirmed.contains(&true);
                 out.extend(serving.iter().filter(busy).map(|master| Action::ReconcileReadEpoch(*master)));
             }

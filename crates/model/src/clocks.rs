@@ -3,8 +3,6 @@
 
 use stateright::{Model, Property};
 
-use super::small::{breaks, holds};
-
 /// How long an instance remembers "sold out".
 const MEMORY: i8 = 2;
 /// sale_begin.lua, `CLOCK_OFF`.
@@ -124,17 +122,11 @@ impl Model for Clocks {
     }
 }
 
-#[test]
-fn redis_clock_is_set_while_units_come_back() {
-    holds("clocks", Clocks::default());
+explored! {
+    redis_clock_is_set_while_units_come_back: Clocks::default();
 }
 
-#[test]
-fn return_by_redis_clock_alone() {
-    breaks("return by Redis's clock alone", NOT_TOO_EARLY, Clocks { redis_alone: true, ..Clocks::default() });
-}
-
-#[test]
-fn memory_granted_by_one_clock() {
-    breaks("memory granted by one clock", NOT_TOO_EARLY, Clocks { granted_by_one: true, ..Clocks::default() });
+refuted! {
+    return_by_redis_clock_alone: NOT_TOO_EARLY, Clocks { redis_alone: true, ..Clocks::default() };
+    memory_granted_by_one_clock: NOT_TOO_EARLY, Clocks { granted_by_one: true, ..Clocks::default() };
 }

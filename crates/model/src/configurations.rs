@@ -80,8 +80,11 @@ pub const TWO_MASTERS: World = World {
 };
 
 /// The same, with an order that ends.
-pub const TWO_MASTERS_RETURNS: World =
-    World { budget: Budget { requests: [1, 0, 0], cancels: 1, ..TWO_MASTERS.budget }, ..TWO_MASTERS };
+pub const TWO_MASTERS_RETURNS: World = World {
+    budget: Budget { requests: [1, 0, 0], cancels: 1, ..TWO_MASTERS.budget },
+    shows: &[OVERTAKEN],
+    ..TWO_MASTERS
+};
 
 /// The keys of a running server are deleted twice, and two instances refill it.
 pub const FLUSHED: World = World {

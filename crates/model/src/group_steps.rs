@@ -3,7 +3,7 @@
 
 use super::actions::Action;
 use super::state::{GROUPS, GroupStatus, OutboxRow, Splitter, State};
-use super::variants::World;
+use super::variants::{Variant, World};
 
 impl World {
     /// Adds the actions of the system itself on groups.
@@ -15,7 +15,7 @@ impl World {
             let queued = s.group_queue[group];
             match s.ledger.groups[group].outbox_row {
                 OutboxRow::Pending => out.push(Action::RelayGroup(group)),
-                OutboxRow::Sent if !queued && !self.variant.no_resend => out.push(Action::ResendGroup(group)),
+                OutboxRow::Sent if !queued && !self.is(Variant::NoResend) => out.push(Action::ResendGroup(group)),
                 OutboxRow::None | OutboxRow::Sent | OutboxRow::Processed => {}
             }
             if queued {
@@ -40,7 +40,7 @@ impl World {
             if s.budget.lost_acks > 0 && unsettled && s.ledger.can_settle(self, group) {
                 out.push(Action::SettleGroupUnacked(group));
             }
-            if s.budget.poisons > 0 && unsettled && s.splitter == Splitter::Idle && !self.variant.group_never_split {
+            if s.budget.poisons > 0 && unsettled && s.splitter == Splitter::Idle && !self.is(Variant::GroupNeverSplit) {
                 out.push(Action::FailGroup(group));
             }
         }
@@ -48,7 +48,7 @@ impl World {
 
     /// Settles a group. If a worker finds that impossible, it keeps the message.
     pub fn settle_group(&self, s: &mut State, group: usize) {
-        if s.ledger.settle_group(self, group) || self.variant.group_never_split {
+        if s.ledger.settle_group(self, group) || self.is(Variant::GroupNeverSplit) {
             s.group_queue[group] = false;
         } else if s.splitter == Splitter::Idle {
             s.splitter = Splitter::Failed(group);
@@ -59,9 +59,9 @@ impl World {
     pub fn split_group(&self, s: &mut State, group: usize) {
         s.splitter = Splitter::Idle;
         let is_closed = s.ledger.groups[group].outbox_row == OutboxRow::Processed;
-        if self.variant.settle_part && !is_closed {
+        if self.is(Variant::SettlePart) && !is_closed {
             s.ledger.settle_part(self, group);
-        } else if self.variant.split_in_two_transactions && !is_closed {
+        } else if self.is(Variant::SplitInTwoTransactions) && !is_closed {
             s.ledger.close_group(group, GroupStatus::Split);
             s.splitter = Splitter::Closed(group);
         } else {

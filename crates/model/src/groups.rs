@@ -8,8 +8,7 @@
 
 use super::properties::*;
 use super::state::Budget;
-use super::variants::{Variant, World};
-use super::{explore, refute};
+use super::variants::{Variant::*, World};
 
 const CALLS_OF_TWO: World = World { batch_max: 2, ..World::NO_FAULTS };
 
@@ -80,78 +79,38 @@ const OVERTAKEN_BY_REFILL: World = World {
 const WON_AGAIN: World =
     World { budget: Budget { requests: [2, 2, 0], ..OVERTAKEN_BY_REFILL.budget }, ..OVERTAKEN_BY_REFILL };
 
-#[test]
-fn groups_and_crashes() {
-    explore("groups and crashes", CRASHES);
-}
-
-#[test]
-fn groups_of_unknown_outcome() {
-    explore("groups of unknown outcome", UNKNOWN_OUTCOME);
-}
-
-#[test]
-fn groups_and_delivery() {
-    explore("groups and delivery", DELIVERY);
-}
-
-#[test]
-fn groups_of_three() {
-    explore("groups of three", THREE);
-}
-
-#[test]
-fn groups_and_returns() {
-    explore("groups and returns", RETURNS);
-}
-
-#[test]
-fn groups_and_a_refill() {
-    explore("groups and a refill", REFILL);
-}
-
-#[test]
-fn groups_overtaken_by_a_refill() {
-    explore("groups overtaken by a refill", OVERTAKEN_BY_REFILL);
-}
-
-#[test]
-fn groups_won_again_after_a_refill() {
-    explore("groups won again after a refill", WON_AGAIN);
-}
-
-/// Each test breaks one rule in a sound configuration, and must find a violation.
-macro_rules! refuted {
-    ($($test:ident: $rule:ident, $property:expr, $world:expr;)*) => {$(
-        #[test]
-        fn $test() {
-            let variant = Variant { $rule: true, ..Variant::NONE };
-            refute(stringify!($test), $property, World { variant, ..$world });
-        }
-    )*};
+explored! {
+    groups_and_crashes: CRASHES;
+    groups_of_unknown_outcome: UNKNOWN_OUTCOME;
+    groups_and_delivery: DELIVERY;
+    groups_of_three: THREE;
+    groups_and_returns: RETURNS;
+    groups_and_a_refill: REFILL;
+    groups_overtaken_by_a_refill: OVERTAKEN_BY_REFILL;
+    groups_won_again_after_a_refill: WON_AGAIN;
 }
 
 refuted! {
-    group_answered_before_commit: answer_before_commit, DURABLE, CRASHES;
-    group_reverted_blindly: blind_revert, NOT_OVERSOLD, RETURNS;
-    group_without_reconciler: no_reconciler, AT_REST, CRASHES;
-    group_not_resent: no_resend, AT_REST, DELIVERY;
-    repeat_trusts_the_group: repeat_trusts_the_group, DURABLE, CRASHES;
-    group_without_epoch: group_without_epoch, NOT_OVERSOLD, OVERTAKEN_BY_REFILL;
-    order_in_two_groups: group_without_epoch, ONE_GROUP, WON_AGAIN;
-    confirm_before_commit: confirm_before_commit, AT_REST, CRASHES;
-    confirm_after_part: confirm_after_part, AT_REST, CRASHES;
-    second_record_makes_again: second_record_makes_again, COUNTED, REFILL;
-    second_record_brings_back: second_record_makes_again, STAYS_ENDED, RETURNS;
-    second_record_left_open: second_record_left_open, ENDS, DELIVERY;
-    group_counts_the_made: group_counts_the_made, COUNTED, REFILL;
-    group_never_split: group_never_split, ENDS, DELIVERY;
-    settle_part: settle_part, HAS_ORDER, DELIVERY;
-    split_without_closing: split_without_closing, AT_REST, DELIVERY;
-    split_in_two_transactions: split_in_two_transactions, DURABLE, DELIVERY;
-    split_unclaimed: split_unclaimed, DURABLE, DELIVERY;
-    refill_forgets_groups: refill_forgets_groups, NOT_OVERSOLD, OVERTAKEN_BY_REFILL;
-    refill_counts_twice: refill_counts_twice, REDIS_MATCHES, REFILL;
-    refill_counts_the_made: refill_counts_the_made, REDIS_MATCHES, REFILL;
-    refill_revives_the_ended: refill_revives_the_ended, REDIS_MATCHES, REFILL;
+    group_answered_before_commit: DURABLE, CRASHES.with(AnswerBeforeCommit);
+    group_reverted_blindly: NOT_OVERSOLD, RETURNS.with(BlindRevert);
+    group_without_reconciler: AT_REST, CRASHES.with(NoReconciler);
+    group_not_resent: AT_REST, DELIVERY.with(NoResend);
+    repeat_trusts_the_group: DURABLE, CRASHES.with(RepeatTrustsTheGroup);
+    group_without_epoch: NOT_OVERSOLD, OVERTAKEN_BY_REFILL.with(GroupWithoutEpoch);
+    order_in_two_groups: ONE_GROUP, WON_AGAIN.with(GroupWithoutEpoch);
+    confirm_before_commit: AT_REST, CRASHES.with(ConfirmBeforeCommit);
+    confirm_after_part: AT_REST, CRASHES.with(ConfirmAfterPart);
+    second_record_makes_again: COUNTED, REFILL.with(SecondRecordMakesAgain);
+    second_record_brings_back: STAYS_ENDED, RETURNS.with(SecondRecordMakesAgain);
+    second_record_left_open: ENDS, DELIVERY.with(SecondRecordLeftOpen);
+    group_counts_the_made: COUNTED, REFILL.with(GroupCountsTheMade);
+    group_never_split: ENDS, DELIVERY.with(GroupNeverSplit);
+    settle_part: HAS_ORDER, DELIVERY.with(SettlePart);
+    split_without_closing: AT_REST, DELIVERY.with(SplitWithoutClosing);
+    split_in_two_transactions: DURABLE, DELIVERY.with(SplitInTwoTransactions);
+    split_unclaimed: DURABLE, DELIVERY.with(SplitUnclaimed);
+    refill_forgets_groups: NOT_OVERSOLD, OVERTAKEN_BY_REFILL.with(RefillForgetsGroups);
+    refill_counts_twice: REDIS_MATCHES, REFILL.with(RefillCountsTwice);
+    refill_counts_the_made: REDIS_MATCHES, REFILL.with(RefillCountsTheMade);
+    refill_revives_the_ended: REDIS_MATCHES, REFILL.with(RefillRevivesTheEnded);
 }

@@ -2,7 +2,7 @@
 
 use super::orders::{ORDERS, Order, Orders};
 use super::state::{Epoch, GroupRow, GroupStatus, Ledger, OutboxRow, Release, Run, Snapshot, Status, Ticket};
-use super::variants::World;
+use super::variants::{Variant, World};
 
 impl Ledger {
     /// Whether units are held or promised for this order.
@@ -51,7 +51,7 @@ impl Ledger {
 
     /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns whether they exist.
     pub fn insert_group(&mut self, world: &World, members: Orders, epoch: Epoch) -> bool {
-        let agreed = self.epoch == epoch || world.variant.group_without_epoch;
+        let agreed = self.epoch == epoch || world.is(Variant::GroupWithoutEpoch);
         let free = |group: &&mut GroupRow| agreed && group.status == GroupStatus::None;
         let Some(place) = self.groups.iter_mut().find(free) else { return false };
         *place = GroupRow { members, status: GroupStatus::Open, outbox_row: OutboxRow::Pending };
@@ -63,9 +63,9 @@ impl Ledger {
         if self.unsettled_rows(order) == 0 {
             return; // processed before: its dedup row exists
         }
-        if self.is_made(order) && !world.variant.second_record_makes_again {
+        if self.is_made(order) && !world.is(Variant::SecondRecordMakesAgain) {
             // The order was made from its larger group: the group of one ends without effect.
-            if !world.variant.second_record_left_open {
+            if !world.is(Variant::SecondRecordLeftOpen) {
                 self.ones[order] = OutboxRow::Processed;
             }
             return;
@@ -98,7 +98,7 @@ impl Ledger {
             let of_buyer = |other| members.has(other) && world.buyer(other) == world.buyer(order);
             self.counted[world.buyer_number(order)] + world.units_of(of_buyer) <= world.per_user
         };
-        let is_new = |order: Order| !self.is_made(order) || world.variant.group_counts_the_made;
+        let is_new = |order: Order| !self.is_made(order) || world.is(Variant::GroupCountsTheMade);
         let enough = self.stock >= world.units_of(|order| members.has(order));
         enough && members.iter().all(|order| within(order) && is_new(order))
     }
@@ -128,10 +128,10 @@ impl Ledger {
 
     /// Rule 7, ledger::orders::groups: closes a group, and gives a group of one to each of its orders that is not made.
     pub fn split_group(&mut self, world: &World, group: usize) {
-        if self.groups[group].outbox_row == OutboxRow::Processed && !world.variant.split_unclaimed {
+        if self.groups[group].outbox_row == OutboxRow::Processed && !world.is(Variant::SplitUnclaimed) {
             return; // settled or split meanwhile
         }
-        let left_open = world.variant.split_without_closing;
+        let left_open = world.is(Variant::SplitWithoutClosing);
         self.close_group(group, if left_open { GroupStatus::Open } else { GroupStatus::Split });
         self.insert_rows_of(group);
     }
@@ -167,35 +167,34 @@ impl Ledger {
 
     /// Rule 9, ledger::outbox::settle_released.
     pub fn settle_release(&mut self, world: &World, order: Order, epoch: Epoch) {
-        if self.epoch == epoch || world.variant.release_done_under_any_epoch {
+        if self.epoch == epoch || world.is(Variant::ReleaseDoneUnderAnyEpoch) {
             self.releases[order] = Release::Done;
         }
     }
 
     /// Rule 11, ledger::sales::epochs: raises the epoch.
     pub fn raise(&mut self, world: &World) -> Epoch {
-        self.epoch += u8::from(!world.variant.refill_without_epoch);
+        self.epoch += u8::from(!world.is(Variant::RefillWithoutEpoch));
         self.run = 0;
         self.epoch
     }
 
     /// Rule 11, ledger::sales::epochs: reads one REPEATABLE READ snapshot.
     pub fn snapshot(&self, world: &World) -> Snapshot {
-        let variant = world.variant;
-        let records = |order: Order| match variant.refill_forgets_groups {
+        let records = |order: Order| match world.is(Variant::RefillForgetsGroups) {
             true => self.unsettled_rows(order),
             false => self.unsettled_records(order),
         };
         // Each order counts once. A made order does not count: its units have left the stock.
         let times = |order: Order| match records(order) {
-            _ if self.is_made(order) && !variant.refill_counts_the_made => 0,
-            records if variant.refill_counts_twice => records,
+            _ if self.is_made(order) && !world.is(Variant::RefillCountsTheMade) => 0,
+            records if world.is(Variant::RefillCountsTwice) => records,
             records => records.min(1),
         };
         let promised_units: u8 = (0..ORDERS).map(|order| times(order) * world.units(order)).sum();
         let mut from = Snapshot { units_left: self.stock.saturating_sub(promised_units), ..Snapshot::default() };
         for order in 0..ORDERS {
-            let promised = records(order) > 0 && (!self.is_made(order) || variant.refill_revives_the_ended);
+            let promised = records(order) > 0 && (!self.is_made(order) || world.is(Variant::RefillRevivesTheEnded));
             if promised || self.orders[order] == Status::PendingPayment {
                 from.tickets[order] = Ticket::Held;
             } else if self.has_ended(order) {

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use redis::{Connection, Script, Value};
-use uuid::Uuid;
+use redis::{FromRedisValue, Value};
 
+use super::histories::{KEYS, LIMITS, NEVER_MS, RealSale};
 use super::orders::{ORDERS, Order};
 use super::redis::Admission;
 use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Ticket};
@@ -69,8 +69,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A sale on a real server.
 struct Real {
-    redis: Connection,
-    sale: String,
+    sale: RealSale,
     /// Whether the sale requires passes. Each buyer shows the right one.
     asks_pass: bool,
     /// Whether there are limits of requests, which are never reached.
@@ -79,57 +78,21 @@ struct Real {
     asked: Vec<Order>,
 }
 
-macro_rules! script {
-    ($name:literal) => {
-        Script::new(include_str!(concat!("../../../lua/", $name, ".lua")))
-    };
-    (sale $name:literal) => {
-        Script::new(concat!(
-            include_str!("../../../lua/sale_begin.lua"),
-            include_str!(concat!("../../../lua/", $name, ".lua"))
-        ))
-    };
-}
-
 impl Real {
-    fn key(&self, name: &str) -> String {
-        format!("{{{}}}:{name}", self.sale)
+    fn says_yes(&mut self, script: &str, arguments: &[String]) -> bool {
+        self.sale.call(script, &KEYS, arguments)
     }
 
-    fn call(&mut self, script: &Script, keys: &[&str], arguments: &[String]) -> Value {
-        let mut call = script.prepare_invoke();
-        keys.iter().for_each(|key| _ = call.key(self.key(key)));
-        arguments.iter().for_each(|argument| _ = call.arg(argument));
-        call.invoke(&mut self.redis).unwrap()
-    }
-
-    fn says_yes(&mut self, script: &Script, keys: &[&str], arguments: &[String]) -> bool {
-        self.call(script, keys, arguments) == Value::Int(1)
-    }
-
-    fn set(&mut self, fields: &[(&str, &str)]) {
-        if self.fields(&["epoch"])[0].is_some() {
-            redis::cmd("HSET").arg(self.key("sale")).arg(fields).exec(&mut self.redis).unwrap();
+    fn set(&mut self, fields: &[&str]) {
+        if self.sale.command("EXISTS", "sale", &[]) {
+            self.sale.command::<()>("HSET", "sale", fields);
         }
-    }
-
-    fn fields(&mut self, names: &[&str]) -> Vec<Option<String>> {
-        redis::cmd("HMGET").arg(self.key("sale")).arg(names).query(&mut self.redis).unwrap()
-    }
-
-    fn lacks_a_key(&mut self) -> bool {
-        let keys = KEYS.map(|name| self.key(name));
-        redis::cmd("EXISTS").arg(&keys).query::<usize>(&mut self.redis).unwrap() < KEYS.len()
-    }
-
-    fn flush(&mut self) {
-        let keys = KEYS.map(|name| self.key(name));
-        redis::cmd("UNLINK").arg(&keys).exec(&mut self.redis).unwrap();
     }
 
     /// The server's state, in the terms of the model.
     fn keys(&mut self, world: &World) -> SaleKeys {
-        let fields = self.fields(&["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms"]);
+        let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms"];
+        let fields: Vec<Option<String>> = self.sale.command("HMGET", "sale", &names);
         let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
         let phase = match fields[1].as_deref() {
             None => Phase::Missing,
@@ -147,12 +110,10 @@ impl Real {
             sold_out_granted: number(5) > 0,
             ..SaleKeys::default()
         };
-        let holders: Vec<String> =
-            redis::cmd("LRANGE").arg(self.key("holders")).arg(0).arg(-1).query(&mut self.redis).unwrap();
-        let holders: BTreeSet<String> = holders.into_iter().collect();
+        let holders: BTreeSet<String> =
+            self.sale.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect();
         for order in 0..ORDERS {
-            let ticket: Option<String> =
-                redis::cmd("HGET").arg(self.key("tickets")).arg(id(order)).query(&mut self.redis).unwrap();
+            let ticket: Option<String> = self.sale.command("HGET", "tickets", &[&id(order)]);
             let held = format!("h|{}|{}", world.units(order), user(world, order));
             found.tickets[order] = match ticket {
                 None => Ticket::None,
@@ -162,8 +123,7 @@ impl Real {
                     Ticket::Ended
                 }
             };
-            let score: Option<f64> =
-                redis::cmd("ZSCORE").arg(self.key("unconfirmed")).arg(id(order)).query(&mut self.redis).unwrap();
+            let score: Option<f64> = self.sale.command("ZSCORE", "unconfirmed", &[&id(order)]);
             found.unconfirmed[order] = score.is_some();
             found.holders[order] = holders.contains(&user(world, order));
         }
@@ -173,8 +133,7 @@ impl Real {
     /// The model derives a buyer's units and lapses from the orders. The server stores them.
     fn check_buyers(&mut self, world: &World, found: &SaleKeys, lapsed: &[bool; ORDERS]) {
         for order in (0..ORDERS).filter(|order| found.tickets[*order] != Ticket::None) {
-            let kept: String =
-                redis::cmd("HGET").arg(self.key("buyers")).arg(user(world, order)).query(&mut self.redis).unwrap();
+            let kept: String = self.sale.command("HGET", "buyers", &[&user(world, order)]);
             let of_buyer = |other: Order| world.buyer(other) == world.buyer(order);
             let live = world.units_of(|other| of_buyer(other) && found.tickets[other] == Ticket::Held);
             let lapses = (0..ORDERS).filter(|other| of_buyer(*other) && lapsed[*other]).count();
@@ -182,15 +141,9 @@ impl Real {
             let kept = (kept[0], kept.get(2).copied().unwrap_or("0"));
             assert_eq!(kept, (&*live.to_string(), &*lapses.to_string()), "units and lapses of {}", user(world, order));
             // Rule 18: each ticket has spent a pass, whatever the order in which a refill restores the tickets.
-            let spent: Option<usize> =
-                redis::cmd("HGET").arg(self.key("passes")).arg(user(world, order)).query(&mut self.redis).unwrap();
-            let tickets = tickets_of(world, found, order);
-            assert_eq!(
-                spent.unwrap_or(0),
-                if self.asks_pass { tickets } else { 0 },
-                "passes of {}",
-                user(world, order)
-            );
+            let spent: Option<usize> = self.sale.command("HGET", "passes", &[&user(world, order)]);
+            let expected = if self.asks_pass { tickets_of(world, found, order) } else { 0 };
+            assert_eq!(spent.unwrap_or(0), expected, "passes of {}", user(world, order));
         }
     }
 
@@ -216,18 +169,18 @@ impl Real {
             arguments.extend(orders.iter().map(|(order, _)| world.units(*order).to_string()));
         }
         if self.asks_pass {
-            arguments.extend(orders.iter().map(|_| "9000000000000".to_owned()));
+            arguments.extend(orders.iter().map(|_| NEVER_MS.to_owned()));
             arguments.extend(orders.iter().map(|(_, spent)| spent.to_string()));
         }
-        let keys = [&KEYS[..], &["limit:b", "limit:a", "limit:s"]].concat();
-        let Value::Array(reply) = self.call(&script!(sale "reserve"), &keys, &arguments) else { panic!("no array") };
+        let keys = [&KEYS[..], &LIMITS].concat();
+        let reply: Vec<Value> = self.sale.call("reserve", &keys, &arguments);
         let [_epoch, _now, memory, _known, _holders, _expires, codes, details] = &reply[..] else {
             assert!(matches!(reply[..], [Value::Int(code)] if code < 0), "{reply:?}");
             return None;
         };
         self.asked.extend(orders.iter().map(|(order, _)| *order));
         let Value::BulkString(codes) = codes else { panic!("no codes") };
-        let details: BTreeMap<usize, String> = redis::FromRedisValue::from_redis_value_ref(details).unwrap();
+        let details: BTreeMap<usize, String> = FromRedisValue::from_redis_value_ref(details).unwrap();
         let admissions = codes.iter().enumerate().map(|(place, code)| match code {
             0 => Admission::Reserved,
             1 => Admission::Repeat { confirmed: details[&place] == "c" },
@@ -243,18 +196,14 @@ impl Real {
 
     /// The counts of the limits: every request that the script has judged, by buyer, address and sale.
     fn check_limits(&mut self, world: &World) {
-        let fields: [(&str, &dyn Fn(Order) -> String); 3] = [
-            ("limit:b", &|order| user(world, order)),
-            ("limit:a", &|order| format!("address-{order}")),
-            ("limit:s", &|_| "n".to_owned()),
-        ];
-        for (limit, field) in fields {
+        let fields: [&dyn Fn(Order) -> String; 3] =
+            [&|order| user(world, order), &|order| format!("address-{order}"), &|_| "n".to_owned()];
+        for (limit, field) in LIMITS.into_iter().zip(fields) {
             let mut expected: BTreeMap<String, usize> = BTreeMap::new();
             for order in self.asked.iter().filter(|_| self.limited) {
                 *expected.entry(field(*order)).or_default() += 1;
             }
-            let mut counted: BTreeMap<String, String> =
-                redis::cmd("HGETALL").arg(self.key(limit)).query(&mut self.redis).unwrap();
+            let mut counted: BTreeMap<String, String> = self.sale.command("HGETALL", limit, &[]);
             let window = counted.remove("#");
             assert_eq!(window, (!expected.is_empty()).then(|| format!("0|{LIMIT_WINDOW_MS}")));
             let expected: BTreeMap<String, String> =
@@ -280,12 +229,11 @@ fn tickets_of(world: &World, sale: &SaleKeys, order: Order) -> usize {
 
 /// So late that the buyer has to wait until the end of the test.
 fn lapsed_at(lapsed: bool) -> String {
-    if lapsed { "9000000000000" } else { "0" }.to_owned()
+    if lapsed { NEVER_MS } else { "0" }.to_owned()
 }
 
 /// Runs one step on both, and compares the answers.
 fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
-    let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match step {
         Step::Reserve(orders) => {
             let mut with_passes: Vec<(Order, usize)> = orders.iter().map(|order| (*order, 0)).collect();
@@ -302,7 +250,7 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
         }
         Step::Confirm(order) => {
             model.now.confirm(*order);
-            real.call(&script!("confirm"), &["unconfirmed"], &[id(*order)]);
+            real.sale.call::<()>("confirm", &["unconfirmed"], &[id(*order)]);
         }
         Step::Release(order, returns, lapses) => {
             let expected = model.begin_script(world).then(|| {
@@ -311,8 +259,7 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
                 (model.now.release(world, *order, *returns), was_live)
             });
             let arguments = ["1".to_owned(), id(*order), u8::from(*returns).to_string(), lapsed_at(*lapses)];
-            let reply = real.call(&script!(sale "release"), &KEYS, &arguments);
-            let reply: Vec<i64> = redis::FromRedisValue::from_redis_value(reply).unwrap();
+            let reply: Vec<i64> = real.sale.call("release", &KEYS, &arguments);
             match expected {
                 Some((epoch, was_live)) => assert_eq!(reply, [i64::from(epoch), i64::from(was_live)]),
                 None => assert!(reply.len() == 1 && reply[0] < 0, "{reply:?}"),
@@ -320,12 +267,12 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
         }
         Step::Close(epoch) => {
             model.now.close(*epoch);
-            real.call(&script!(sale "begin_refill"), &KEYS, &[epoch.to_string(), "close".into()]);
+            real.sale.call::<()>("begin_refill", &KEYS, &[&*epoch.to_string(), "close"]);
         }
         Step::Begin(epoch) => {
             let stamp = model.stamp();
             let expected = model.now.begin(world, *epoch, stamp);
-            assert_eq!(real.says_yes(&script!(sale "begin_refill"), &KEYS, &[epoch.to_string()]), expected);
+            assert_eq!(real.says_yes("begin_refill", &[epoch.to_string()]), expected);
         }
         Step::Put(epoch, from, lapsed) => {
             let before = model.now.tickets;
@@ -343,23 +290,24 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
                     arguments.extend([id(order), user(world, order), world.units(order).to_string(), kind.into()]);
                     arguments.push(lapsed_at(lapses(order)));
                 }
-                assert_eq!(real.says_yes(&script!(sale "put_tickets"), &KEYS, &arguments), expected);
+                assert_eq!(real.says_yes("put_tickets", &arguments), expected);
             }
         }
         Step::Open(epoch, from) => {
             let expected = model.open(world, *epoch, from);
-            let mut arguments = vec![epoch.to_string(), "open".into(), from.units_left.to_string(), "0".into()];
-            let per_user = world.per_user.to_string();
-            arguments.extend(strings(&["state_version", "1", "starts_at_ms", "0", "ends_at_ms", "9000000000000"]));
-            arguments.extend(strings(&["key", "key", "per_user", &per_user, "min_level", "0", "pay_within_ms", "1"]));
-            assert_eq!(real.says_yes(&script!(sale "open_sale"), &KEYS, &arguments), expected);
+            let (left, per_user) = (from.units_left.to_string(), world.per_user.to_string());
+            let state = [&*epoch.to_string(), "open", &left, "0", "state_version", "1"];
+            let window = ["starts_at_ms", "0", "ends_at_ms", NEVER_MS];
+            let terms = ["key", "key", "per_user", &per_user, "min_level", "0", "pay_within_ms", "1"];
+            let arguments = [&state[..], &window, &terms].concat().into_iter().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(real.says_yes("open_sale", &arguments), expected);
         }
         Step::ReturnUnits => {
             model.now.return_units();
-            real.set(&[("returning_at_ms", "0"), ("sold_out_until_ms", "0")]);
+            real.set(&["returning_at_ms", "0", "sold_out_until_ms", "0"]);
         }
         Step::Lose(place) => {
-            redis::cmd("UNLINK").arg(real.key(KEYS[*place])).exec(&mut real.redis).unwrap();
+            real.sale.delete(&[KEYS[*place]]);
             if KEYS[*place] == "sale" {
                 model.now = SaleKeys::default();
             }
@@ -367,26 +315,21 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
         }
         Step::NewId => {
             model.replid += 1;
-            real.set(&[("replid", "before")]);
+            real.set(&["replid", "before"]);
         }
         Step::Restart => {
             (model.run, model.replid) = (model.run + 1, model.replid + 1);
-            real.set(&[("replid", "before"), ("server", "before|0")]);
+            real.set(&["replid", "before", "server", "before|0"]);
         }
         Step::Flush => {
             model.now = SaleKeys::default();
-            real.flush();
+            real.sale.delete(&KEYS);
         }
     }
 }
 
-/// The keys of sale_begin.lua.
-const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
-
 #[test]
 fn scripts_and_model_agree_on_random_histories() {
-    let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
-    let client = redis::Client::open(url).unwrap();
     // Two buyers; the first has two orders. And whether "sold out" may be remembered.
     let world = |caches_sold_out| World {
         orders: [(0, 1), (1, 2), (0, 1)],
@@ -396,12 +339,11 @@ fn scripts_and_model_agree_on_random_histories() {
     };
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>(), asks_pass in any::<bool>(), limited in any::<bool>())| {
         let world = world(caches);
-        let redis = client.get_connection().unwrap();
-        let mut real = Real { redis, sale: format!("history:{}", Uuid::new_v4().simple()), asks_pass, limited, asked: Vec::new() };
+        let mut real = Real { sale: RealSale::new(), asks_pass, limited, asked: Vec::new() };
         let mut model = Server { run: 1, replid: 1, ..Server::default() };
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);
-            if real.lacks_a_key() {
+            if real.sale.lacks_a_key() {
                 // A lost key stays lost, and the other keys do not count, until a refill begins.
                 prop_assert!(model.now.is_key_lost || model.now.phase == Phase::Missing, "after step {}: {:?}", at, step);
                 continue;
@@ -417,8 +359,7 @@ fn scripts_and_model_agree_on_random_histories() {
             real.check_limits(&world);
             prop_assert_eq!(found, expected, "after step {}: {:?}", at, step);
         }
-        real.flush();
-        let limits = ["limit:b", "limit:a", "limit:s"].map(|name| real.key(name));
-        redis::cmd("UNLINK").arg(&limits).exec(&mut real.redis).unwrap();
+        real.sale.delete(&KEYS);
+        real.sale.delete(&LIMITS);
     });
 }

@@ -3,7 +3,7 @@
 
 use stateright::{Model, Property};
 
-use super::small::{breaks, holds};
+use super::small::is_at_rest;
 
 const CHANGES_MAX: u8 = 3;
 const EPOCH_MAX: u8 = 3;
@@ -185,10 +185,7 @@ impl Model for Pauses {
                 !paused || state.redis.1.is_none_or(is_paused)
             }),
             Property::always(AT_REST, |model: &Self, state: &State| {
-                let mut actions = Vec::new();
-                model.actions(state, &mut actions);
-                let moves = actions.into_iter().filter_map(|action| model.next_state(state, action)).count();
-                moves > 0 || state.redis == (state.epoch, Some(state.version))
+                !is_at_rest(model, state) || state.redis == (state.epoch, Some(state.version))
             }),
             Property::sometimes("a refill opens a paused sale", |_, state: &State| {
                 state.redis.0 > 1 && state.redis.1.is_some_and(is_paused)
@@ -197,22 +194,12 @@ impl Model for Pauses {
     }
 }
 
-#[test]
-fn pauses_and_refills() {
-    holds("pauses", Pauses::default());
+explored! {
+    pauses_and_refills: Pauses::default();
 }
 
-#[test]
-fn version_unchecked() {
-    breaks("version unchecked", HOLDS, Pauses { version_unchecked: true, ..Pauses::default() });
-}
-
-#[test]
-fn status_read_before_the_sale_stops() {
-    breaks("status read before the sale stops", HOLDS, Pauses { status_read_first: true, ..Pauses::default() });
-}
-
-#[test]
-fn status_unsupervised() {
-    breaks("status unsupervised", AT_REST, Pauses { unsupervised: true, ..Pauses::default() });
+refuted! {
+    version_unchecked: HOLDS, Pauses { version_unchecked: true, ..Pauses::default() };
+    status_read_before_the_sale_stops: HOLDS, Pauses { status_read_first: true, ..Pauses::default() };
+    status_unsupervised: AT_REST, Pauses { unsupervised: true, ..Pauses::default() };
 }

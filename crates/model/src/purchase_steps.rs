@@ -3,7 +3,7 @@
 use super::orders::Orders;
 use super::redis::Admission;
 use super::state::{PurchaseStep, SoldOutCache, State};
-use super::variants::World;
+use super::variants::{Variant, World};
 
 /// The next step of a call after its commit.
 fn after_commit(durable: Orders) -> PurchaseStep {
@@ -26,12 +26,12 @@ impl World {
                 Admission::Reserved => {
                     s.violations.sold_twice |= s.ledger.has_ended(order);
                     won = won.with(order);
-                    s.accepted[order] |= self.variant.answer_before_commit;
-                    if self.variant.confirm_before_commit {
+                    s.accepted[order] |= self.is(Variant::AnswerBeforeCommit);
+                    if self.is(Variant::ConfirmBeforeCommit) {
                         now.confirm(order);
                     }
                 }
-                Admission::Repeat { confirmed: false } if self.variant.repeat_trusts_the_group => {
+                Admission::Repeat { confirmed: false } if self.is(Variant::RepeatTrustsTheGroup) => {
                     s.accepted[order] = true;
                 }
                 Admission::Repeat { confirmed: false } => repeated = repeated.with(order),
@@ -78,7 +78,7 @@ impl World {
         }
         alone.iter().for_each(|order| s.late_inserts[order] = epoch);
         s.requests[i] = PurchaseStep::Idle;
-        if self.variant.blind_revert {
+        if self.is(Variant::BlindRevert) {
             let master = s.master_of(i);
             won.union(repeated).iter().for_each(|order| s.redis[master].now.revert(self, order));
         }
@@ -94,7 +94,7 @@ impl World {
         let PurchaseStep::OneByOne { left, done, epoch } = s.requests[i] else { return };
         let Some(order) = left.iter().next() else { return };
         let durable = s.ledger.insert(order, epoch);
-        if durable && self.variant.confirm_after_part {
+        if durable && self.is(Variant::ConfirmAfterPart) {
             let master = s.master_of(i);
             left.union(done).iter().for_each(|order| s.redis[master].now.confirm(order));
         }

@@ -2,7 +2,7 @@
 
 use super::orders::{ORDERS, Order};
 use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Stamp, Ticket};
-use super::variants::World;
+use super::variants::{Variant, World};
 
 /// The reply of reserve.lua to one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl SaleKeys {
     pub fn may_remember(&mut self, world: &World, admission: Admission) -> bool {
         let none_left = self.stock == 0 && self.returning == 0;
         let may = world.caches_sold_out
-            && (none_left || world.variant.sold_out_for_too_many && admission == Admission::TooFew);
+            && (none_left || world.is(Variant::SoldOutForTooMany) && admission == Admission::TooFew);
         self.sold_out_granted |= may;
         may
     }
@@ -68,9 +68,9 @@ impl SaleKeys {
     /// release.lua of an open sale (rule 9). Returns the epoch of the release.
     pub fn release(&mut self, world: &World, order: Order, returns: bool) -> Epoch {
         if self.tickets[order] == Ticket::Held {
-            self.tickets[order] = if world.variant.release_without_tombstone { Ticket::None } else { Ticket::Ended };
+            self.tickets[order] = if world.is(Variant::ReleaseWithoutTombstone) { Ticket::None } else { Ticket::Ended };
             self.unconfirmed[order] = false;
-            if returns && self.sold_out_granted && !world.variant.return_at_once {
+            if returns && self.sold_out_granted && !world.is(Variant::ReturnAtOnce) {
                 self.returning += world.units(order);
             } else if returns {
                 self.stock += world.units(order);
@@ -103,7 +103,7 @@ impl SaleKeys {
 
     /// begin_refill.lua: `false` if the server has this epoch already, or a newer one.
     pub fn begin(&mut self, world: &World, epoch: Epoch, stamp: Stamp) -> bool {
-        let refused = self.phase != Phase::Missing && self.epoch >= epoch && !world.variant.refill_without_epoch;
+        let refused = self.phase != Phase::Missing && self.epoch >= epoch && !world.is(Variant::RefillWithoutEpoch);
         if !refused {
             *self = Self { epoch, phase: Phase::Filling, stamp, ..Self::default() };
         }
@@ -130,10 +130,10 @@ impl Server {
 
     /// sale_begin.lua: whether this server has everything written since the sale's refill began here (rule 10).
     fn has_same_memory(&self, world: &World) -> bool {
-        let (begun, now, variant) = (self.now.stamp, self.stamp(), world.variant);
-        let same = variant.id_unchecked
+        let (begun, now) = (self.now.stamp, self.stamp());
+        let same = world.is(Variant::IdUnchecked)
             || begun.replid == now.replid
-            || !self.second && (variant.memory_unchecked || (begun.run, begun.read) == (now.run, now.read));
+            || !self.second && (world.is(Variant::MemoryUnchecked) || (begun.run, begun.read) == (now.run, now.read));
         same && !self.now.is_key_lost
     }
 
@@ -144,7 +144,7 @@ impl Server {
 
     /// open_sale.lua: `false` if another refill has taken over, or the server has lost the tickets.
     pub fn open(&mut self, world: &World, epoch: Epoch, from: &Snapshot) -> bool {
-        let whole = world.variant.opens_what_was_lost || self.has_same_memory(world);
+        let whole = world.is(Variant::OpensWhatWasLost) || self.has_same_memory(world);
         let agreed = self.now.epoch == epoch && self.now.phase == Phase::Filling && whole;
         if agreed {
             let stamp = self.stamp();

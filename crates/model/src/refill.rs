@@ -2,14 +2,14 @@
 
 use super::actions::Action;
 use super::state::{RefillStep, SaleKeys, Server, State};
-use super::variants::World;
+use super::variants::{Variant, World};
 
 impl World {
     /// Adds the next step of this instance's refill.
     pub fn refill_actions(&self, s: &State, i: usize, out: &mut Vec<Action>) {
         let master = s.master_of(i);
         let redis_step = |run, action| if s.redis[master].run == run { action } else { Action::LoseConnection(i) };
-        let may_open = self.variant.open_before_memories_lapse || s.sold_out_caches.iter().all(Option::is_none);
+        let may_open = self.is(Variant::OpenBeforeMemoriesLapse) || s.sold_out_caches.iter().all(Option::is_none);
         match s.refills[i] {
             RefillStep::Idle if i >= self.refilling => {}
             RefillStep::Idle if self.is_complete(s, master) => {}

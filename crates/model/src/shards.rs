@@ -13,7 +13,7 @@ mod steps;
 
 use stateright::{Model, Property};
 
-use super::small::{breaks, holds};
+use Variant::*;
 use actions::Action;
 use properties::*;
 use state::{
@@ -103,6 +103,10 @@ enum Variant {
 }
 
 impl World {
+    fn with(self, variant: Variant) -> Self {
+        Self { broken: Some(variant), shows: &[], ..self }
+    }
+
     fn is(&self, variant: Variant) -> bool {
         self.broken == Some(variant)
     }
@@ -265,26 +269,6 @@ const SOLD_OUT_AND_REFILLS: World = World {
     ..SOLD_OUT_REMEMBERED
 };
 
-macro_rules! explored {
-    ($($name:ident: $world:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            holds(stringify!($name), $world);
-        }
-    )*};
-}
-
-/// Each test breaks one part of the rule in a sound configuration, and must find a violation.
-macro_rules! refuted {
-    ($($name:ident: $variant:ident, $property:expr, $world:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            let world = World { broken: Some(Variant::$variant), shows: &[], ..$world };
-            breaks(stringify!($name), $property, world);
-        }
-    )*};
-}
-
 explored! {
     loans_and_deaths: DEATHS;
     loans_of_two_keys: TWO_KEYS;
@@ -301,34 +285,34 @@ explored! {
 }
 
 refuted! {
-    any_shard_serves: AnyShardServes, LIMIT, TWO_KEYS;
-    hold_before_loan: HoldBeforeLoan, ONE_HOLD, DEATHS;
-    repeat_takes: RepeatTakes, ONE_HOLD, RETURNS;
-    repeat_believes_the_loan: RepeatBelievesTheLoan, NOT_OVERSOLD, REFILLS;
-    goes_on_after_silence: GoesOnAfterSilence, ONE_HOLD, DEATHS;
-    taken_back_unbarred: TakenBackUnbarred, ONE_HOLD, DEATHS;
-    takes_back_any_number: TakesBackAnyNumber, NAMED, DEATHS;
-    moves_any_number: MovesAnyNumber, NAMED, DEATHS;
-    loan_not_counted: LoanNotCounted, LIMIT, TWO_KEYS;
-    loan_counts_as_purchase: LoanCountsAsPurchase, AT_LIMIT, TWO_KEYS;
-    sold_out_at_home: SoldOutAtHome, SOLD_OUT, SOLD_OUT_SAID;
-    zeros_of_different_moments: ZerosOfDifferentMoments, SOLD_OUT, SOLD_OUT_SAID;
-    known_empty_and_sells: KnownEmptyAndSells, SOLD_OUT, SOLD_OUT_SAID;
-    away_counts_as_empty: AwayCountsAsEmpty, SOLD_OUT, SOLD_OUT_AND_REFILLS;
-    zeros_of_two_epochs: ZerosOfTwoEpochs, SOLD_OUT, SOLD_OUT_AND_REFILLS;
-    lends_at_any_epoch: LendsAtAnyEpoch, NAMED, REFILLS;
-    memory_without_loans: MemoryWithoutLoans, HOLDER, SOLD_OUT_REMEMBERED;
-    home_remembers_first: HomeRemembersFirst, HOLDER, SOLD_OUT_AT_ONE_HOME;
-    release_forgets_the_holder: ReleaseForgetsTheHolder, HOLDER, SOLD_OUT_AND_RETURNS;
-    record_names_home: RecordNamesHome, MATCHES, RETURNS;
-    released_at_lender_alone: ReleasedAtLenderAlone, AT_REST, RETURNS;
-    released_at_home_alone: ReleasedAtHomeAlone, MATCHES, RETURNS;
-    released_at_any_epoch: ReleasedAtAnyEpoch, MATCHES, REFILLS_AND_RETURNS;
-    refills_one_shard: RefillsOneShard, NOT_OVERSOLD, REFILLS;
-    whole_stock_to_each: WholeStockToEach, NOT_OVERSOLD, REFILLS;
-    refill_forgets_homes: RefillForgetsHomes, LIMIT, World { stock: [0, 2, 0], ..REFILLS };
-    refill_forgets_lent_holds: RefillForgetsLentHolds, MATCHES, REFILLS_AND_RETURNS;
-    opens_while_remembered: OpensWhileRemembered, SOLD_OUT, SOLD_OUT_AND_REFILLS;
-    no_loan_reconciler: NoLoanReconciler, AT_REST, DEATHS;
-    loans_left_open: LoansLeftOpen, AT_REST, DEATHS;
+    any_shard_serves: LIMIT, TWO_KEYS.with(AnyShardServes);
+    hold_before_loan: ONE_HOLD, DEATHS.with(HoldBeforeLoan);
+    repeat_takes: ONE_HOLD, RETURNS.with(RepeatTakes);
+    repeat_believes_the_loan: NOT_OVERSOLD, REFILLS.with(RepeatBelievesTheLoan);
+    goes_on_after_silence: ONE_HOLD, DEATHS.with(GoesOnAfterSilence);
+    taken_back_unbarred: ONE_HOLD, DEATHS.with(TakenBackUnbarred);
+    takes_back_any_number: NAMED, DEATHS.with(TakesBackAnyNumber);
+    moves_any_number: NAMED, DEATHS.with(MovesAnyNumber);
+    loan_not_counted: LIMIT, TWO_KEYS.with(LoanNotCounted);
+    loan_counts_as_purchase: AT_LIMIT, TWO_KEYS.with(LoanCountsAsPurchase);
+    sold_out_at_home: SOLD_OUT, SOLD_OUT_SAID.with(SoldOutAtHome);
+    zeros_of_different_moments: SOLD_OUT, SOLD_OUT_SAID.with(ZerosOfDifferentMoments);
+    known_empty_and_sells: SOLD_OUT, SOLD_OUT_SAID.with(KnownEmptyAndSells);
+    away_counts_as_empty: SOLD_OUT, SOLD_OUT_AND_REFILLS.with(AwayCountsAsEmpty);
+    zeros_of_two_epochs: SOLD_OUT, SOLD_OUT_AND_REFILLS.with(ZerosOfTwoEpochs);
+    lends_at_any_epoch: NAMED, REFILLS.with(LendsAtAnyEpoch);
+    memory_without_loans: HOLDER, SOLD_OUT_REMEMBERED.with(MemoryWithoutLoans);
+    home_remembers_first: HOLDER, SOLD_OUT_AT_ONE_HOME.with(HomeRemembersFirst);
+    release_forgets_the_holder: HOLDER, SOLD_OUT_AND_RETURNS.with(ReleaseForgetsTheHolder);
+    record_names_home: MATCHES, RETURNS.with(RecordNamesHome);
+    released_at_lender_alone: AT_REST, RETURNS.with(ReleasedAtLenderAlone);
+    released_at_home_alone: MATCHES, RETURNS.with(ReleasedAtHomeAlone);
+    released_at_any_epoch: MATCHES, REFILLS_AND_RETURNS.with(ReleasedAtAnyEpoch);
+    refills_one_shard: NOT_OVERSOLD, REFILLS.with(RefillsOneShard);
+    whole_stock_to_each: NOT_OVERSOLD, REFILLS.with(WholeStockToEach);
+    refill_forgets_homes: LIMIT, World { stock: [0, 2, 0], ..REFILLS }.with(RefillForgetsHomes);
+    refill_forgets_lent_holds: MATCHES, REFILLS_AND_RETURNS.with(RefillForgetsLentHolds);
+    opens_while_remembered: SOLD_OUT, SOLD_OUT_AND_REFILLS.with(OpensWhileRemembered);
+    no_loan_reconciler: AT_REST, DEATHS.with(NoLoanReconciler);
+    loans_left_open: AT_REST, DEATHS.with(LoansLeftOpen);
 }

@@ -22,110 +22,74 @@ pub struct World {
     pub max_epoch: u8,
     /// Whether instances cache "sold out" at all.
     pub caches_sold_out: bool,
-    pub variant: Variant,
+    pub broken: Option<Variant>,
     /// Properties that this configuration must show an example of.
     pub shows: &'static [&'static str],
 }
 
-/// Each field breaks one rule of the protocol.
-#[derive(Clone, Copy, Debug)]
-pub struct Variant {
+/// Each variant breaks one rule of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
     /// Rule 3: the 202 is sent before the row is committed.
-    pub answer_before_commit: bool,
+    AnswerBeforeCommit,
     /// Rule 3: a repeated request is answered without a group of one, because the larger group is being committed.
-    pub repeat_trusts_the_group: bool,
+    RepeatTrustsTheGroup,
     /// Rule 3: a group is inserted whatever the sale's epoch.
-    pub group_without_epoch: bool,
+    GroupWithoutEpoch,
     /// Rule 4: an insert of unknown outcome releases the hold.
-    pub blind_revert: bool,
+    BlindRevert,
     /// Rule 5: a hold is removed from the unconfirmed list before its record is committed.
-    pub confirm_before_commit: bool,
+    ConfirmBeforeCommit,
     /// Rule 5: after a group was refused, all its orders are confirmed when the first of them has a row.
-    pub confirm_after_part: bool,
+    ConfirmAfterPart,
     /// Rule 6: a row that was sent is never sent again.
-    pub no_resend: bool,
+    NoResend,
     /// Rule 7: a group of one makes an order that its larger group has already made.
-    pub second_record_makes_again: bool,
+    SecondRecordMakesAgain,
     /// Rule 7: such a group of one stays unsettled.
-    pub second_record_left_open: bool,
+    SecondRecordLeftOpen,
     /// Rule 7: a group is settled as a whole although a group of one has already made one of its orders; it takes its units again.
-    pub group_counts_the_made: bool,
+    GroupCountsTheMade,
     /// Rule 7: a group that cannot be settled as a whole is tried again, and never split.
-    pub group_never_split: bool,
+    GroupNeverSplit,
     /// Rule 7: such a group is settled without the order that failed.
-    pub settle_part: bool,
+    SettlePart,
     /// Rule 7: the split ends the group's message, and leaves the group open.
-    pub split_without_closing: bool,
+    SplitWithoutClosing,
     /// Rule 7: a group is closed in one transaction, and its orders get their rows in another.
-    pub split_in_two_transactions: bool,
+    SplitInTwoTransactions,
     /// Rule 7: the split does not check whether the group was settled meanwhile.
-    pub split_unclaimed: bool,
+    SplitUnclaimed,
     /// Rule 9: the ticket of an ended order is deleted.
-    pub release_without_tombstone: bool,
+    ReleaseWithoutTombstone,
     /// Rule 9: a release row is done under whatever epoch Redis answered.
-    pub release_done_under_any_epoch: bool,
+    ReleaseDoneUnderAnyEpoch,
     /// Rule 10: a server sells whatever its replication id.
-    pub id_unchecked: bool,
+    IdUnchecked,
     /// Rule 10: a server with a new replication id and no second one sells, whatever memory it has read since the sale was opened.
-    pub memory_unchecked: bool,
+    MemoryUnchecked,
     /// Rule 11: a refill opens the sale on a server that has lost the refill's data.
-    pub opens_what_was_lost: bool,
+    OpensWhatWasLost,
     /// Rule 11: the refill does not raise the epoch.
-    pub refill_without_epoch: bool,
+    RefillWithoutEpoch,
     /// Rule 11: the refill reads only groups of one.
-    pub refill_forgets_groups: bool,
+    RefillForgetsGroups,
     /// Rule 11: the refill counts an order once for each of its records.
-    pub refill_counts_twice: bool,
+    RefillCountsTwice,
     /// Rule 11: the refill counts records whose order is already made.
-    pub refill_counts_the_made: bool,
+    RefillCountsTheMade,
     /// Rule 11: the refill writes a live ticket for each record, even if the order has ended.
-    pub refill_revives_the_ended: bool,
+    RefillRevivesTheEnded,
     /// Rule 12: holds of a dead instance stay unfinished.
-    pub no_reconciler: bool,
+    NoReconciler,
     /// Rule 12: the reconciler reads the epoch in one call and the holds in another.
-    pub reconcile_in_two_reads: bool,
+    ReconcileInTwoReads,
     /// Rule 13: an instance caches "sold out" although units were left, but fewer than the buyer asked for.
-    pub sold_out_for_too_many: bool,
+    SoldOutForTooMany,
     /// Rule 13: returned units are for sale at once.
-    pub return_at_once: bool,
+    ReturnAtOnce,
     /// Rule 13: a refill opens the sale while an instance may still have the old epoch's "sold out" cached.
-    pub open_before_memories_lapse: bool,
-}
-
-impl Variant {
-    /// The protocol, unbroken.
-    pub const NONE: Self = Self {
-        answer_before_commit: false,
-        repeat_trusts_the_group: false,
-        group_without_epoch: false,
-        blind_revert: false,
-        confirm_before_commit: false,
-        confirm_after_part: false,
-        no_resend: false,
-        second_record_makes_again: false,
-        second_record_left_open: false,
-        group_counts_the_made: false,
-        group_never_split: false,
-        settle_part: false,
-        split_without_closing: false,
-        split_in_two_transactions: false,
-        split_unclaimed: false,
-        release_without_tombstone: false,
-        release_done_under_any_epoch: false,
-        id_unchecked: false,
-        memory_unchecked: false,
-        opens_what_was_lost: false,
-        refill_without_epoch: false,
-        refill_forgets_groups: false,
-        refill_counts_twice: false,
-        refill_counts_the_made: false,
-        refill_revives_the_ended: false,
-        no_reconciler: false,
-        reconcile_in_two_reads: false,
-        sold_out_for_too_many: false,
-        return_at_once: false,
-        open_before_memories_lapse: false,
-    };
+    OpenBeforeMemoriesLapse,
 }
 
 impl World {
@@ -156,9 +120,18 @@ impl World {
         refilling: 1,
         max_epoch: 2,
         caches_sold_out: false,
-        variant: Variant::NONE,
+        broken: None,
         shows: &[],
     };
+
+    /// This sale under a broken variant of the protocol.
+    pub fn with(self, variant: Variant) -> Self {
+        Self { broken: Some(variant), shows: &[], ..self }
+    }
+
+    pub fn is(&self, variant: Variant) -> bool {
+        self.broken == Some(variant)
+    }
 
     pub fn units(&self, order: usize) -> u8 {
         self.orders[order].1

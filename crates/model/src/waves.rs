@@ -1,11 +1,11 @@
-//! Rule 14 alone: a wave goes on sale once per epoch, while the sale is refilled, Redis forgets, and workers die.
+//! Rules 14 and 15: a wave is distributed to the shards of a sale, each part once per epoch, while the sale is refilled, Redis forgets, and
+//! workers die.
 
 use stateright::{Model, Property};
 
-use super::small::{breaks, holds};
-
-const BASE: u8 = 1;
-const WAVE: u8 = 2;
+const SHARDS: usize = 2;
+/// The part of the wave for each shard.
+const PART: u8 = 1;
 const EPOCH_MAX: u8 = 4;
 
 const NEVER_TOO_MANY: &str = "Redis never has more units on sale than PostgreSQL";
@@ -13,10 +13,12 @@ const AT_REST: &str = "at rest Redis has the units of PostgreSQL";
 
 #[derive(Clone, Copy, Default)]
 struct Waves {
-    /// A wave that was applied before is applied again.
-    not_remembered: bool,
-    /// A refill does not write which waves its stock contains.
-    refill_forgets: bool,
+    /// The outbox row is done when one shard has answered under the current epoch.
+    done_by_one: bool,
+    /// This shard applies a wave again.
+    not_remembered: Option<usize>,
+    /// At this shard, a refill does not write which waves its stock contains.
+    refill_forgets: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,47 +27,93 @@ struct State {
     released: bool,
     done: bool,
     epoch: u8,
-    redis: Redis,
-    /// A worker has an answer of this epoch, not settled yet.
-    answered: Option<u8>,
+    shards: [Shard; SHARDS],
+    worker: Worker,
     refill: Refill,
     deaths: u8,
-    flushes: u8,
+    losses: u8,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Redis {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Shard {
     epoch: u8,
     open: bool,
     stock: u8,
     applied: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// How many shards have answered, and the lowest of their epochs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Worker {
+    answered: usize,
+    lowest: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Refill {
     Idle,
     Raised(u8),
-    /// The epoch, and whether the snapshot has the wave.
-    Read(u8, bool),
-    Begun(u8, bool),
+    /// The epoch, whether the snapshot has the wave, and how many shards are filled.
+    Filling(u8, bool, usize),
+    /// The same, and how many shards are open.
+    Opening(u8, bool, usize),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Action {
     /// ledger::sales: the wave's units and its outbox row, in one transaction.
     ReleaseWave,
-    /// release_wave.lua
+    /// release_wave.lua at the next shard.
     Apply,
-    /// The row is done, if the epoch of the answer is still current.
+    /// The row is done, if the lowest epoch of the answers is still current.
     Settle,
     WorkerDies,
-    /// The steps of a refill.
-    Raise,
-    Read,
-    Begin,
-    Open,
+    /// The next step of a refill. The first stops all shards and raises the epoch, the second reads a snapshot.
+    Refill,
     RefillDies,
-    Flush,
+    Lose(usize),
+}
+
+impl Waves {
+    fn worker_actions(&self, state: &State, out: &mut Vec<Action>) {
+        let answered = state.worker.answered;
+        let next_is_open = state.shards.get(answered).is_some_and(|shard| shard.open);
+        if state.released && !state.done && next_is_open {
+            out.push(Action::Apply);
+        }
+        if answered == SHARDS || self.done_by_one && answered > 0 {
+            out.push(Action::Settle);
+        }
+        // A refused worker gives up, and begins again.
+        if answered > 0 && answered < SHARDS && !next_is_open {
+            out.push(Action::WorkerDies);
+        }
+    }
+
+    fn refill(&self, state: &mut State) {
+        state.refill = match state.refill {
+            Refill::Idle => {
+                state.shards.iter_mut().for_each(|shard| shard.open = false);
+                state.epoch += 1;
+                Refill::Raised(state.epoch)
+            }
+            Refill::Raised(epoch) => Refill::Filling(epoch, state.released, 0),
+            Refill::Filling(epoch, wave, SHARDS) => Refill::Opening(epoch, wave, 0),
+            Refill::Filling(epoch, wave, k) => {
+                state.shards[k] = Shard { epoch, ..Shard::default() };
+                Refill::Filling(epoch, wave, k + 1)
+            }
+            Refill::Opening(_, _, SHARDS) => Refill::Idle,
+            Refill::Opening(epoch, wave, k) => {
+                // A server that has forgotten the refill's data refuses.
+                if state.shards[k].epoch == epoch {
+                    let applied = wave && self.refill_forgets != Some(k);
+                    state.shards[k] = Shard { epoch, open: true, stock: if wave { PART } else { 0 }, applied };
+                }
+                Refill::Opening(epoch, wave, k + 1)
+            }
+        };
+    }
 }
 
 impl Model for Waves {
@@ -73,39 +121,28 @@ impl Model for Waves {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let redis = Redis { epoch: 1, open: true, stock: BASE, applied: false };
-        let refill = Refill::Idle;
-        vec![State { released: false, done: false, epoch: 1, redis, answered: None, refill, deaths: 1, flushes: 1 }]
+        let shards = [Shard { epoch: 1, open: true, ..Shard::default() }; SHARDS];
+        let (worker, refill) = (Worker::default(), Refill::Idle);
+        vec![State { released: false, done: false, epoch: 1, shards, worker, refill, deaths: 1, losses: 1 }]
     }
 
     fn actions(&self, state: &State, out: &mut Vec<Action>) {
+        self.worker_actions(state, out);
         if !state.released {
             out.push(Action::ReleaseWave);
         }
-        let pending = state.released && !state.done;
-        if pending && state.answered.is_none() && state.redis.open {
-            out.push(Action::Apply);
+        if state.refill != Refill::Idle || state.epoch < EPOCH_MAX {
+            out.push(Action::Refill);
         }
-        if state.answered.is_some() {
-            out.push(Action::Settle);
-        }
-        match state.refill {
-            Refill::Idle if state.epoch < EPOCH_MAX => out.push(Action::Raise),
-            Refill::Idle => {}
-            Refill::Raised(_) => out.push(Action::Read),
-            Refill::Read(..) => out.push(Action::Begin),
-            Refill::Begun(..) => out.push(Action::Open),
-        }
-        if state.deaths > 0 && state.answered.is_some() {
+        if state.deaths > 0 && state.worker.answered > 0 {
             out.push(Action::WorkerDies);
         }
-        // The last refill survives: the sale is refilled in the end.
+        // The last refill survives, and there is time for one after each loss.
         if state.deaths > 0 && state.refill != Refill::Idle && state.epoch < EPOCH_MAX {
             out.push(Action::RefillDies);
         }
-        // There is also time for a refill after each flush.
-        if state.flushes > 0 && state.epoch < EPOCH_MAX {
-            out.push(Action::Flush);
+        if state.losses > 0 && state.epoch < EPOCH_MAX {
+            out.extend((0..SHARDS).map(Action::Lose));
         }
     }
 
@@ -114,72 +151,58 @@ impl Model for Waves {
         match action {
             Action::ReleaseWave => state.released = true,
             Action::Apply => {
-                if !state.redis.applied || self.not_remembered {
-                    state.redis.stock += WAVE;
-                    state.redis.applied = true;
+                let (k, worker) = (before.worker.answered, before.worker);
+                let shard = &mut state.shards[k];
+                if !shard.applied || self.not_remembered == Some(k) {
+                    shard.stock += PART;
+                    shard.applied = true;
                 }
-                state.answered = Some(state.redis.epoch);
+                let lowest = if k == 0 { shard.epoch } else { worker.lowest.min(shard.epoch) };
+                state.worker = Worker { answered: k + 1, lowest };
             }
             Action::Settle => {
-                let under = state.answered.take();
-                state.done |= under == Some(state.epoch);
+                let Worker { lowest, .. } = std::mem::take(&mut state.worker);
+                state.done |= lowest == state.epoch;
             }
-            Action::WorkerDies => (state.answered, state.deaths) = (None, state.deaths - 1),
-            Action::Raise => {
-                state.redis.open = false;
-                state.epoch += 1;
-                state.refill = Refill::Raised(state.epoch);
+            Action::WorkerDies => {
+                state.deaths -= u8::from(state.deaths > 0);
+                state.worker = Worker::default();
             }
-            Action::Read => {
-                let Refill::Raised(epoch) = before.refill else { return None };
-                state.refill = Refill::Read(epoch, before.released);
-            }
-            Action::Begin => {
-                let Refill::Read(epoch, wave) = before.refill else { return None };
-                state.redis = Redis { epoch, ..Redis::default() };
-                state.refill = Refill::Begun(epoch, wave);
-            }
-            Action::Open => {
-                let Refill::Begun(epoch, wave) = before.refill else { return None };
-                state.refill = Refill::Idle;
-                if before.redis.epoch == epoch {
-                    let stock = BASE + if wave { WAVE } else { 0 };
-                    state.redis = Redis { epoch, open: true, stock, applied: wave && !self.refill_forgets };
-                }
-            }
+            Action::Refill => self.refill(&mut state),
             Action::RefillDies => (state.refill, state.deaths) = (Refill::Idle, state.deaths - 1),
-            Action::Flush => (state.redis, state.flushes) = (Redis::default(), state.flushes - 1),
+            Action::Lose(k) => (state.shards[k], state.losses) = (Shard::default(), state.losses - 1),
         }
-        Some(state)
+        (state != *before).then_some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(NEVER_TOO_MANY, |_, state: &State| {
-                state.redis.stock <= BASE + if state.released { WAVE } else { 0 }
+                state.shards.iter().all(|shard| shard.stock <= if state.released { PART } else { 0 })
             }),
-            Property::always(AT_REST, |_, state: &State| {
-                let at_rest = state.done && state.refill == Refill::Idle && state.redis.open;
-                !at_rest || state.redis.epoch != state.epoch || state.redis.stock == BASE + WAVE
+            Property::always(AT_REST, |model: &Self, state: &State| {
+                let is_whole = state.shards.iter().all(|shard| shard.open && shard.epoch == state.epoch);
+                let has_wave = state.shards.iter().all(|shard| shard.stock == PART);
+                let mut own = Vec::new();
+                model.worker_actions(state, &mut own);
+                let is_settled = if state.done { has_wave } else { !own.is_empty() };
+                !state.released || !is_whole || state.refill != Refill::Idle || is_settled
             }),
             Property::sometimes("the wave is on sale after a refill", |_, state: &State| {
-                state.done && state.redis.open && state.redis.epoch > 1 && state.redis.stock == BASE + WAVE
+                state.done && state.epoch > 1 && state.shards.iter().all(|shard| shard.open && shard.stock == PART)
             }),
         ]
     }
 }
 
-#[test]
-fn waves_and_refills() {
-    holds("waves", Waves::default());
+explored! {
+    waves_of_several_shards: Waves::default();
 }
 
-#[test]
-fn wave_not_remembered() {
-    breaks("wave not remembered", NEVER_TOO_MANY, Waves { not_remembered: true, ..Waves::default() });
-}
-
-#[test]
-fn refill_forgets_waves() {
-    breaks("refill forgets waves", NEVER_TOO_MANY, Waves { refill_forgets: true, ..Waves::default() });
+refuted! {
+    wave_done_by_one: AT_REST, Waves { done_by_one: true, ..Waves::default() };
+    wave_not_remembered: NEVER_TOO_MANY, Waves { not_remembered: Some(0), ..Waves::default() };
+    wave_applied_again: NEVER_TOO_MANY, Waves { not_remembered: Some(1), ..Waves::default() };
+    refill_forgets_waves: NEVER_TOO_MANY, Waves { refill_forgets: Some(0), ..Waves::default() };
+    refill_forgets_waves_of_others: NEVER_TOO_MANY, Waves { refill_forgets: Some(1), ..Waves::default() };
 }

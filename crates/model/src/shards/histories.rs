@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use redis::{Connection, FromRedisValue, Script, Value};
-use uuid::Uuid;
+use redis::{FromRedisValue, Value};
 
+use super::super::histories::{KEYS, LIMITS, NEVER_MS, RealSale};
 use super::World;
 use super::scripts::{Admission, Answer};
 use super::state::{BUYERS, Epoch, Loan, Number, ORDERS, Order, Phase, Shard, Snapshot, Status, Ticket, buyer};
@@ -64,43 +64,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|steps| [Step::Refill(1, [Status::None; ORDERS])].into_iter().chain(steps).collect())
 }
 
-macro_rules! script {
-    ($name:literal) => {
-        Script::new(concat!(
-            include_str!("../../../../lua/sale_begin.lua"),
-            include_str!(concat!("../../../../lua/", $name, ".lua"))
-        ))
-    };
-}
-
-/// The keys of sale_begin.lua.
-const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
-
 /// One shard on a real server.
 struct Real {
-    redis: Connection,
-    sale: String,
+    sale: RealSale,
     asks_pass: bool,
 }
 
 impl Real {
-    fn key(&self, name: &str) -> String {
-        format!("{{{}.0}}:{name}", self.sale)
-    }
-
-    fn call<T: FromRedisValue>(&mut self, script: &Script, keys: &[&str], arguments: &[&str]) -> T {
-        let mut call = script.prepare_invoke();
-        keys.iter().for_each(|key| _ = call.key(self.key(key)));
-        arguments.iter().for_each(|argument| _ = call.arg(*argument));
-        call.invoke(&mut self.redis).unwrap()
-    }
-
-    fn command<T: FromRedisValue>(&mut self, name: &str, key: &str, arguments: &[&str]) -> T {
-        redis::cmd(name).arg(self.key(key)).arg(arguments).query(&mut self.redis).unwrap()
-    }
-
     fn passes(&mut self, order: Order) -> i64 {
-        self.command::<Option<i64>>("HGET", "passes", &[&user(buyer(order))]).unwrap_or(0)
+        self.sale.command::<Option<i64>>("HGET", "passes", &[&user(buyer(order))]).unwrap_or(0)
     }
 
     /// The sale requires passes from all buyers or from none: the letter of that flag.
@@ -111,14 +83,14 @@ impl Real {
     /// The server's state, in the terms of the model.
     fn shard(&mut self) -> Shard {
         let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms", "loan"];
-        let fields: Vec<Option<String>> = self.command("HMGET", "sale", &names);
+        let fields: Vec<Option<String>> = self.sale.command("HMGET", "sale", &names);
         let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
         let small = |number: i64| u8::try_from(number).unwrap();
         // Due units count as for sale, although only the next call moves them.
         let due = number(4) == 0;
         let (stock, aside) = if due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
         let holders: BTreeSet<String> =
-            self.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect();
+            self.sale.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect();
         Shard {
             epoch: small(number(0)),
             phase: if fields[1].as_deref() == Some("filling") { Phase::Filling } else { Phase::Open },
@@ -127,7 +99,7 @@ impl Real {
             granted: number(5) > 0,
             tickets: std::array::from_fn(|order| self.ticket(order)),
             unconfirmed: std::array::from_fn(|o| {
-                self.command::<Option<f64>>("ZSCORE", "unconfirmed", &[&id(o)]).is_some()
+                self.sale.command::<Option<f64>>("ZSCORE", "unconfirmed", &[&id(o)]).is_some()
             }),
             holders: std::array::from_fn(|of| holders.contains(&user(of))),
             number: small(number(6)),
@@ -135,7 +107,7 @@ impl Real {
     }
 
     fn ticket(&mut self, order: Order) -> Ticket {
-        let text: Option<String> = self.command("HGET", "tickets", &[&id(order)]);
+        let text: Option<String> = self.sale.command("HGET", "tickets", &[&id(order)]);
         let Some(text) = text else { return Ticket::None };
         let parts: Vec<&str> = text.split('|').collect();
         let number = |at: usize| parts[at].parse::<u8>().unwrap();
@@ -154,16 +126,16 @@ impl Real {
     /// Checks the server's further data: the units, the open loan and the spent passes of its own buyer, and nothing of the other.
     fn check_buyers(&mut self, found: &Shard) {
         let counts = |o: &Order| matches!(found.tickets[*o], Ticket::Held | Ticket::Closed { .. });
-        let kept: Option<String> = self.command("HGET", "buyers", &[&user(0)]);
+        let kept: Option<String> = self.sale.command("HGET", "buyers", &[&user(0)]);
         let units = kept.map_or(0, |kept| kept.split('|').next().unwrap().parse::<usize>().unwrap());
         assert_eq!(units, (0..2).filter(counts).count());
-        let loan: Option<String> = self.command("HGET", "loans", &[&user(0)]);
+        let loan: Option<String> = self.sale.command("HGET", "loans", &[&user(0)]);
         let open = (0..2).find(|o| matches!(found.tickets[*o], Ticket::Open { .. }));
         assert_eq!(loan, open.map(id));
         let tickets = (0..2).filter(|o| !matches!(found.tickets[*o], Ticket::None | Ticket::Open { .. })).count();
         assert_eq!(self.passes(0), if self.asks_pass { i64::try_from(tickets).unwrap() } else { 0 }, "passes");
         for key in ["buyers", "loans", "passes"] {
-            assert!(!self.command::<bool>("HEXISTS", key, &[&user(1)]), "{key}");
+            assert!(!self.sale.command::<bool>("HEXISTS", key, &[&user(1)]), "{key}");
         }
     }
 
@@ -179,11 +151,11 @@ impl Real {
         let parts = if self.asks_pass { "pl" } else { "l" };
         let mut arguments = vec!["1", "0", "0", sold_out_ms, "0", "0", "-1", "0", parts, &id, &user];
         if self.asks_pass {
-            arguments.extend(["9000000000000", &spent]);
+            arguments.extend([NEVER_MS, &spent]);
         }
         arguments.push(&lender);
-        let keys = [&KEYS[..], &["b", "a", "s"]].concat();
-        let reply: Vec<Value> = self.call(&script!("reserve"), &keys, &arguments);
+        let keys = [&KEYS[..], &LIMITS].concat();
+        let reply: Vec<Value> = self.sale.call("reserve", &keys, &arguments);
         let [epoch, _now, memory, _known, holders, _expires, codes, details] = &reply[..] else { return None };
         let epoch = u8::from_redis_value_ref(epoch).unwrap();
         let Value::BulkString(codes) = codes else { panic!("no codes") };
@@ -211,7 +183,7 @@ impl Real {
 
     fn refill(&mut self, shard: &Shard, stock: u8, orders: &[Status; ORDERS]) {
         let epoch = shard.epoch.to_string();
-        assert_eq!(self.call::<i64>(&script!("begin_refill"), &KEYS, &[&epoch]), 1);
+        assert_eq!(self.sale.call::<i64>("begin_refill", &KEYS, &[&epoch]), 1);
         let rows = (0..ORDERS).filter_map(|order| {
             let kind = match shard.tickets[order] {
                 Ticket::Held => "h".to_owned(),
@@ -229,12 +201,12 @@ impl Real {
             let n = (rows.len() / 5).to_string();
             let mut arguments = vec![&*epoch, self.pass_flag(), &n];
             arguments.extend(rows.iter().map(String::as_str));
-            assert_eq!(self.call::<i64>(&script!("put_tickets"), &KEYS, &arguments), 1);
+            assert_eq!(self.sale.call::<i64>("put_tickets", &KEYS, &arguments), 1);
         }
         let stock = stock.to_string();
-        let terms = ["starts_at_ms", "0", "ends_at_ms", "9000000000000", "per_user", "1", "pay_within_ms", "1"];
+        let terms = ["starts_at_ms", "0", "ends_at_ms", NEVER_MS, "per_user", "1", "pay_within_ms", "1"];
         let arguments = [&[&*epoch, "open", &*stock, "0"], &terms[..]].concat();
-        assert_eq!(self.call::<i64>(&script!("open_sale"), &KEYS, &arguments), 1);
+        assert_eq!(self.sale.call::<i64>("open_sale", &KEYS, &arguments), 1);
     }
 }
 
@@ -270,7 +242,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             let expected = model.move_loan(world, &Loan { order, lender: 1, number, epoch: model.epoch }, lender);
             let arguments =
                 [&*epoch, "0", real.pass_flag(), "1", &id(order), &number.to_string(), &lender_text(lender)];
-            let reply: Vec<Value> = real.call(&script!("move_loan"), &KEYS, &arguments);
+            let reply: Vec<Value> = real.sale.call("move_loan", &KEYS, &arguments);
             let [_, _, Value::BulkString(codes), numbers] = &reply[..] else {
                 return assert_eq!(expected, Admission::Lost);
             };
@@ -290,7 +262,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             let expected = model.lend(world, &Loan { order, lender: SELF, number, epoch: of });
             let empty_ms = if world.knows_empty { EMPTY_MS } else { "0" };
             let arguments = [&*of.to_string(), empty_ms, "0", "1", &id(order), &user(1), "1", &number.to_string()];
-            let reply: Vec<Value> = real.call(&script!("lend"), &KEYS, &arguments);
+            let reply: Vec<Value> = real.sale.call("lend", &KEYS, &arguments);
             let answered = match &reply[..] {
                 [_, _, _, Value::BulkString(codes)] if codes[0] == 0 => Answer::Held,
                 // The script reports for the shard that it is empty. The model reports it to each buyer that it refuses for lack of units.
@@ -310,7 +282,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
         Step::Bar(order, number) => {
             let expected = model.bar(world, &Loan { order, lender: SELF, number, epoch: model.epoch });
             let arguments = [&*epoch, &id(order), &number.to_string()];
-            let reply: Vec<Value> = real.call(&script!("bar_loan"), &KEYS, &arguments);
+            let reply: Vec<Value> = real.sale.call("bar_loan", &KEYS, &arguments);
             let answered = match &reply[..] {
                 [_, Value::BulkString(codes)] if codes[0] < 2 => Some(codes[0] == 1),
                 _ => None,
@@ -320,21 +292,17 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
         Step::TakeBack(order, number) => {
             model.take_back(world, &Loan { order, lender: 1, number, epoch: model.epoch });
             let arguments = [&*epoch, &id(order), &number.to_string()];
-            real.call::<Value>(&script!("take_back_loan"), &KEYS, &arguments);
+            real.sale.call::<Value>("take_back_loan", &KEYS, &arguments);
         }
         Step::Close(order) => {
             model.close_loan(order);
-            real.call::<i64>(&script!("close_loan"), &KEYS, &[real.pass_flag(), &id(order)]);
+            real.sale.call::<i64>("close_loan", &KEYS, &[real.pass_flag(), &id(order)]);
         }
         // A hold is confirmed; a loan is closed.
         Step::Confirm(order) if matches!(model.tickets[order], Ticket::Open { .. }) => {}
         Step::Confirm(order) => {
             model.unconfirmed[order] = false;
-            real.call::<i64>(
-                &Script::new(include_str!("../../../../lua/confirm.lua")),
-                &["unconfirmed"],
-                &[&id(order)],
-            );
+            real.sale.call::<i64>("confirm", &["unconfirmed"], &[id(order)]);
         }
         Step::Release(order) => {
             let expected = if model.tickets[order].is_hold() {
@@ -344,7 +312,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             };
             let known = !matches!(model.tickets[order], Ticket::None | Ticket::Barred { .. });
             let arguments = ["1", &id(order), "1", "0", real.pass_flag()];
-            let reply: Vec<Value> = real.call(&script!("release"), &KEYS, &arguments);
+            let reply: Vec<Value> = real.sale.call("release", &KEYS, &arguments);
             match expected {
                 Some(epoch) => {
                     assert_eq!(reply[0], Value::Int(epoch.into()));
@@ -358,12 +326,12 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
             if model.epoch > 0 {
                 model.granted = false;
                 model.stock += std::mem::take(&mut model.aside);
-                real.command::<i64>("HSET", "sale", &["returning_at_ms", "0", "sold_out_until_ms", "0"]);
+                real.sale.command::<i64>("HSET", "sale", &["returning_at_ms", "0", "sold_out_until_ms", "0"]);
             }
         }
         Step::Stop => {
             model.stop(model.epoch);
-            real.call::<i64>(&script!("begin_refill"), &KEYS, &[&epoch, "close"]);
+            real.sale.call::<i64>("begin_refill", &KEYS, &[&epoch, "close"]);
         }
         Step::Refill(stock, orders) => {
             let snapshot = Snapshot { epoch: model.epoch + 1, shares: [stock; 3], orders, only: None };
@@ -376,12 +344,9 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
 
 #[test]
 fn scripts_and_model_agree_on_random_histories_of_a_shard() {
-    let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
-    let client = redis::Client::open(url).unwrap();
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), knows_empty in any::<bool>(), asks_pass in any::<bool>())| {
         let world = World { knows_empty, ..super::NO_FAULTS };
-        let redis = client.get_connection().unwrap();
-        let mut real = Real { redis, sale: format!("shard:{}", Uuid::new_v4().simple()), asks_pass };
+        let mut real = Real { sale: RealSale::new(), asks_pass };
         let mut model = Shard::default();
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);
@@ -389,7 +354,6 @@ fn scripts_and_model_agree_on_random_histories_of_a_shard() {
             real.check_buyers(&found);
             prop_assert_eq!(found, model, "after step {}: {:?}", at, step);
         }
-        let keys = KEYS.map(|name| real.key(name));
-        redis::cmd("UNLINK").arg(&keys).exec(&mut real.redis).unwrap();
+        real.sale.delete(&KEYS);
     });
 }
