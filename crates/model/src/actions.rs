@@ -2,7 +2,7 @@
 
 use super::orders::{ORDERS, Order, Orders};
 use super::state::{
-    INSTANCES, OutboxRow, Phase, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status,
+    Epoch, INSTANCES, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, Splitter, State, Status,
 };
 use super::variants::{Variant, World};
 
@@ -22,30 +22,27 @@ pub enum Action {
     CommitNext(usize),
     /// Rule 4: ledger::orders::committer, `Committed::Unknown`. The insert is in flight, and its sender has given up.
     LoseCommit(usize),
-    /// Rule 3: an insert arrives after its sender gave up.
-    CommitLateInsert(Order),
+    /// Rule 3: an insert of a group arrives after its sender gave up.
+    CommitLateInsert(Orders, Epoch),
     /// Rule 4: such a late insert never arrives.
-    DropLateInsert(Order),
-    /// Rule 3: a late insert of a group arrives.
-    CommitLateGroup,
-    /// Rule 4: a late insert of a group never arrives.
-    DropLateGroup,
+    DropLateInsert(Orders, Epoch),
     /// Rule 3: sale::purchase. The 202s are sent.
     Answer(usize),
     /// Rule 5: sale::confirmer, lua/confirm.lua.
     Confirm(usize),
 
-    // ---- from a group of one to its order, and the end of the order
-    /// Rule 6: sale_work::relay. The message is published and confirmed, and the row is marked `sent`.
-    Relay(Order),
+    // ---- from a group to its orders, and the end of an order
+    /// Rule 6: sale_work::relay. The message of an outbox row is published and confirmed, and the row is marked `sent`.
+    Relay(usize),
     /// Rule 6: the message is published, and the relay dies before it marks the row.
-    RelayAndDie(Order),
+    RelayAndDie(usize),
     /// Rule 6: ledger::outbox. A row that was sent but not processed becomes pending again.
-    Resend(Order),
-    /// Rule 7: sale_work::fulfil, ledger::orders::one.
-    Fulfil(Order),
+    Resend(usize),
+    /// Rule 7: sale_work::fulfil; ledger::orders::one, or ledger::orders::groups. All orders of the row's group are made in one transaction.
+    /// If that is impossible, a worker will split the group.
+    Fulfil(usize),
     /// Rule 7: the same, but the acknowledgement is lost. The message is delivered again.
-    FulfilUnacked(Order),
+    FulfilUnacked(usize),
     /// Rule 6: the broker loses its messages.
     PurgeQueue,
     /// Rule 8: ledger::orders::cancel, for the buyer, the delayed message or the sweeper.
@@ -55,19 +52,7 @@ pub enum Action {
     /// Rule 9: ledger::outbox. The release row is done, if the epoch is still current.
     SettleRelease,
 
-    // ---- from the group to its orders
-    /// Rule 6: sale_work::relay.
-    RelayGroup(usize),
-    /// Rule 6: the message is published, and the relay dies before it marks the row.
-    RelayGroupAndDie(usize),
-    /// Rule 6: ledger::outbox.
-    ResendGroup(usize),
-    /// Rule 7: sale_work::fulfil, ledger::orders::groups. All orders are made in one transaction. If that is impossible, a worker will
-    /// split
-    /// the group.
-    SettleGroup(usize),
-    /// Rule 7: the same, but the acknowledgement is lost.
-    SettleGroupUnacked(usize),
+    // ---- a group that is split
     /// Rule 7: the transaction fails for a reason of its own, such as a member that cannot be written.
     FailGroup(usize),
     /// Rule 7: ledger::orders::groups. The group is closed, and its orders get groups of one.
@@ -153,18 +138,25 @@ impl World {
             }
             self.refill_actions(s, i, out);
         }
+        for (orders, epoch) in &s.late_inserts {
+            out.extend([Action::CommitLateInsert(*orders, *epoch), Action::DropLateInsert(*orders, *epoch)]);
+        }
+        for row in 0..ROWS {
+            match s.ledger.outbox[row] {
+                OutboxRow::Pending => out.push(Action::Relay(row)),
+                OutboxRow::Sent if !s.queue[row] && !self.is(Variant::NoResend) => out.push(Action::Resend(row)),
+                OutboxRow::None | OutboxRow::Sent | OutboxRow::Processed => {}
+            }
+            if s.queue[row] {
+                out.push(Action::Fulfil(row));
+            }
+        }
+        match s.splitter {
+            Splitter::Idle => {}
+            Splitter::Failed(group) => out.push(Action::SplitGroup(group)),
+            Splitter::Closed(group) => out.push(Action::InsertSplitRows(group)),
+        }
         for order in 0..ORDERS {
-            if s.late_inserts[order] > 0 {
-                out.extend([Action::CommitLateInsert(order), Action::DropLateInsert(order)]);
-            }
-            match s.ledger.ones[order] {
-                OutboxRow::Pending => out.push(Action::Relay(order)),
-                OutboxRow::Sent if !s.queue[order] && !self.is(Variant::NoResend) => out.push(Action::Resend(order)),
-                _ => {}
-            }
-            if s.queue[order] {
-                out.push(Action::Fulfil(order));
-            }
             if matches!(s.ledger.releases[order], Release::Pending { .. }) && s.releaser.is_none() {
                 out.extend(serving.iter().map(|master| Action::Release(*master, order)));
             }
@@ -172,7 +164,6 @@ impl World {
         if s.releaser.is_some() {
             out.push(Action::SettleRelease);
         }
-        self.group_actions(s, out);
         match s.reconciler {
             Reconciler::Idle if self.is(Variant::NoReconciler) => {}
             Reconciler::Idle if self.is(Variant::ReconcileInTwoReads) => {
@@ -214,7 +205,7 @@ impl World {
             }
             if let PurchaseStep::Reserved { won, .. } = s.requests[i] {
                 let is_group = won.len() > 1;
-                if s.budget.lost_commits > 0 && (!is_group || s.late_group.0.is_empty()) {
+                if s.budget.lost_commits > 0 {
                     out.push(Action::LoseCommit(i));
                 }
                 if s.budget.refused_groups > 0 && is_group {
@@ -222,19 +213,30 @@ impl World {
                 }
             }
         }
-        self.group_faults(s, out);
-        for order in 0..ORDERS {
-            if s.budget.deaths > 0 && s.ledger.ones[order] == OutboxRow::Pending && !s.queue[order] {
-                out.push(Action::RelayAndDie(order));
+        for row in 0..ROWS {
+            let (status, queued) = (s.ledger.outbox[row], s.queue[row]);
+            if s.budget.deaths > 0 && status == OutboxRow::Pending && !queued {
+                out.push(Action::RelayAndDie(row));
             }
-            if s.budget.lost_acks > 0 && s.queue[order] {
-                out.push(Action::FulfilUnacked(order));
+            let group = row.checked_sub(ORDERS);
+            let unsettled = group.filter(|_| queued && status != OutboxRow::Processed);
+            let can_settle = unsettled.is_some_and(|group| s.ledger.can_settle(self, group));
+            if s.budget.lost_acks > 0 && (group.is_none() && queued || can_settle) {
+                out.push(Action::FulfilUnacked(row));
             }
-            if s.budget.cancels > 0 && s.ledger.orders[order] == Status::PendingPayment {
-                out.push(Action::Cancel(order));
+            if let Some(group) = unsettled
+                && s.budget.poisons > 0
+                && s.splitter == Splitter::Idle
+                && !self.is(Variant::GroupNeverSplit)
+            {
+                out.push(Action::FailGroup(group));
             }
         }
-        if s.budget.purges > 0 && (s.queue.contains(&true) || s.group_queue.contains(&true)) {
+        if s.budget.cancels > 0 {
+            let pending = (0..ORDERS).filter(|order| s.ledger.orders[*order] == Status::PendingPayment);
+            out.extend(pending.map(Action::Cancel));
+        }
+        if s.budget.purges > 0 && s.queue.contains(&true) {
             out.push(Action::PurgeQueue);
         }
         if s.budget.deaths > 0 {

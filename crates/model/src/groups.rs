@@ -1,6 +1,5 @@
 //! Purchase groups (rules 3 to 7, 11 and 12): the winners of a call share a row, and are settled together. Repeats, the reconciler, and
-//! groups that are refused or split write groups of one, with the order's id. So an order may have two records, and counts only once. In
-//! the model, `ones` are the groups of one.
+//! groups that are refused or split write groups of one, with the order's id. So an order may have two records, and counts only once.
 //!
 //! The model leaves out things that add no step: several groups in one message or transaction (if they cannot be settled together, they are
 //! settled one by one), parking, and groups that expire together. Two transactions on one order are two steps: the key of `orders`

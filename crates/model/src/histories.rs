@@ -1,6 +1,8 @@
 //! A sale on a real Redis server, for the tests that compare the model's scripts with those in lua/.
 
-use redis::{Connection, FromRedisValue, Script};
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::{Connection, FromRedisValue, Script, Value};
 use uuid::Uuid;
 
 /// The keys of sale_begin.lua.
@@ -9,6 +11,30 @@ pub const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holder
 pub const LIMITS: [&str; 3] = ["limit:b", "limit:a", "limit:s"];
 /// Later than the end of the test.
 pub const NEVER_MS: &str = "9000000000000";
+
+/// The fields of a sale that the models have, too.
+pub struct SaleFields {
+    pub epoch: u8,
+    pub state: Option<String>,
+    pub stock: u8,
+    pub returning: u8,
+    /// Whether a caller may remember "sold out".
+    pub granted: bool,
+    pub loans: u8,
+}
+
+/// A reply of reserve.lua.
+pub struct Reserved {
+    pub epoch: u8,
+    pub may_remember: bool,
+    pub holders: BTreeSet<String>,
+    /// The code of each buyer, and its detail.
+    pub answers: Vec<(u8, String)>,
+}
+
+pub fn id(order: usize) -> String {
+    format!("order-{order}")
+}
 
 pub struct RealSale {
     redis: Connection,
@@ -38,6 +64,51 @@ impl RealSale {
 
     pub fn command<T: FromRedisValue>(&mut self, name: &str, key: &str, arguments: &[&str]) -> T {
         redis::cmd(name).arg(self.key(key)).arg(arguments).query(&mut self.redis).unwrap()
+    }
+
+    /// Calls reserve.lua; `None` if it does nothing.
+    pub fn reserve(&mut self, arguments: &[impl AsRef<str>]) -> Option<Reserved> {
+        let reply: Vec<Value> = self.call("reserve", &[&KEYS[..], &LIMITS].concat(), arguments);
+        let [epoch, _now, memory, _known, holders, _expires, Value::BulkString(codes), details] = &reply[..] else {
+            assert!(matches!(reply[..], [Value::Int(code)] if code < 0), "{reply:?}");
+            return None;
+        };
+        let may_remember = *memory == Value::Int(2);
+        let holders = BTreeSet::from_redis_value_ref(holders).unwrap();
+        let details: BTreeMap<usize, String> = FromRedisValue::from_redis_value_ref(details).unwrap();
+        let detail = |place| details.get(&place).cloned().unwrap_or_default();
+        let answers = codes.iter().enumerate().map(|(place, code)| (*code, detail(place))).collect();
+        Some(Reserved { epoch: u8::from_redis_value_ref(epoch).unwrap(), may_remember, holders, answers })
+    }
+
+    pub fn fields(&mut self) -> SaleFields {
+        let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms", "loan"];
+        let fields: Vec<Option<String>> = self.command("HMGET", "sale", &names);
+        let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
+        let small = |number: i64| u8::try_from(number).unwrap();
+        // Due units count as for sale, although only the next call moves them.
+        let is_due = number(4) == 0;
+        let (stock, returning) = if is_due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
+        SaleFields {
+            epoch: small(number(0)),
+            state: fields[1].clone(),
+            stock: small(stock),
+            returning: small(returning),
+            granted: number(5) > 0,
+            loans: small(number(6)),
+        }
+    }
+
+    pub fn holders(&mut self) -> BTreeSet<String> {
+        self.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect()
+    }
+
+    pub fn is_unconfirmed(&mut self, order: usize) -> bool {
+        self.command::<Option<f64>>("ZSCORE", "unconfirmed", &[&id(order)]).is_some()
+    }
+
+    pub fn passes(&mut self, user: &str) -> usize {
+        self.command::<Option<usize>>("HGET", "passes", &[user]).unwrap_or(0)
     }
 
     pub fn lacks_a_key(&mut self) -> bool {

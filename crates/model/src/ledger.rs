@@ -28,33 +28,45 @@ impl Ledger {
 
     /// The same, for groups of one.
     fn unsettled_rows(&self, order: Order) -> u8 {
-        u8::from(matches!(self.ones[order], OutboxRow::Pending | OutboxRow::Sent))
+        u8::from(matches!(self.outbox[order], OutboxRow::Pending | OutboxRow::Sent))
     }
 
     /// Whether the order has a purchase record, settled or not. Places in a split group are no longer records.
     pub fn has_record(&self, order: Order) -> bool {
         let counts = |group: &GroupRow| matches!(group.status, GroupStatus::Open | GroupStatus::Settled);
-        self.ones[order] != OutboxRow::None || self.groups.iter().any(|group| counts(group) && group.members.has(order))
+        self.outbox[order] != OutboxRow::None
+            || self.groups.iter().any(|group| counts(group) && group.members.has(order))
     }
 
     pub fn has_ended(&self, order: Order) -> bool {
         matches!(self.orders[order], Status::Cancelled | Status::Rejected)
     }
 
-    /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Returns whether it exists.
-    pub fn insert(&mut self, order: Order, epoch: Epoch) -> bool {
-        if self.epoch == epoch && self.ones[order] == OutboxRow::None {
-            self.ones[order] = OutboxRow::Pending;
-        }
-        self.ones[order] != OutboxRow::None
+    /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns its orders if they
+    /// exist.
+    pub fn insert(&mut self, world: &World, members: Orders, epoch: Epoch) -> Orders {
+        let mut orders = members.iter();
+        let inserted = match (orders.next(), orders.next()) {
+            (Some(only), None) => self.insert_one(only, epoch),
+            _ => self.insert_group(world, members, epoch),
+        };
+        if inserted { members } else { Orders::default() }
     }
 
-    /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns whether they exist.
-    pub fn insert_group(&mut self, world: &World, members: Orders, epoch: Epoch) -> bool {
+    /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Returns whether it exists.
+    pub fn insert_one(&mut self, order: Order, epoch: Epoch) -> bool {
+        if self.epoch == epoch && self.outbox[order] == OutboxRow::None {
+            self.outbox[order] = OutboxRow::Pending;
+        }
+        self.outbox[order] != OutboxRow::None
+    }
+
+    fn insert_group(&mut self, world: &World, members: Orders, epoch: Epoch) -> bool {
         let agreed = self.epoch == epoch || world.is(Variant::GroupWithoutEpoch);
-        let free = |group: &&mut GroupRow| agreed && group.status == GroupStatus::None;
-        let Some(place) = self.groups.iter_mut().find(free) else { return false };
-        *place = GroupRow { members, status: GroupStatus::Open, outbox_row: OutboxRow::Pending };
+        let is_free = |group: &GroupRow| agreed && group.status == GroupStatus::None;
+        let Some(place) = self.groups.iter().position(is_free) else { return false };
+        self.groups[place] = GroupRow { members, status: GroupStatus::Open };
+        self.outbox[ORDERS + place] = OutboxRow::Pending;
         true
     }
 
@@ -66,11 +78,11 @@ impl Ledger {
         if self.is_made(order) && !world.is(Variant::SecondRecordMakesAgain) {
             // The order was made from its larger group: the group of one ends without effect.
             if !world.is(Variant::SecondRecordLeftOpen) {
-                self.ones[order] = OutboxRow::Processed;
+                self.outbox[order] = OutboxRow::Processed;
             }
             return;
         }
-        self.ones[order] = OutboxRow::Processed;
+        self.outbox[order] = OutboxRow::Processed;
         let units = world.units(order);
         if self.counted[world.buyer_number(order)] + units > world.per_user {
             self.orders[order] = Status::Rejected;
@@ -105,7 +117,7 @@ impl Ledger {
 
     /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` if that is impossible; nothing has changed then.
     pub fn settle_group(&mut self, world: &World, group: usize) -> bool {
-        if self.groups[group].outbox_row == OutboxRow::Processed {
+        if self.outbox[ORDERS + group] == OutboxRow::Processed {
             return true; // settled or split before
         }
         let all = self.can_settle(world, group);
@@ -123,12 +135,12 @@ impl Ledger {
 
     pub fn close_group(&mut self, group: usize, status: GroupStatus) {
         self.groups[group].status = status;
-        self.groups[group].outbox_row = OutboxRow::Processed;
+        self.outbox[ORDERS + group] = OutboxRow::Processed;
     }
 
     /// Rule 7, ledger::orders::groups: closes a group, and gives a group of one to each of its orders that is not made.
     pub fn split_group(&mut self, world: &World, group: usize) {
-        if self.groups[group].outbox_row == OutboxRow::Processed && !world.is(Variant::SplitUnclaimed) {
+        if self.outbox[ORDERS + group] == OutboxRow::Processed && !world.is(Variant::SplitUnclaimed) {
             return; // settled or split meanwhile
         }
         let left_open = world.is(Variant::SplitWithoutClosing);
@@ -138,8 +150,8 @@ impl Ledger {
 
     pub fn insert_rows_of(&mut self, group: usize) {
         for order in self.groups[group].members.iter() {
-            if !self.is_made(order) && self.ones[order] == OutboxRow::None {
-                self.ones[order] = OutboxRow::Pending;
+            if !self.is_made(order) && self.outbox[order] == OutboxRow::None {
+                self.outbox[order] = OutboxRow::Pending;
             }
         }
     }

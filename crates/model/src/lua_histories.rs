@@ -2,16 +2,14 @@
 //! each step. A restart or a new replication id cannot be caused on the real server. The test writes to the sale instead, as begin_refill
 //! would have done before the event.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use proptest::prelude::*;
-use redis::{FromRedisValue, Value};
-
-use super::histories::{KEYS, LIMITS, NEVER_MS, RealSale};
+use super::histories::{KEYS, LIMITS, NEVER_MS, RealSale, SaleFields, id};
 use super::orders::{ORDERS, Order};
 use super::redis::Admission;
 use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Ticket};
 use super::variants::World;
+use proptest::prelude::*;
 
 /// A memory of "sold out" outlives the test: it ends only by `Step::ReturnUnits`.
 const SOLD_OUT_MS: i64 = 1_000_000_000;
@@ -91,27 +89,15 @@ impl Real {
 
     /// The server's state, in the terms of the model.
     fn keys(&mut self, world: &World) -> SaleKeys {
-        let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms"];
-        let fields: Vec<Option<String>> = self.sale.command("HMGET", "sale", &names);
-        let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
-        let phase = match fields[1].as_deref() {
+        let SaleFields { epoch, state, stock, returning, granted, .. } = self.sale.fields();
+        let phase = match state.as_deref() {
             None => Phase::Missing,
             Some("filling") => Phase::Filling,
             Some(_) => Phase::Open,
         };
-        // Due units count as for sale, although only the next call moves them.
-        let due = number(4) == 0;
-        let (stock, returning) = if due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
-        let mut found = SaleKeys {
-            epoch: Epoch::try_from(number(0)).unwrap(),
-            phase,
-            stock: u8::try_from(stock).unwrap(),
-            returning: u8::try_from(returning).unwrap(),
-            sold_out_granted: number(5) > 0,
-            ..SaleKeys::default()
-        };
-        let holders: BTreeSet<String> =
-            self.sale.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect();
+        let sold_out_granted = granted;
+        let mut found = SaleKeys { epoch, phase, stock, returning, sold_out_granted, ..SaleKeys::default() };
+        let holders = self.sale.holders();
         for order in 0..ORDERS {
             let ticket: Option<String> = self.sale.command("HGET", "tickets", &[&id(order)]);
             let held = format!("h|{}|{}", world.units(order), user(world, order));
@@ -123,8 +109,7 @@ impl Real {
                     Ticket::Ended
                 }
             };
-            let score: Option<f64> = self.sale.command("ZSCORE", "unconfirmed", &[&id(order)]);
-            found.unconfirmed[order] = score.is_some();
+            found.unconfirmed[order] = self.sale.is_unconfirmed(order);
             found.holders[order] = holders.contains(&user(world, order));
         }
         found
@@ -141,9 +126,8 @@ impl Real {
             let kept = (kept[0], kept.get(2).copied().unwrap_or("0"));
             assert_eq!(kept, (&*live.to_string(), &*lapses.to_string()), "units and lapses of {}", user(world, order));
             // Rule 18: each ticket has spent a pass, whatever the order in which a refill restores the tickets.
-            let spent: Option<usize> = self.sale.command("HGET", "passes", &[&user(world, order)]);
-            let expected = if self.asks_pass { tickets_of(world, found, order) } else { 0 };
-            assert_eq!(spent.unwrap_or(0), expected, "passes of {}", user(world, order));
+            let spent = if self.asks_pass { tickets_of(world, found, order) } else { 0 };
+            assert_eq!(self.sale.passes(&user(world, order)), spent, "passes of {}", user(world, order));
         }
     }
 
@@ -172,18 +156,11 @@ impl Real {
             arguments.extend(orders.iter().map(|_| NEVER_MS.to_owned()));
             arguments.extend(orders.iter().map(|(_, spent)| spent.to_string()));
         }
-        let keys = [&KEYS[..], &LIMITS].concat();
-        let reply: Vec<Value> = self.sale.call("reserve", &keys, &arguments);
-        let [_epoch, _now, memory, _known, _holders, _expires, codes, details] = &reply[..] else {
-            assert!(matches!(reply[..], [Value::Int(code)] if code < 0), "{reply:?}");
-            return None;
-        };
+        let reply = self.sale.reserve(&arguments)?;
         self.asked.extend(orders.iter().map(|(order, _)| *order));
-        let Value::BulkString(codes) = codes else { panic!("no codes") };
-        let details: BTreeMap<usize, String> = FromRedisValue::from_redis_value_ref(details).unwrap();
-        let admissions = codes.iter().enumerate().map(|(place, code)| match code {
+        let admissions = reply.answers.iter().map(|(code, detail)| match code {
             0 => Admission::Reserved,
-            1 => Admission::Repeat { confirmed: details[&place] == "c" },
+            1 => Admission::Repeat { confirmed: detail == "c" },
             2 => Admission::RepeatEnded,
             4 => Admission::AtLimit,
             9 => Admission::SoldOutCache,
@@ -191,7 +168,7 @@ impl Real {
             14 => Admission::Lapsed,
             other => panic!("reserve answered {other}"),
         });
-        Some((admissions.collect(), *memory == Value::Int(2)))
+        Some((admissions.collect(), reply.may_remember))
     }
 
     /// The counts of the limits: every request that the script has judged, by buyer, address and sale.
@@ -211,10 +188,6 @@ impl Real {
             assert_eq!(counted, expected, "{limit}");
         }
     }
-}
-
-fn id(order: Order) -> String {
-    format!("order-{order}")
 }
 
 fn user(world: &World, order: Order) -> String {

@@ -8,13 +8,17 @@ pub const ORDERS: usize = 3;
 pub type Order = usize;
 
 /// A set of orders as bits, iterated in the order of their numbers.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Orders(u8);
 
 impl Orders {
     /// Every set of 1 to `max` orders.
     pub fn up_to(max: usize) -> impl Iterator<Item = Self> {
         (1..1_u8 << ORDERS).map(Self).filter(move |orders| orders.len() <= max)
+    }
+
+    pub fn one(order: Order) -> Self {
+        Self(1 << order)
     }
 
     pub fn has(self, order: Order) -> bool {

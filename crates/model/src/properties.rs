@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use super::orders::ORDERS;
+use super::orders::{ORDERS, Orders};
 use super::state::{
     GroupRow, GroupStatus, OutboxRow, PurchaseStep, Reconciler, RefillStep, Release, Splitter, State, Status, Ticket,
 };
@@ -60,7 +60,7 @@ pub fn of(world: &World) -> Vec<Property<World>> {
         Property::always(HAS_ORDER, |_, s: &State| {
             let of_group = |group: &GroupRow, o| group.status == GroupStatus::Settled && group.members.has(o);
             let settled = |o: usize| {
-                s.ledger.ones[o] == OutboxRow::Processed || s.ledger.groups.iter().any(|group| of_group(group, o))
+                s.ledger.outbox[o] == OutboxRow::Processed || s.ledger.groups.iter().any(|group| of_group(group, o))
             };
             (0..ORDERS).all(|o| !settled(o) || s.ledger.is_made(o))
         }),
@@ -102,7 +102,9 @@ pub fn of(world: &World) -> Vec<Property<World>> {
             s.redis[0].now.returning > 0 && s.sold_out_caches.iter().any(Option::is_some)
         }),
         Property::sometimes(LATE_INSERT, |_, s: &State| {
-            (0..ORDERS).any(|o| s.late_inserts[o] > 0 && s.ledger.orders[o] == Status::Cancelled)
+            let is_ended =
+                |group: Orders| group.len() == 1 && group.iter().all(|o| s.ledger.orders[o] == Status::Cancelled);
+            s.late_inserts.iter().any(|(group, _)| is_ended(*group))
         }),
         Property::sometimes(ALL_SOLD, |world: &World, s: &State| {
             is_at_rest(world, s)
@@ -127,7 +129,10 @@ pub fn of(world: &World) -> Vec<Property<World>> {
         Property::sometimes(RECORD_OF_ENDED, |_, s: &State| {
             (0..ORDERS).any(|o| s.ledger.has_ended(o) && s.ledger.unsettled_records(o) > 0)
         }),
-        Property::sometimes(LATE_GROUP, |_, s: &State| s.late_group.0.iter().any(|o| s.ledger.has_ended(o))),
+        Property::sometimes(LATE_GROUP, |_, s: &State| {
+            let has_ended = |group: Orders| group.len() > 1 && group.iter().any(|o| s.ledger.has_ended(o));
+            s.late_inserts.iter().any(|(group, _)| has_ended(*group))
+        }),
     ];
     all.extend(seen.into_iter().filter(|property| world.shows.contains(&property.name)));
     all

@@ -10,6 +10,12 @@ fn after_commit(durable: Orders) -> PurchaseStep {
     if durable.is_empty() { PurchaseStep::Idle } else { PurchaseStep::Committed(durable) }
 }
 
+/// Several winners of a call become one group. A single winner, and each repeated request, becomes a group of one.
+fn groups_of(won: Orders, repeated: Orders) -> impl Iterator<Item = Orders> {
+    let (group, alone) = if won.len() < 2 { (None, won.union(repeated)) } else { (Some(won), repeated) };
+    group.into_iter().chain(alone.iter().map(Orders::one))
+}
+
 impl World {
     /// A call of reserve.lua. Each buyer sees the changes of the earlier ones.
     pub fn reserve(&self, s: &mut State, i: usize, asked: Orders) {
@@ -50,33 +56,17 @@ impl World {
         }
     }
 
-    /// Several winners of this call become one group. A single winner, and each repeated request, becomes a group of one.
     pub fn commit(&self, s: &mut State, i: usize) {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
-        let (mut durable, mut alone) = (Orders::default(), repeated);
-        if won.len() < 2 {
-            alone = won.union(repeated);
-        } else if s.ledger.insert_group(self, won, epoch) {
-            durable = won;
-        }
-        for order in alone.iter() {
-            if s.ledger.insert(order, epoch) {
-                durable = durable.with(order);
-            }
-        }
+        let groups = groups_of(won, repeated);
+        let durable = groups.map(|group| s.ledger.insert(self, group, epoch)).fold(Orders::default(), Orders::union);
         s.requests[i] = after_commit(durable);
     }
 
     pub fn lose_commit(&self, s: &mut State, i: usize) {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
         s.budget.lost_commits -= 1;
-        let mut alone = repeated;
-        if won.len() < 2 {
-            alone = won.union(repeated);
-        } else {
-            s.late_group = (won, epoch);
-        }
-        alone.iter().for_each(|order| s.late_inserts[order] = epoch);
+        s.late_inserts.extend(groups_of(won, repeated).map(|group| (group, epoch)));
         s.requests[i] = PurchaseStep::Idle;
         if self.is(Variant::BlindRevert) {
             let master = s.master_of(i);
@@ -93,7 +83,7 @@ impl World {
     pub fn commit_next(&self, s: &mut State, i: usize) {
         let PurchaseStep::OneByOne { left, done, epoch } = s.requests[i] else { return };
         let Some(order) = left.iter().next() else { return };
-        let durable = s.ledger.insert(order, epoch);
+        let durable = s.ledger.insert_one(order, epoch);
         if durable && self.is(Variant::ConfirmAfterPart) {
             let master = s.master_of(i);
             left.union(done).iter().for_each(|order| s.redis[master].now.confirm(order));

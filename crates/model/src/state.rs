@@ -1,10 +1,14 @@
 //! The state of the model: Redis servers with memory and disk, PostgreSQL, the broker, two instances.
 
+use std::collections::BTreeSet;
+
 use super::orders::{ORDERS, Order, Orders};
 
 /// Rows of purchase_groups with several members. No order is in two groups, so three orders make at most one group; broken variants make a
 /// second one.
 pub const GROUPS: usize = 2;
+/// Rows of the outbox: those of the groups of one, by order, and then those of the larger groups.
+pub const ROWS: usize = ORDERS + GROUPS;
 pub const INSTANCES: usize = 2;
 /// Redis servers that may believe to be the master.
 pub const MASTERS: usize = 2;
@@ -19,14 +23,10 @@ pub struct State {
     /// The second server appears when a replica is promoted while the first keeps running. From then on instance 1 uses it.
     pub redis: [Server; MASTERS],
     pub ledger: Ledger,
-    /// Messages in the broker about groups of one. A duplicate is a message that was delivered and not acknowledged.
-    pub queue: [bool; ORDERS],
-    /// Messages about larger groups.
-    pub group_queue: [bool; GROUPS],
-    /// Inserts in flight whose sender has given up, by the epoch that they name.
-    pub late_inserts: [Epoch; ORDERS],
-    /// A group's insert in flight whose sender has given up, and its epoch. Without orders there is none.
-    pub late_group: (Orders, Epoch),
+    /// Messages in the broker, by their outbox rows. A duplicate is a message that was delivered and not acknowledged.
+    pub queue: [bool; ROWS],
+    /// Inserts of groups in flight whose sender has given up, with the epoch that they name.
+    pub late_inserts: BTreeSet<(Orders, Epoch)>,
     pub requests: [PurchaseStep; INSTANCES],
     pub refills: [RefillStep; INSTANCES],
     /// The "sold out" cache of each instance (rule 13).
@@ -125,7 +125,7 @@ pub struct Ledger {
     pub stock: u8,
     /// The buyers' counters: the units of each buyer.
     pub counted: [u8; ORDERS],
-    pub ones: [OutboxRow; ORDERS],
+    pub outbox: [OutboxRow; ROWS],
     pub groups: [GroupRow; GROUPS],
     pub orders: [Status; ORDERS],
     pub releases: [Release; ORDERS],
@@ -141,12 +141,11 @@ pub enum OutboxRow {
     Processed,
 }
 
-/// A row of purchase_groups with its outbox row.
+/// A row of purchase_groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupRow {
     pub members: Orders,
     pub status: GroupStatus,
-    pub outbox_row: OutboxRow,
 }
 
 /// `settled_at` and `was_split` of a group, as one status.

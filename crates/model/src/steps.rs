@@ -1,12 +1,14 @@
 //! The effect of each action.
 
+use std::collections::BTreeSet;
+
 use stateright::{Model, Property};
 
 use super::actions::Action;
-use super::orders::{ORDERS, Orders};
+use super::orders::ORDERS;
 use super::state::{
-    Budget, GROUPS, INSTANCES, Ledger, OutboxRow, Phase, PurchaseStep, Reconciler, RefillStep, Release, SaleKeys,
-    Server, Splitter, Stamp, State, Violations,
+    Budget, INSTANCES, Ledger, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, SaleKeys, Server,
+    Splitter, Stamp, State, Violations,
 };
 use super::variants::World;
 
@@ -27,15 +29,13 @@ impl Model for World {
                 run: 1,
                 stock: self.total,
                 counted: [0; ORDERS],
-                ones: Default::default(),
+                outbox: Default::default(),
                 groups: Default::default(),
                 orders: Default::default(),
                 releases: Default::default(),
             },
-            queue: [false; ORDERS],
-            group_queue: [false; GROUPS],
-            late_inserts: [0; ORDERS],
-            late_group: (Orders::default(), 0),
+            queue: [false; ROWS],
+            late_inserts: BTreeSet::new(),
             requests: [PurchaseStep::Idle; INSTANCES],
             refills: [RefillStep::Idle; INSTANCES],
             sold_out_caches: [None; INSTANCES],
@@ -81,37 +81,37 @@ impl World {
             Action::LoseCommit(i) => self.lose_commit(s, i),
             Action::Answer(i) => self.answer(s, i),
             Action::Confirm(i) => self.confirm(s, i),
-            Action::CommitLateInsert(order) => {
-                s.ledger.insert(order, s.late_inserts[order]);
-                s.late_inserts[order] = 0;
+            Action::CommitLateInsert(orders, epoch) => {
+                s.ledger.insert(self, orders, epoch);
+                s.late_inserts.remove(&(orders, epoch));
             }
-            Action::DropLateInsert(order) => s.late_inserts[order] = 0,
-            Action::CommitLateGroup => {
-                let (orders, epoch) = std::mem::take(&mut s.late_group);
-                s.ledger.insert_group(self, orders, epoch);
-            }
-            Action::DropLateGroup => s.late_group = (Orders::default(), 0),
+            Action::DropLateInsert(orders, epoch) => _ = s.late_inserts.remove(&(orders, epoch)),
 
-            Action::Relay(order) => {
-                s.queue[order] = true;
-                s.ledger.ones[order] = OutboxRow::Sent;
+            Action::Relay(row) => {
+                s.queue[row] = true;
+                s.ledger.outbox[row] = OutboxRow::Sent;
             }
-            Action::RelayAndDie(order) => {
+            Action::RelayAndDie(row) => {
                 s.budget.deaths -= 1;
-                s.queue[order] = true;
+                s.queue[row] = true;
             }
-            Action::Resend(order) => s.ledger.ones[order] = OutboxRow::Pending,
-            Action::Fulfil(order) => {
+            Action::Resend(row) => s.ledger.outbox[row] = OutboxRow::Pending,
+            Action::Fulfil(order @ 0..ORDERS) => {
                 s.queue[order] = false;
                 s.ledger.fulfil(self, order);
             }
-            Action::FulfilUnacked(order) => {
+            Action::Fulfil(row) => self.settle_group(s, row - ORDERS),
+            Action::FulfilUnacked(order @ 0..ORDERS) => {
                 s.budget.lost_acks -= 1;
                 s.ledger.fulfil(self, order);
             }
+            Action::FulfilUnacked(row) => {
+                s.budget.lost_acks -= 1;
+                s.ledger.settle_group(self, row - ORDERS);
+            }
             Action::PurgeQueue => {
                 s.budget.purges -= 1;
-                (s.queue, s.group_queue) = ([false; ORDERS], [false; GROUPS]);
+                s.queue = [false; ROWS];
             }
             Action::Cancel(order) => {
                 s.budget.cancels -= 1;
@@ -129,20 +129,6 @@ impl World {
                 }
             }
 
-            Action::RelayGroup(group) => {
-                s.group_queue[group] = true;
-                s.ledger.groups[group].outbox_row = OutboxRow::Sent;
-            }
-            Action::RelayGroupAndDie(group) => {
-                s.budget.deaths -= 1;
-                s.group_queue[group] = true;
-            }
-            Action::ResendGroup(group) => s.ledger.groups[group].outbox_row = OutboxRow::Pending,
-            Action::SettleGroup(group) => self.settle_group(s, group),
-            Action::SettleGroupUnacked(group) => {
-                s.budget.lost_acks -= 1;
-                s.ledger.settle_group(self, group);
-            }
             Action::FailGroup(group) => {
                 s.budget.poisons -= 1;
                 s.splitter = Splitter::Failed(group);
@@ -164,7 +150,7 @@ impl World {
             }
             Action::ReconcileInsert => {
                 if let Reconciler::Listed(master, order, epoch) = s.reconciler {
-                    let durable = s.ledger.insert(order, epoch);
+                    let durable = s.ledger.insert_one(order, epoch);
                     s.reconciler = if durable { Reconciler::Inserted(master, order) } else { Reconciler::Idle };
                 }
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use redis::{FromRedisValue, Value};
 
-use super::super::histories::{KEYS, LIMITS, NEVER_MS, RealSale};
+use super::super::histories::{KEYS, NEVER_MS, RealSale, Reserved, SaleFields, id};
 use super::World;
 use super::scripts::{Admission, Answer};
 use super::state::{BUYERS, Epoch, Loan, Number, ORDERS, Order, Phase, Shard, Snapshot, Status, Ticket, buyer};
@@ -71,10 +71,6 @@ struct Real {
 }
 
 impl Real {
-    fn passes(&mut self, order: Order) -> i64 {
-        self.sale.command::<Option<i64>>("HGET", "passes", &[&user(buyer(order))]).unwrap_or(0)
-    }
-
     /// The sale requires passes from all buyers or from none: the letter of that flag.
     fn pass_flag(&self) -> &'static str {
         if self.asks_pass { "1" } else { "0" }
@@ -82,27 +78,18 @@ impl Real {
 
     /// The server's state, in the terms of the model.
     fn shard(&mut self) -> Shard {
-        let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms", "loan"];
-        let fields: Vec<Option<String>> = self.sale.command("HMGET", "sale", &names);
-        let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
-        let small = |number: i64| u8::try_from(number).unwrap();
-        // Due units count as for sale, although only the next call moves them.
-        let due = number(4) == 0;
-        let (stock, aside) = if due { (number(2) + number(3), 0) } else { (number(2), number(3)) };
-        let holders: BTreeSet<String> =
-            self.sale.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect();
+        let SaleFields { epoch, state, stock, returning, granted, loans } = self.sale.fields();
+        let holders = self.sale.holders();
         Shard {
-            epoch: small(number(0)),
-            phase: if fields[1].as_deref() == Some("filling") { Phase::Filling } else { Phase::Open },
-            stock: small(stock),
-            aside: small(aside),
-            granted: number(5) > 0,
+            epoch,
+            phase: if state.as_deref() == Some("filling") { Phase::Filling } else { Phase::Open },
+            stock,
+            aside: returning,
+            granted,
             tickets: std::array::from_fn(|order| self.ticket(order)),
-            unconfirmed: std::array::from_fn(|o| {
-                self.sale.command::<Option<f64>>("ZSCORE", "unconfirmed", &[&id(o)]).is_some()
-            }),
+            unconfirmed: std::array::from_fn(|order| self.sale.is_unconfirmed(order)),
             holders: std::array::from_fn(|of| holders.contains(&user(of))),
-            number: small(number(6)),
+            number: loans,
         }
     }
 
@@ -133,7 +120,7 @@ impl Real {
         let open = (0..2).find(|o| matches!(found.tickets[*o], Ticket::Open { .. }));
         assert_eq!(loan, open.map(id));
         let tickets = (0..2).filter(|o| !matches!(found.tickets[*o], Ticket::None | Ticket::Open { .. })).count();
-        assert_eq!(self.passes(0), if self.asks_pass { i64::try_from(tickets).unwrap() } else { 0 }, "passes");
+        assert_eq!(self.sale.passes(&user(0)), if self.asks_pass { tickets } else { 0 }, "passes");
         for key in ["buyers", "loans", "passes"] {
             assert!(!self.sale.command::<bool>("HEXISTS", key, &[&user(1)]), "{key}");
         }
@@ -147,22 +134,17 @@ impl Real {
         remember: bool,
     ) -> Option<(Admission, Option<BTreeSet<String>>)> {
         let (id, user, lender) = (id(order), user(buyer(order)), lender_text(lender));
-        let (spent, sold_out_ms) = (self.passes(order).to_string(), if remember { EMPTY_MS } else { "0" });
+        let (spent, sold_out_ms) = (self.sale.passes(&user).to_string(), if remember { EMPTY_MS } else { "0" });
         let parts = if self.asks_pass { "pl" } else { "l" };
         let mut arguments = vec!["1", "0", "0", sold_out_ms, "0", "0", "-1", "0", parts, &id, &user];
         if self.asks_pass {
             arguments.extend([NEVER_MS, &spent]);
         }
         arguments.push(&lender);
-        let keys = [&KEYS[..], &LIMITS].concat();
-        let reply: Vec<Value> = self.sale.call("reserve", &keys, &arguments);
-        let [epoch, _now, memory, _known, holders, _expires, codes, details] = &reply[..] else { return None };
-        let epoch = u8::from_redis_value_ref(epoch).unwrap();
-        let Value::BulkString(codes) = codes else { panic!("no codes") };
-        let details: Vec<(usize, String)> = FromRedisValue::from_redis_value_ref(details).unwrap();
-        let detail = details.first().map_or("", |(_, text)| text);
+        let Reserved { epoch, may_remember, holders, answers } = self.sale.reserve(&arguments)?;
+        let (code, detail) = &answers[0];
         let loan = |lender: usize, number: &str| Loan { order, lender, number: number.parse().unwrap(), epoch };
-        let admission = match codes[0] {
+        let admission = match code {
             0 => Admission::Held,
             1 if detail == "u" => Admission::Repeat,
             1 => Admission::Durable,
@@ -177,8 +159,7 @@ impl Real {
             18 => Admission::Borrow(loan(lender.parse().unwrap(), detail)),
             other => panic!("reserve answered {other}"),
         };
-        let listed = (*memory == Value::Int(2)).then(|| BTreeSet::from_redis_value_ref(holders).unwrap());
-        Some((admission, listed))
+        Some((admission, may_remember.then_some(holders)))
     }
 
     fn refill(&mut self, shard: &Shard, stock: u8, orders: &[Status; ORDERS]) {
@@ -208,10 +189,6 @@ impl Real {
         let arguments = [&[&*epoch, "open", &*stock, "0"], &terms[..]].concat();
         assert_eq!(self.sale.call::<i64>("open_sale", &KEYS, &arguments), 1);
     }
-}
-
-fn id(order: Order) -> String {
-    format!("order-{order}")
 }
 
 fn user(of: usize) -> String {
