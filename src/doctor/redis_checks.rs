@@ -99,8 +99,8 @@ async fn ask_master(gate: &Answer<Gate>, index: usize, deadline: Instant, limit:
     let server = of(deadline, gate, async |gate: &Gate| gate.inspect(index, limit).await).await;
     let (info, appendfsync, full_coverage, seen_by_script, clock) = tokio::join!(
         of(deadline, &server, RedisInspection::info),
-        of(deadline, &server, RedisInspection::appendfsync),
-        of(deadline, &server, RedisInspection::requires_full_coverage),
+        of(deadline, &server, async |server| server.setting("appendfsync").await),
+        of(deadline, &server, async |server| server.setting("cluster-require-full-coverage").await),
         of(deadline, &server, RedisInspection::seen_by_script),
         of(deadline, &server, RedisInspection::clock),
     );

@@ -205,19 +205,9 @@ impl OrderId {
 }
 
 impl GroupId {
-    pub fn new() -> Self {
-        Self(Uuid::now_v7())
-    }
-
     /// The group of one order has the order's id, so repeated commits of the order have the same group.
     pub fn of_one(order: OrderId) -> Self {
         Self(order.0)
-    }
-}
-
-impl Default for GroupId {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -11,7 +11,7 @@ use super::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::{PolicyRequest, slot};
 use super::unread_grant::UnreadGrant;
-use super::waiting_line::{Waited, WaitingLine};
+use super::waiting_line::Waited;
 use super::waits::Waits;
 use crate::domain::breaker::{Admission, CallOutcome};
 use crate::domain::ids::Invalid;
@@ -21,12 +21,12 @@ use crate::gate::GateError;
 use crate::gate::limiter::{Limiter, Take};
 
 pub struct Permits {
-    policies: Arc<PolicyCache>,
-    limiter: Limiter,
+    pub(super) policies: Arc<PolicyCache>,
+    pub(super) limiter: Limiter,
     /// The most waiters of a line.
-    queue_max: u32,
-    health: LimiterHealth,
-    waits: Waits,
+    pub(super) queue_max: u32,
+    pub(super) health: LimiterHealth,
+    pub(super) waits: Waits,
 }
 
 const POLICIES_MAX: usize = 9;
@@ -117,11 +117,7 @@ impl Permits {
                 break refused;
             }
             let decided = match policy.terms.excess {
-                Excess::Queue { .. } => {
-                    let Self { limiter, health, policies, waits, .. } = self;
-                    let line = WaitingLine { limiter, health, policies, waits, line_max: self.queue_max };
-                    line.wait(app, &request, lease, began, &mut place).await
-                }
+                Excess::Queue { .. } => self.wait_in_line(app, &request, lease, began, &mut place).await,
                 Excess::Reject | Excess::Degrade { .. } | Excess::Shadow => {
                     self.call_redis(&request, lease).await.map(|verdict| Waited::Decided(verdict, Reason::Limit))
                 }

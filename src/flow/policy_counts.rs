@@ -23,7 +23,7 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
     let is_lost = |policy: i64| added.as_ref().map_or(true, |failed| failed.contains(&policy));
     for (entry, counts) in &counted {
         if is_lost(entry.policy.id) {
-            entry.state.counters.put_back(counts);
+            entry.state.counters.put_back(*counts);
             continue;
         }
         let policy = entry.policy.terms.name.to_string();

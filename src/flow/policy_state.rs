@@ -28,37 +28,25 @@ pub(super) struct PolicyCounters {
 }
 
 impl PolicyCounters {
+    /// In the order of `PolicyCounts::counts`.
+    fn counters(&self) -> [&AtomicU64; 9] {
+        let Self { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = self;
+        [granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow]
+    }
+
     /// Returns the counts and starts again from 0.
     pub fn take(&self) -> PolicyCounts {
-        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
-        PolicyCounts {
-            granted: take(&self.granted),
-            refused: take(&self.refused),
-            waited_ms: take(&self.waited_ms),
-            failed: take(&self.failed),
-            broken: take(&self.broken),
-            no_room: take(&self.no_room),
-            reports: take(&self.reports),
-            errors: take(&self.errors),
-            slow: take(&self.slow),
+        let mut taken = PolicyCounts::default();
+        for (count, counter) in taken.counts().into_iter().zip(self.counters()) {
+            *count = counter.swap(0, Ordering::Relaxed);
         }
+        taken
     }
 
     /// Adds counts that could not be written.
-    pub fn put_back(&self, counts: &PolicyCounts) {
-        let PolicyCounts { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = *counts;
-        for (counter, count) in [
-            (&self.granted, granted),
-            (&self.refused, refused),
-            (&self.waited_ms, waited_ms),
-            (&self.failed, failed),
-            (&self.broken, broken),
-            (&self.no_room, no_room),
-            (&self.reports, reports),
-            (&self.errors, errors),
-            (&self.slow, slow),
-        ] {
-            counter.fetch_add(count, Ordering::Relaxed);
+    pub fn put_back(&self, mut counts: PolicyCounts) {
+        for (count, counter) in counts.counts().into_iter().zip(self.counters()) {
+            counter.fetch_add(*count, Ordering::Relaxed);
         }
     }
 }

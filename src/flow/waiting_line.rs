@@ -5,12 +5,11 @@ use std::time::Instant;
 
 use uuid::Uuid;
 
-use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, Reason};
-use super::policy_cache::{Entry, PolicyCache};
+use super::permits::Permits;
+use super::policy_cache::Entry;
 use super::policy_request::PolicyRequest;
 use super::unread_grant::UnreadGrant;
-use super::waits::Waits;
 use crate::domain::limiter::{SlotKey, Verdict};
 use crate::domain::policy::{Excess, Name};
 use crate::gate::GateError;
@@ -23,17 +22,9 @@ pub(super) enum Waited {
     PolicyChanged(Option<Entry>),
 }
 
-pub(super) struct WaitingLine<'a> {
-    pub limiter: &'a Limiter,
-    pub health: &'a LimiterHealth,
-    pub policies: &'a PolicyCache,
-    pub waits: &'a Waits,
-    pub line_max: u32,
-}
-
-impl WaitingLine<'_> {
+impl Permits {
     /// Waits for the caller's turn, until its patience, which began at `since`, is over. A place in this line is kept.
-    pub async fn wait(
+    pub(super) async fn wait_in_line(
         &self,
         app: &Name,
         request: &PolicyRequest<'_>,
@@ -53,11 +44,11 @@ impl WaitingLine<'_> {
         let wait = self.waits.begin(app, &request.slot);
         loop {
             let left = patience.saturating_sub(since.elapsed());
-            let (id, is_new, line_max, pauses) = (place.id, !place.is_held, self.line_max, wait.pauses());
+            let (id, is_new, line_max, pauses) = (place.id, !place.is_held, self.queue_max, wait.pauses());
             let waiter = Waiter { id, is_new, patience: left, line_max, pauses };
             place.is_held = true;
             let call = self.limiter.wait_in_line(&take, &waiter);
-            let call = UnreadGrant::acquire(self.limiter, std::slice::from_ref(&take), call);
+            let call = UnreadGrant::acquire(&self.limiter, std::slice::from_ref(&take), call);
             let turn = self.health.watch([&request.entry.calls], call).await?;
             let ask_again = match turn {
                 Turn::Wait { ask_again, .. } => ask_again,

@@ -96,17 +96,7 @@ impl RedisInspection {
         info(&mut self.connection.clone()).await
     }
 
-    /// When the server flushes its append-only file to disk: `always`, `everysec` or `no`.
-    pub async fn appendfsync(&self) -> Result<String, GateError> {
-        self.setting("appendfsync").await
-    }
-
-    /// Whether a cluster refuses all keys while some slots have no master: `yes` or `no`.
-    pub async fn requires_full_coverage(&self) -> Result<String, GateError> {
-        self.setting("cluster-require-full-coverage").await
-    }
-
-    async fn setting(&self, name: &str) -> Result<String, GateError> {
+    pub async fn setting(&self, name: &str) -> Result<String, GateError> {
         let mut ask = cmd("CONFIG");
         let mut found: HashMap<String, String> =
             ask.arg("GET").arg(name).query_async(&mut self.connection.clone()).await?;

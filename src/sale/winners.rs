@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use uuid::Uuid;
+
 use super::confirmer::{Confirmation, Confirmer};
 use crate::die_at;
 use crate::domain::admission::PurchaseGroup;
@@ -37,7 +39,7 @@ impl Winners {
         let sale = shards.sale;
         // A traced winner is a group of one, because a message carries one trace. A repeat is one, too: it does not know its first group.
         let is_company = members.iter().filter(|member| member.trace.is_none()).nth(1).is_some();
-        let shared = is_company.then(GroupId::new);
+        let shared = is_company.then(|| GroupId(Uuid::now_v7()));
         let members = members.into_iter().map(|member| (shared.filter(|_| member.trace.is_none()), member));
         let repeats = repeats.into_iter().map(|repeat| (None, repeat));
         let (mut purchases, mut spans) = (Vec::new(), Vec::new());

@@ -71,7 +71,7 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
         })
         .await;
     assert_eq!((group.members.len(), group.repeats.len()), (users.len(), 0), "all in one call");
-    let (id, hold) = (GroupId::new(), group.hold);
+    let (id, hold) = (GroupId(Uuid::now_v7()), group.hold);
     let purchase = |member: ReserveRequest| Purchase {
         order: member.order,
         sale: sale.id,

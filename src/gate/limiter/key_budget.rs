@@ -135,13 +135,7 @@ impl AppKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey};
-
-    fn algorithm(kind: AlgorithmKind, limit: i64, window_ms: i64) -> Algorithm {
-        let lasts = if kind == AlgorithmKind::Concurrency { (None, Some(window_ms)) } else { (Some(window_ms), None) };
-        let given = Parameters { limit: Some(limit), window_ms: lasts.0, lease_ms: lasts.1, ..Parameters::default() };
-        Algorithm::new(kind, &given).unwrap()
-    }
+    use crate::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
 
     fn claim(budget: &KeyBudget, app: &str, key: &str, algorithm: &Algorithm) -> bool {
         let slot = SlotKey::new(app, "policy", key, false).unwrap();
@@ -151,7 +145,7 @@ mod tests {
     #[test]
     fn an_application_that_has_used_up_its_budget_leaves_others_theirs() {
         let budget = KeyBudget::new(10_000);
-        let window = algorithm(AlgorithmKind::FixedWindow, 10, 86_400_000);
+        let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 86_400_000);
         let made = (0..100).take_while(|n| claim(&budget, "greedy", &n.to_string(), &window)).count();
         assert!((20..40).contains(&made), "{made}");
         assert!(claim(&budget, "greedy", "0", &window), "it has this key");
@@ -162,10 +156,10 @@ mod tests {
     #[test]
     fn a_key_that_grows_is_counted_as_it_grows() {
         let budget = KeyBudget::new(10_000);
-        let log = algorithm(AlgorithmKind::SlidingLog, 10_000, 86_400_000);
+        let log = Algorithm::of(AlgorithmKind::SlidingLog, 10_000, 86_400_000);
         let grants = (0..1_000).take_while(|_| claim(&budget, "greedy", "k", &log)).count();
         assert!((50..80).contains(&grants), "{grants}");
-        let few = algorithm(AlgorithmKind::SlidingLog, 3, 86_400_000);
+        let few = Algorithm::of(AlgorithmKind::SlidingLog, 3, 86_400_000);
         for _ in 0..1_000 {
             assert!(claim(&budget, "other", "k", &few), "three grants take no more than three");
         }
@@ -174,7 +168,7 @@ mod tests {
     #[test]
     fn what_is_given_back_or_was_never_made_is_not_counted() {
         let budget = KeyBudget::new(10_000);
-        let leases = algorithm(AlgorithmKind::Concurrency, 1_000, 60_000);
+        let leases = Algorithm::of(AlgorithmKind::Concurrency, 1_000, 60_000);
         let slot = SlotKey::new("app", "policy", "k", false).unwrap();
         let take = Take { slot: &slot, algorithm: &leases, permits: 1, lease: None, has_line: false };
         for _ in 0..1_000 {
@@ -182,7 +176,7 @@ mod tests {
             budget.correct(&take, 2);
         }
         assert!(budget.apps.lock()["app"].bytes < 2_000);
-        let window = algorithm(AlgorithmKind::FixedWindow, 10, 86_400_000);
+        let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 86_400_000);
         for n in 0..1_000 {
             let slot = SlotKey::new("app", "policy", &n.to_string(), false).unwrap();
             let refused = Take { slot: &slot, algorithm: &window, permits: 1, lease: None, has_line: false };
@@ -202,7 +196,7 @@ mod tests {
             keys.by_end.insert((0, id));
         }
         budget.apps.lock().insert("app".to_owned(), keys);
-        let window = algorithm(AlgorithmKind::FixedWindow, 10, 1_000);
+        let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 1_000);
         assert!(!claim(&budget, "app", "k", &window), "200 bytes are free");
         assert_eq!(budget.apps.lock()["app"].by_end.first(), Some(&(u64::MAX, 2)), "it was asked for again");
         let budget = KeyBudget::new(10_000);

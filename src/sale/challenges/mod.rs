@@ -20,7 +20,7 @@ use super::quota::{CallerQuotas, CallerTooOften};
 use crate::domain::captcha::{ChallengeKind, Pass, Rate, WorkBits};
 use crate::domain::ids::{SaleId, UserId};
 use crate::domain::pressure::Pressure;
-use near::Near;
+use near::wanted_at;
 use pool::Pool;
 use seal::{Seal, Solution};
 
@@ -47,7 +47,6 @@ pub struct Challenges {
     seal: Seal,
     pool: Pool,
     pressure: Arc<Pressure>,
-    near: Mutex<Option<Near>>,
     asked: Mutex<Rate>,
     asking: CallerQuotas,
     answering: CallerQuotas,
@@ -125,23 +124,15 @@ impl Challenges {
             seal: Seal::new(secret),
             pool: Pool::start(terms.pool, pressure)?,
             pressure: Arc::clone(pressure),
-            near: Mutex::default(),
             asked: Mutex::new(Rate::new(Instant::now())),
             asking: quotas(),
             answering: quotas(),
         })
     }
 
-    /// Draws ahead for sales that run or start soon, and shows how many challenges are ready. Call it about every second. It examines all
-    /// sales only when one has changed, starts soon, or has ended.
+    /// Draws ahead for sales that run or start soon, and shows how many challenges are ready. Call it about every second.
     pub fn prepare(&self, catalog: &Catalog) {
-        let now_ms = catalog.clock.now_ms();
-        let sales = catalog.live();
-        let mut near = self.near.lock();
-        let known = near.take().filter(|near| Arc::ptr_eq(&near.sales, &sales) && near.while_ms.contains(&now_ms));
-        let wanted = near.insert(known.unwrap_or_else(|| Near::at(now_ms, self.terms.opens_before_ms, sales))).wanted;
-        drop(near);
-        self.pool.want(wanted);
+        self.pool.want(wanted_at(catalog.clock.now_ms(), self.terms.opens_before_ms, catalog.live().iter()));
         for kind in [ChallengeKind::Image, ChallengeKind::Slider] {
             let ready = self.pool.ready(kind) as f64;
             metrics::gauge!("seckill_challenges_ready", "kind" => kind.as_str()).set(ready);

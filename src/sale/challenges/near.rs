@@ -1,52 +1,27 @@
 //! The challenges to draw ahead: for sales that run or start soon.
 
-use std::ops::Range;
-use std::sync::Arc;
-
 use super::pool::Wanted;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::sale::{Sale, SaleStatus};
-use crate::sale::catalog::LiveSales;
 
 /// Drawing begins this long before buyers can ask for a sale's challenges.
 const DRAW_BEFORE_MS: i64 = 600_000;
 
-/// The challenges to keep ready for these sales, valid in `while_ms` unless the sales change.
-pub(super) struct Near {
-    pub sales: Arc<LiveSales>,
-    pub wanted: Wanted,
-    pub while_ms: Range<i64>,
-}
-
-impl Near {
-    /// Examines all sales. Buyers can ask for challenges from `opens_before_ms` before the start on.
-    pub fn at(now_ms: i64, opens_before_ms: i64, sales: Arc<LiveSales>) -> Self {
-        let (wanted, until_ms) = wanted_at(now_ms, opens_before_ms, sales.iter());
-        Self { sales, wanted, while_ms: now_ms..until_ms }
-    }
-}
-
-/// The kinds that are wanted now, and the next moment at which they may change.
-fn wanted_at<'a>(now_ms: i64, opens_before_ms: i64, sales: impl Iterator<Item = &'a Sale>) -> (Wanted, i64) {
-    let (mut wanted, mut until_ms) = (Wanted::default(), i64::MAX);
-    for sale in sales {
-        let is_wanted = match sale.captcha {
-            CaptchaKind::Image => &mut wanted.images,
-            CaptchaKind::Slider => &mut wanted.sliders,
-            CaptchaKind::None | CaptchaKind::Work => continue,
-        };
+/// The kinds that are wanted now. Buyers can ask for challenges from `opens_before_ms` before the start on.
+pub(super) fn wanted_at<'a>(now_ms: i64, opens_before_ms: i64, sales: impl Iterator<Item = &'a Sale>) -> Wanted {
+    let is_near = |sale: &&Sale| {
         let from_ms = sale.starts_at_ms - opens_before_ms - DRAW_BEFORE_MS;
-        if sale.status == SaleStatus::Closed || now_ms >= sale.ends_at_ms {
-            continue;
-        }
-        if now_ms >= from_ms {
-            *is_wanted = true;
-            until_ms = until_ms.min(sale.ends_at_ms);
-        } else {
-            until_ms = until_ms.min(from_ms);
+        sale.status != SaleStatus::Closed && (from_ms..sale.ends_at_ms).contains(&now_ms)
+    };
+    let mut wanted = Wanted::default();
+    for sale in sales.filter(is_near) {
+        match sale.captcha {
+            CaptchaKind::Image => wanted.images = true,
+            CaptchaKind::Slider => wanted.sliders = true,
+            CaptchaKind::None | CaptchaKind::Work => {}
         }
     }
-    (wanted, until_ms)
+    wanted
 }
 
 #[cfg(test)]
@@ -70,14 +45,14 @@ mod tests {
             sale(CaptchaKind::Work, 1_000_000, SaleStatus::Open),
         ];
         let at = |now_ms| {
-            let (wanted, until_ms) = wanted_at(now_ms, 120_000, sales.iter());
-            ((wanted.images, wanted.sliders), until_ms)
+            let wanted = wanted_at(now_ms, 120_000, sales.iter());
+            (wanted.images, wanted.sliders)
         };
         let (image_from, slider_from) = (2_000_000 - 720_000, 3_000_000 - 720_000);
-        assert_eq!(at(0), ((false, false), image_from));
-        assert_eq!(at(image_from), ((true, false), 2_001_000));
-        assert_eq!(at(2_001_000), ((false, false), slider_from));
-        assert_eq!(at(slider_from), ((false, true), 3_001_000));
-        assert_eq!(at(3_001_000), ((false, false), i64::MAX));
+        assert_eq!([at(0), at(image_from - 1)], [(false, false); 2]);
+        assert_eq!([at(image_from), at(2_000_999)], [(true, false); 2]);
+        assert_eq!(at(2_001_000), (false, false));
+        assert_eq!([at(slider_from), at(3_000_999)], [(false, true); 2]);
+        assert_eq!(at(3_001_000), (false, false));
     }
 }

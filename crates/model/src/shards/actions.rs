@@ -23,30 +23,14 @@ pub enum Action {
     DropLate,
     /// move_loan.lua, with the next lender.
     Move(usize, Option<usize>),
-    /// Only a broken variant: the loan is written after the hold.
-    WriteLoan(usize),
-    /// A repeat checks the lender.
-    Look(usize),
-    /// Rule 3: the record is inserted and the 202 is sent; or it is refused because of the epoch.
-    Commit(usize),
-    /// Rule 5: at the shard of the hold.
-    Confirm(usize),
-    /// close_loan.lua.
-    Close(usize),
+    /// The next step of a request that has a loan or a hold: `World::go_on_with`.
+    GoOn(usize),
 
     // ---- the workers
     /// Rule 12: the reconciler reads an entry of a shard's unconfirmed list.
     Find(usize, Order),
-    /// It inserts a record of a hold.
-    Finish,
-    /// It bars a loan without a record, or finds its record.
-    Bar,
-    /// It takes the loan back.
-    TakeBack,
-    /// It confirms a hold that has a record.
-    ConfirmFound,
-    /// It closes the loan of a purchase that has a record.
-    CloseFound,
+    /// The next step of the reconciler: `World::reconcile`.
+    Reconcile,
     /// Rules 7 and 8: an order ends.
     Cancel(Order),
     /// Rule 9: release.lua at the shard of the record.
@@ -92,11 +76,9 @@ impl World {
                         out.push(Action::Move(t, None));
                     }
                 }
-                Step::LentFirst(_) => out.push(Action::WriteLoan(t)),
-                Step::Looking(_) => out.push(Action::Look(t)),
-                Step::Held(_) => out.push(Action::Commit(t)),
-                Step::Answered(_) => out.push(Action::Confirm(t)),
-                Step::Confirmed(_) => out.push(Action::Close(t)),
+                Step::LentFirst(_) | Step::Looking(_) | Step::Held(_) | Step::Answered(_) | Step::Confirmed(_) => {
+                    out.push(Action::GoOn(t));
+                }
             }
             let known = (0..SHARDS).filter(|shard| thread.empty[*shard].is_some());
             out.extend(known.map(|shard| Action::Forget(t, shard)));
@@ -104,7 +86,11 @@ impl World {
         if s.late.is_some() {
             out.extend([Action::AskLate, Action::DropLate]);
         }
-        self.reconciler_actions(s, out);
+        if s.reconciler == Reconciler::Idle {
+            self.finds(s, out);
+        } else {
+            out.push(Action::Reconcile);
+        }
         match s.releaser {
             Releaser::Idle => {
                 for order in (0..ORDERS).filter(|order| s.ledger.releases[*order] == Release::Pending) {
@@ -130,25 +116,16 @@ impl World {
         out.extend(lapsed.map(Action::ReturnUnits));
     }
 
-    fn reconciler_actions(&self, s: &State, out: &mut Vec<Action>) {
-        match s.reconciler {
-            Reconciler::Idle => {
-                for shard in (0..self.shards).filter(|shard| s.serves(*shard)) {
-                    let listed = (0..ORDERS).filter(|order| s.shards[shard].unconfirmed[*order]);
-                    let is_loan = |order: &Order| matches!(s.shards[shard].tickets[*order], Ticket::Open { .. });
-                    let left_alone = |order: &Order| {
-                        is_loan(order)
-                            && (self.is(Variant::NoLoanReconciler)
-                                || self.is(Variant::LoansLeftOpen) && s.has_record(*order))
-                    };
-                    out.extend(listed.filter(|o| !left_alone(o)).map(|order| Action::Find(shard, order)));
-                }
-            }
-            Reconciler::FoundHold(_) => out.push(Action::Finish),
-            Reconciler::FoundLoan(_) => out.push(Action::Bar),
-            Reconciler::Barred(_) => out.push(Action::TakeBack),
-            Reconciler::Durable(_) => out.push(Action::ConfirmFound),
-            Reconciler::ToClose(_) => out.push(Action::CloseFound),
+    /// Adds the entries of unconfirmed lists that the reconciler may read.
+    fn finds(&self, s: &State, out: &mut Vec<Action>) {
+        for shard in (0..self.shards).filter(|shard| s.serves(*shard)) {
+            let listed = (0..ORDERS).filter(|order| s.shards[shard].unconfirmed[*order]);
+            let is_loan = |order: &Order| matches!(s.shards[shard].tickets[*order], Ticket::Open { .. });
+            let left_alone = |order: &Order| {
+                is_loan(order)
+                    && (self.is(Variant::NoLoanReconciler) || self.is(Variant::LoansLeftOpen) && s.has_record(*order))
+            };
+            out.extend(listed.filter(|o| !left_alone(o)).map(|order| Action::Find(shard, order)));
         }
     }
 

@@ -36,37 +36,7 @@ impl World {
                 let admission = s.shards[home].move_loan(self, &loan, lender);
                 self.go_on(s, t, loan.order, home, admission, refused);
             }
-            Action::WriteLoan(t) => {
-                let Step::LentFirst(hold) = s.threads[t].step else { return };
-                let home = &mut s.shards[self.home(hold.order)];
-                let free = home.tickets[hold.order] == Ticket::None && home.epoch == hold.epoch;
-                if free {
-                    home.tickets[hold.order] = Ticket::Open { lender: hold.shard, number: 0 };
-                }
-                s.threads[t].step = if free { Step::Held(hold) } else { Step::Idle };
-            }
-            Action::Look(t) => {
-                let Step::Looking(loan) = s.threads[t].step else { return };
-                let found = s.shards[loan.lender].look(&loan);
-                s.threads[t].step = found.map_or(Step::Idle, Step::Held);
-            }
-            Action::Commit(t) => {
-                let Step::Held(hold) = s.threads[t].step else { return };
-                let durable = self.insert(s, hold);
-                s.accepted[hold.order] |= durable;
-                s.threads[t].step = if durable { Step::Answered(hold) } else { Step::Idle };
-            }
-            Action::Confirm(t) => {
-                let Step::Answered(hold) = s.threads[t].step else { return };
-                s.shards[hold.shard].unconfirmed[hold.order] = false;
-                let is_own = hold.shard == self.home(hold.order);
-                s.threads[t].step = if is_own { Step::Idle } else { Step::Confirmed(hold.order) };
-            }
-            Action::Close(t) => {
-                let Step::Confirmed(order) = s.threads[t].step else { return };
-                s.shards[self.home(order)].close_loan(order);
-                s.threads[t].step = Step::Idle;
-            }
+            Action::GoOn(t) => s.threads[t].step = self.go_on_with(s, s.threads[t].step),
 
             Action::Find(shard, order) => {
                 let epoch = s.shards[shard].epoch;
@@ -75,39 +45,7 @@ impl World {
                     None => Reconciler::FoundHold(Hold { order, shard, epoch }),
                 };
             }
-            Action::Finish => {
-                let Reconciler::FoundHold(hold) = s.reconciler else { return };
-                s.reconciler = if self.insert(s, hold) { Reconciler::Durable(hold) } else { Reconciler::Idle };
-            }
-            Action::Bar => {
-                let Reconciler::FoundLoan(loan) = s.reconciler else { return };
-                s.reconciler = if s.has_record(loan.order) {
-                    Reconciler::ToClose(loan.order)
-                } else {
-                    let Loan { order, lender, epoch, .. } = loan;
-                    match s.shards[lender].bar(self, &loan) {
-                        Some(true) => Reconciler::FoundHold(Hold { order, shard: lender, epoch }),
-                        Some(false) => Reconciler::Barred(loan),
-                        None => Reconciler::Idle,
-                    }
-                };
-            }
-            Action::TakeBack => {
-                let Reconciler::Barred(loan) = s.reconciler else { return };
-                s.shards[self.home(loan.order)].take_back(self, &loan);
-                s.reconciler = Reconciler::Idle;
-            }
-            Action::ConfirmFound => {
-                let Reconciler::Durable(hold) = s.reconciler else { return };
-                s.shards[hold.shard].unconfirmed[hold.order] = false;
-                let is_own = hold.shard == self.home(hold.order);
-                s.reconciler = if is_own { Reconciler::Idle } else { Reconciler::ToClose(hold.order) };
-            }
-            Action::CloseFound => {
-                let Reconciler::ToClose(order) = s.reconciler else { return };
-                s.shards[self.home(order)].close_loan(order);
-                s.reconciler = Reconciler::Idle;
-            }
+            Action::Reconcile => s.reconciler = self.reconcile(s, s.reconciler),
             Action::Cancel(order) => {
                 s.budget.cancels -= 1;
                 if let Status::Live(shard) = s.ledger.orders[order] {
@@ -182,6 +120,69 @@ impl World {
                 s.shards[shard] = Shard { stock: s.shards[shard].stock, ..Shard::default() };
             }
         }
+    }
+
+    /// Takes the next step of a request with a loan or a hold, and returns the step after it.
+    fn go_on_with(&self, s: &mut State, step: Step) -> Step {
+        match step {
+            Step::LentFirst(hold) => {
+                let home = &mut s.shards[self.home(hold.order)];
+                let free = home.tickets[hold.order] == Ticket::None && home.epoch == hold.epoch;
+                if free {
+                    home.tickets[hold.order] = Ticket::Open { lender: hold.shard, number: 0 };
+                }
+                if free { Step::Held(hold) } else { Step::Idle }
+            }
+            Step::Looking(loan) => s.shards[loan.lender].look(&loan).map_or(Step::Idle, Step::Held),
+            // Rule 3: the record is inserted and the 202 is sent; or it is refused because of the epoch.
+            Step::Held(hold) => {
+                let durable = self.insert(s, hold);
+                s.accepted[hold.order] |= durable;
+                if durable { Step::Answered(hold) } else { Step::Idle }
+            }
+            // Rule 5.
+            Step::Answered(hold) => {
+                if self.confirm(s, hold) {
+                    Step::Idle
+                } else {
+                    Step::Confirmed(hold.order)
+                }
+            }
+            Step::Confirmed(order) => {
+                s.shards[self.home(order)].close_loan(order);
+                Step::Idle
+            }
+            Step::Idle | Step::Borrowing(..) | Step::Refused(..) => step,
+        }
+    }
+
+    /// Rule 12: takes the next step of the reconciler, and returns the step after it.
+    fn reconcile(&self, s: &mut State, step: Reconciler) -> Reconciler {
+        match step {
+            Reconciler::FoundHold(hold) if self.insert(s, hold) => Reconciler::Durable(hold),
+            Reconciler::FoundLoan(loan) if s.has_record(loan.order) => Reconciler::ToClose(loan.order),
+            Reconciler::FoundLoan(loan) => match s.shards[loan.lender].bar(self, &loan) {
+                Some(true) => Reconciler::FoundHold(Hold { order: loan.order, shard: loan.lender, epoch: loan.epoch }),
+                Some(false) => Reconciler::Barred(loan),
+                None => Reconciler::Idle,
+            },
+            Reconciler::Durable(hold) if !self.confirm(s, hold) => Reconciler::ToClose(hold.order),
+            Reconciler::Barred(loan) => {
+                s.shards[self.home(loan.order)].take_back(self, &loan);
+                Reconciler::Idle
+            }
+            Reconciler::ToClose(order) => {
+                s.shards[self.home(order)].close_loan(order);
+                Reconciler::Idle
+            }
+            Reconciler::Idle | Reconciler::FoundHold(_) | Reconciler::Durable(_) => Reconciler::Idle,
+        }
+    }
+
+    /// Confirms a hold at its shard. Returns whether that is the buyer's home: then there is no loan to close.
+    fn confirm(&self, s: &mut State, hold: Hold) -> bool {
+        s.shards[hold.shard].unconfirmed[hold.order] = false;
+        hold.shard == self.home(hold.order)
     }
 
     fn insert(&self, s: &mut State, hold: Hold) -> bool {
