@@ -4,7 +4,6 @@
 use super::AdminError;
 use crate::domain::account::AccountName;
 use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey, WrongParameter};
-use crate::gate::GateError;
 use crate::gate::limiter::{Limiter, Take};
 
 /// The application of these counters. No real one has this name, because names begin with a letter or a digit.
@@ -78,10 +77,9 @@ impl AttemptLimits {
     /// Counts an attempt under all of these limits, or under none. Without the limiter there is no sign-in: attempts that
     /// are not counted would be free.
     async fn count(&self, limiter: &Limiter, limits: &[(&AttemptLimit, &str)]) -> Result<(), AdminError> {
-        let slot = |(limit, key): &(&AttemptLimit, &str)| {
-            SlotKey::new(SLOTS, &format!("login-{}", limit.name), key, false).map_err(|_| GateError::InvalidRequest)
-        };
-        let slots = limits.iter().map(slot).collect::<Result<Vec<_>, _>>()?;
+        let slot =
+            |(limit, key): &(&AttemptLimit, &str)| SlotKey::new(SLOTS, &format!("login-{}", limit.name), key, false);
+        let slots: Vec<SlotKey> = limits.iter().map(slot).collect();
         let takes = limits.iter().zip(&slots);
         let takes = takes.map(|((limit, _), slot)| Take {
             slot,

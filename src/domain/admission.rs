@@ -81,13 +81,6 @@ pub enum Admission {
     NotDurable,
 }
 
-impl Admission {
-    /// Whether a record must be committed before this is the answer (rule 3).
-    pub const fn needs_commit(&self) -> bool {
-        matches!(self, Self::Reserved { .. } | Self::Repeat { confirmed: false })
-    }
-}
-
 /// Units taken in Redis for one order: the shard and the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {

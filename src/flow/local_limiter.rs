@@ -108,7 +108,7 @@ mod tests {
 
     /// Whether the limiter grants a permit of the share.
     fn take(local: &LocalLimiter, algorithm: &Algorithm, key: &str, lease: Uuid, share: impl Fn(i64) -> i64) -> bool {
-        let slot = &SlotKey::new("shop", "1", key, false).unwrap();
+        let slot = &SlotKey::new("shop", "1", key, false);
         local.take(&Take { slot, algorithm, permits: 1, lease: Some(lease), has_line: false }, key, share).granted
     }
 

@@ -82,7 +82,7 @@ impl Permits {
         } else if state.local_limiter.release(&request.key, lease.id) {
             true
         } else {
-            let slot = slot(policy, &request.key)?;
+            let slot = slot(policy, &request.key);
             self.health.watch([&entry.calls], self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
         };
         // Only after the release: a caller that has to release again reports again.

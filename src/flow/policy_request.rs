@@ -29,7 +29,7 @@ impl<'a> PolicyRequest<'a> {
         let above_threshold = permits > entry.policy.algorithm.max_permits();
         let permits = u32::try_from(permits).ok().filter(|_| permits <= entry.policy.most_permits());
         let permits = permits.ok_or(Invalid::new("permits", "must be at most the policy's limit or capacity"))?;
-        let slot = slot(&entry.policy, key)?;
+        let slot = slot(&entry.policy, key);
         Ok(Self { entry, key, slot, permits, above_threshold })
     }
 
@@ -160,7 +160,6 @@ impl<'a> PolicyRequest<'a> {
 }
 
 /// The slot of a caller's key under a policy.
-pub(super) fn slot(policy: &Policy, key: &str) -> Result<SlotKey, Invalid> {
+pub(super) fn slot(policy: &Policy, key: &str) -> SlotKey {
     SlotKey::new(policy.home.as_str(), &policy.id.to_string(), key, policy.terms.spread)
-        .map_err(|_| Invalid::new("key", "must be at most 128 bytes"))
 }

@@ -81,7 +81,7 @@ mod tests {
     fn callers_cost_the_same_however_many_there_are() {
         let waits = Waits::default();
         let [busy, calm] = ["busy", "calm"].map(|app| Name::parse(app, "app").unwrap());
-        let line = |n: u32| SlotKey::new("busy", "policy", &n.to_string(), false).unwrap();
+        let line = |n: u32| SlotKey::new("busy", "policy", &n.to_string(), false);
         let many: Vec<Wait<'_>> = (0..3_000).map(|n| waits.begin(&busy, &line(n % 100))).collect();
         let one = waits.begin(&calm, &line(0));
         let ms = |shortest, longest| {

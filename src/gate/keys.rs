@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn slots_of_an_app_share_its_tag_and_spread_ones_do_not() {
         let keys = Keys::new("sk:");
-        let slot = |key: &str, spread| SlotKey::new("shop", "pay", key, spread).unwrap();
+        let slot = |key: &str, spread| SlotKey::new("shop", "pay", key, spread);
         let limiter = |key, spread| keys.limiter(&slot(key, spread), AlgorithmKind::TokenBucket);
         assert_eq!(limiter("u}1", false), "sk:{flow:shop}:pay:token-bucket:u%7D1");
         assert_eq!(limiter("u1", true), "sk:{flow:shop:pay:u1}:pay:token-bucket:u1");

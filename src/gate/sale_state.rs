@@ -115,18 +115,6 @@ impl Gate {
     pub async fn units_of(&self, sales: &[SaleShards]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
         let shards: Vec<(SaleShards, Shard)> =
             sales.iter().flat_map(|of| of.count.all().map(move |shard| (*of, shard))).collect();
-        let mut units = self.units_of_shards(&shards).await?.into_iter();
-        let mut sum = |of: &SaleShards| {
-            let shards: Vec<_> = units.by_ref().take(of.count.get().into()).collect();
-            shards.into_iter().reduce(|sum, next| {
-                let ((epoch, units), (of_epoch, more)) = (sum?, next?);
-                (epoch == of_epoch).then_some((epoch, units + more))
-            })
-        };
-        Ok(sales.iter().map(|of| sum(of).flatten()).collect())
-    }
-
-    async fn units_of_shards(&self, shards: &[(SaleShards, Shard)]) -> Result<Vec<Option<(Epoch, i64)>>, GateError> {
         let mut units = Vec::with_capacity(shards.len());
         for shards in shards.chunks(SALES_A_CALL) {
             let read = |(of, shard): &(SaleShards, Shard)| {
@@ -140,7 +128,15 @@ impl Gate {
                 _ => None,
             }));
         }
-        Ok(units)
+        let mut units = units.into_iter();
+        let mut sum = |of: &SaleShards| {
+            let shards: Vec<_> = units.by_ref().take(of.count.get().into()).collect();
+            shards.into_iter().reduce(|sum, next| {
+                let ((epoch, units), (of_epoch, more)) = (sum?, next?);
+                (epoch == of_epoch).then_some((epoch, units + more))
+            })
+        };
+        Ok(sales.iter().map(|of| sum(of).flatten()).collect())
     }
 
     /// Everything that Redis has of a sale, for the auditor; `None` for an unknown sale.

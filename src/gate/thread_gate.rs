@@ -27,19 +27,21 @@ impl ThreadGate {
         Self { gate, connections, commit }
     }
 
-    /// Answers the requests of a call. Requests that need a commit become the group, and are answered after it; the others at once. The
-    /// commit does not depend on callers, which may have gone away.
+    /// Answers the requests of a call. Winners and unconfirmed repeats become the group, and are answered after its commit (rule 3); the
+    /// others at once. The commit does not depend on callers, which may have gone away.
     pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
         let (mut winners, mut repeating) = (Vec::new(), Vec::new());
         for (request, caller, admission) in asked {
-            if !admission.needs_commit() {
-                let _ = caller.send(Ok(admission));
-            } else if let Admission::Reserved { .. } = admission {
-                group.members.push(request);
-                winners.push((caller, admission));
-            } else {
-                group.repeats.push(request);
-                repeating.push((caller, admission));
+            match admission {
+                Admission::Reserved { .. } => {
+                    group.members.push(request);
+                    winners.push((caller, admission));
+                }
+                Admission::Repeat { confirmed: false } => {
+                    group.repeats.push(request);
+                    repeating.push((caller, admission));
+                }
+                answer => _ = caller.send(Ok(answer)),
             }
         }
         winners.append(&mut repeating);

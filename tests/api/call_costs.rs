@@ -110,7 +110,7 @@ async fn a_call_costs_the_same_however_many_permits_it_asks_for() {
         let mut config = seckill::config::Config::read(&environment).unwrap();
         config.flow.timeout_ms = 30_000;
         let limiter = Limiter::new(&config.redis, &config.flow).unwrap();
-        let slots = (0..POLICIES).map(|n| SlotKey::new("greedy", &n.to_string(), "k", false).unwrap()).collect();
+        let slots = (0..POLICIES).map(|n| SlotKey::new("greedy", &n.to_string(), "k", false)).collect();
         let limiters = Limiters { redis, limiter, slots, algorithm: algorithm(*kind) };
         for permits in [1, 100, LISTED] {
             let (granted, commands) = limiters.ask(DAWN, permits, true).await;

@@ -73,7 +73,7 @@ async fn permits_of_another_hash_tag_are_given_back() {
     let full = window(AlgorithmKind::FixedWindow, 1, 60_000);
     for first in one_of_each() {
         let [spread, last] =
-            ["user", "all"].map(|policy| SlotKey::new("test", policy, &Uuid::new_v4().to_string(), true).unwrap());
+            ["user", "all"].map(|policy| SlotKey::new("test", policy, &Uuid::new_v4().to_string(), true));
         assert!(bench.grants(0, &[take(&last, &full, 1)]).await);
         for _ in 0..10 {
             let answer = bench.acquire(0, &[take(&spread, &first, 3), take(&last, &full, 1)]).await;

@@ -79,7 +79,7 @@ fn limiter(url: &str, prefix: &str) -> Limiter {
 }
 
 pub fn slot(policy: &str, key: &str) -> SlotKey {
-    SlotKey::new("test", policy, key, false).unwrap()
+    SlotKey::new("test", policy, key, false)
 }
 
 const NONE: Parameters = Parameters { limit: None, window_ms: None, rate: None, capacity: None, lease_ms: None };

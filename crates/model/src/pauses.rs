@@ -49,9 +49,9 @@ enum Refill {
     Idle,
     /// Only in the variant that reads the status first.
     Known(Version),
+    /// The epoch, and the version of the status that was read.
     Raised(u8, Option<Version>),
     Begun(u8, Option<Version>),
-    Read(u8, Version),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -66,11 +66,8 @@ enum Action {
     /// sale_work::refill::supervisor
     Supervise(usize),
     SetAsRead(usize),
-    /// sale_work::refill
-    ReadStatus,
-    Raise,
-    Begin,
-    Open,
+    /// The next step of a refill.
+    Refill,
 }
 
 impl Pauses {
@@ -82,6 +79,28 @@ impl Pauses {
             redis.1 = Some(version);
         }
         taken
+    }
+
+    /// sale_work::refill: stops the sale and raises the epoch, begins, reads the status, opens.
+    fn refill(&self, state: &mut State) {
+        state.refill = match state.refill {
+            Refill::Idle if self.status_read_first => Refill::Known(state.version),
+            Refill::Idle | Refill::Known(_) => {
+                let known = if let Refill::Known(version) = state.refill { Some(version) } else { None };
+                state.redis.1 = None;
+                state.epoch += 1;
+                Refill::Raised(state.epoch, known)
+            }
+            Refill::Raised(epoch, known) => {
+                state.redis = (epoch, None);
+                Refill::Begun(epoch, known)
+            }
+            Refill::Begun(epoch, None) => Refill::Begun(epoch, Some(state.version)),
+            Refill::Begun(epoch, status) => {
+                state.redis = (epoch, status);
+                Refill::Idle
+            }
+        };
     }
 }
 
@@ -118,13 +137,8 @@ impl Model for Pauses {
                 Some(_) => out.push(Action::SetAsRead(number)),
             }
         }
-        match state.refill {
-            Refill::Idle if state.epoch >= EPOCH_MAX => {}
-            Refill::Idle if self.status_read_first => out.push(Action::ReadStatus),
-            Refill::Idle | Refill::Known(_) => out.push(Action::Raise),
-            Refill::Raised(..) => out.push(Action::Begin),
-            Refill::Begun(_, None) => out.push(Action::ReadStatus),
-            Refill::Begun(..) | Refill::Read(..) => out.push(Action::Open),
+        if state.refill != Refill::Idle || state.epoch < EPOCH_MAX {
+            out.push(Action::Refill);
         }
     }
 
@@ -149,30 +163,7 @@ impl Model for Pauses {
                 let (epoch, version) = state.supervisors[number].take()?;
                 self.set(&mut state.redis, epoch, version);
             }
-            Action::ReadStatus => {
-                state.refill = match before.refill {
-                    Refill::Begun(epoch, _) => Refill::Read(epoch, before.version),
-                    _ => Refill::Known(before.version),
-                };
-            }
-            Action::Raise => {
-                let known = if let Refill::Known(version) = before.refill { Some(version) } else { None };
-                state.redis.1 = None;
-                state.epoch += 1;
-                state.refill = Refill::Raised(state.epoch, known);
-            }
-            Action::Begin => {
-                let Refill::Raised(epoch, known) = before.refill else { return None };
-                state.redis = (epoch, None);
-                state.refill = Refill::Begun(epoch, known);
-            }
-            Action::Open => {
-                let (Refill::Begun(epoch, Some(version)) | Refill::Read(epoch, version)) = before.refill else {
-                    return None;
-                };
-                state.redis = (epoch, Some(version));
-                state.refill = Refill::Idle;
-            }
+            Action::Refill => self.refill(&mut state),
         }
         (state != *before).then_some(state)
     }

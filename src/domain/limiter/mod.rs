@@ -27,7 +27,7 @@ use leaky_bucket::Water;
 pub use parameters::{ParameterBounds, Parameters, WrongParameter};
 use sliding_counter::SubWindows;
 use sliding_log::Log;
-pub use slot::{SlotKey, WrongSlot};
+pub use slot::SlotKey;
 use token_bucket::Tokens;
 pub use verdict::{Receipt, Verdict};
 

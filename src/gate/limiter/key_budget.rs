@@ -138,7 +138,7 @@ mod tests {
     use crate::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
 
     fn claim(budget: &KeyBudget, app: &str, key: &str, algorithm: &Algorithm) -> bool {
-        let slot = SlotKey::new(app, "policy", key, false).unwrap();
+        let slot = SlotKey::new(app, "policy", key, false);
         budget.claim(&Take { slot: &slot, algorithm, permits: 1, lease: None, has_line: false }).is_ok()
     }
 
@@ -169,7 +169,7 @@ mod tests {
     fn what_is_given_back_or_was_never_made_is_not_counted() {
         let budget = KeyBudget::new(10_000);
         let leases = Algorithm::of(AlgorithmKind::Concurrency, 1_000, 60_000);
-        let slot = SlotKey::new("app", "policy", "k", false).unwrap();
+        let slot = SlotKey::new("app", "policy", "k", false);
         let take = Take { slot: &slot, algorithm: &leases, permits: 1, lease: None, has_line: false };
         for _ in 0..1_000 {
             budget.claim(&take).unwrap();
@@ -178,7 +178,7 @@ mod tests {
         assert!(budget.apps.lock()["app"].bytes < 2_000);
         let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 86_400_000);
         for n in 0..1_000 {
-            let slot = SlotKey::new("app", "policy", &n.to_string(), false).unwrap();
+            let slot = SlotKey::new("app", "policy", &n.to_string(), false);
             let refused = Take { slot: &slot, algorithm: &window, permits: 1, lease: None, has_line: false };
             budget.claim(&refused).unwrap();
             budget.correct(&refused, 0);

@@ -12,9 +12,6 @@ use crate::gate::{GateError, scripts, timed};
 /// The most waiters of one key.
 pub const LINE_MAX: u32 = 100_000;
 
-/// A day: more than any policy allows, and exact in Lua.
-const PATIENCE_MAX_US: u64 = 86_400_000_000;
-
 #[derive(Debug, Clone, Copy)]
 pub struct Waiter {
     /// The same in all calls of one wait.
@@ -61,7 +58,7 @@ impl Limiter {
         }
         let mut call = self.call(scripts::WAIT_IN_LINE.of(std::iter::once(take.algorithm.kind())));
         self.add_take(&mut call, take.checked()?);
-        let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX).min(PATIENCE_MAX_US);
+        let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         call.key(&self.keys.line(take.slot)[..]);
         call.arg(waiter.id.to_string()).arg(microseconds(waiter.patience)).arg(waiter.line_max.min(LINE_MAX));
         call.arg(microseconds(waiter.pauses.shortest)).arg(microseconds(waiter.pauses.longest));

@@ -1,14 +1,14 @@
 //! The state of the model of shards: the shards of one sale, PostgreSQL, two selling threads, and the workers.
 
+pub use super::super::orders::Order;
+pub use super::super::state::{Epoch, Phase};
+
 pub const SHARDS: usize = 3;
 pub const BUYERS: usize = 2;
 /// Order ids. The first two are two keys of one buyer, the third is the other buyer's. Each asks for one unit, and a buyer may have one.
 pub const ORDERS: usize = 3;
 pub const THREADS: usize = 2;
 
-pub type Order = usize;
-/// 0 means none.
-pub type Epoch = u8;
 /// The number of a loan, which rises with each loan of a home shard.
 pub type Number = u8;
 
@@ -53,14 +53,6 @@ pub struct Shard {
     pub unconfirmed: [bool; ORDERS],
     pub holders: [bool; BUYERS],
     pub number: Number,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Phase {
-    #[default]
-    Missing,
-    Filling,
-    Open,
 }
 
 /// A ticket of a buyer at one shard.
