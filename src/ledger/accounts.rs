@@ -5,9 +5,8 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::audit_log;
 use super::sessions::read_role;
-use super::{Ledger, LedgerError};
+use super::{Ledger, LedgerError, audit_log};
 use crate::domain::account::{AccountName, AccountRole};
 
 /// An account.

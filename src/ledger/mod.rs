@@ -34,7 +34,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::query::Query;
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres, Row, Transaction};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -250,12 +251,18 @@ impl Ledger {
     async fn begin_in(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         let mut begin = pin!(pool.begin());
         // Declared last, so dropped first: the interruption is noted before the connection returns.
-        let interruption = Interruption { noted_in: Some(&self.interrupted) };
+        let mut interruption = Interruption(Some(&self.interrupted));
         let begun = begin.as_mut().await;
         if begun.is_ok() {
-            interruption.did_not_happen();
+            interruption.0 = None;
         }
         begun
+    }
+
+    /// Runs one statement as its own transaction.
+    async fn run(&self, statement: Query<'_, Postgres, PgArguments>) -> Result<(), LedgerError> {
+        statement.execute(&self.pool).await?;
+        Ok(())
     }
 
     /// Begins a read for people: one read-only snapshot. Statements are cancelled after 3 s, before the caller gives up. Each is planned
@@ -296,20 +303,12 @@ fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, L
     servers::each_postgres(&config.url).into_iter().map(server).collect()
 }
 
-/// Records an interruption if it is dropped before [`did_not_happen`](Self::did_not_happen).
-struct Interruption<'a> {
-    noted_in: Option<&'a Mutex<Option<Instant>>>,
-}
-
-impl Interruption<'_> {
-    fn did_not_happen(mut self) {
-        self.noted_in = None;
-    }
-}
+/// Records the time at which it is dropped.
+struct Interruption<'a>(Option<&'a Mutex<Option<Instant>>>);
 
 impl Drop for Interruption<'_> {
     fn drop(&mut self) {
-        if let Some(noted) = self.noted_in {
+        if let Some(noted) = self.0 {
             *noted.lock() = Some(Instant::now());
         }
     }

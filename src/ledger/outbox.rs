@@ -160,17 +160,14 @@ impl Ledger {
     /// Sends messages again later, without counting a failure, because their sale is locked now. Skips outbox rows that are locked: their
     /// messages are sent again like lost ones.
     pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'
              WHERE id IN (SELECT id FROM outbox WHERE kind = $1 AND order_id = ANY($2) AND status || '' IN ('pending', 'sent')
                           ORDER BY id FOR UPDATE SKIP LOCKED)",
             kind.as_str(),
             about,
             i64::try_from(pause.as_millis()).unwrap_or(i64::MAX)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        )).await
     }
 }
 

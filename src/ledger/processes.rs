@@ -63,15 +63,13 @@ impl Ledger {
 
     /// Records that a process is live and runs these workers. Removes processes without a report for a day.
     pub async fn report_workers(&self, process: Uuid, workers: &[String]) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "WITH forgotten AS (DELETE FROM worker_processes WHERE seen_at < now() - interval '1 day' AND id <> $1)
              INSERT INTO worker_processes (id, workers) VALUES ($1, $2)
              ON CONFLICT (id) DO UPDATE SET workers = excluded.workers, seen_at = now()",
             process,
             workers
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 }

@@ -205,16 +205,14 @@ impl Ledger {
     }
 
     pub async fn mark_alarm_sent(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE alarms SET told_raised = told_raised OR $2, told_cleared = told_cleared OR NOT $2, attempts = 0,
                     next_at = now()
              WHERE id = $1",
             id,
             raised
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Newest first, but open alarms before all others.

@@ -9,8 +9,7 @@ use utoipa::ToSchema;
 
 use crate::domain::account::{AccountName, AppToken, Granted};
 use crate::domain::policy::{Name, Role};
-use crate::ledger::audit_log;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 /// An application that may ask for permits.
 #[derive(Serialize, ToSchema)]

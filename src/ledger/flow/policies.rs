@@ -8,11 +8,10 @@ use uuid::Uuid;
 
 use crate::domain::account::Actor;
 use crate::domain::policy::{Name, NewPolicy, Policy};
-use crate::ledger::audit_log;
 use crate::ledger::flow::apps::TokenHash;
 use crate::ledger::flow::policy_rows::{insert, load, update};
 use crate::ledger::sales::catalog::ALIVE_FOR;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 /// The result of a change to a policy.
 #[derive(Debug, PartialEq, Eq)]

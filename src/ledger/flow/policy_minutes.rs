@@ -19,7 +19,7 @@ impl Ledger {
     pub async fn write_minute(&self, policy: i64, minute: &PolicyMinute) -> Result<(), LedgerError> {
         let [granted, refused, waited_ms, failed] =
             [minute.granted, minute.refused, minute.waited_ms, minute.failed].map(u64::cast_signed);
-        sqlx::query!(
+        self.run(sqlx::query!(
             "INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
              VALUES ($1, to_timestamp($2::bigint * 60), $3, $4, $5, $6)
              ON CONFLICT (policy_id, minute) DO UPDATE
@@ -33,10 +33,8 @@ impl Ledger {
             refused,
             waited_ms,
             failed
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// The counts of a policy in a range of minutes since the epoch, ordered by time, as in the primary key. Minutes without a call have no

@@ -29,22 +29,19 @@ impl Ledger {
 
     /// A receiver is away since the first failed attempt. After a minute without a failure, the time starts again.
     async fn receiver_is_away(&self, receiver: &str, error: &str) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))
              ON CONFLICT (receiver) DO UPDATE
              SET tried_at = now(), error = excluded.error,
                  since = CASE WHEN known.tried_at < now() - interval '1 minute' THEN now() ELSE known.since END",
             receiver,
             error
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     async fn receiver_is_back(&self, receiver: &str) -> Result<(), LedgerError> {
-        sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver).execute(&self.pool).await?;
-        Ok(())
+        self.run(sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver)).await
     }
 
     /// The receivers that have been away for at least `away_s`, and were tried within the last minute.

@@ -197,17 +197,15 @@ impl Ledger {
 
     /// Quarantines a callback for an operator. A repeated callback adds no row.
     pub async fn set_aside(&self, channel: &str, message: &str, problem: &str, body: &str) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "INSERT INTO callbacks_set_aside (channel, message_id, problem, body) VALUES ($1, $2, $3, left($4, 16384))
              ON CONFLICT DO NOTHING",
             channel,
             message,
             problem,
             body
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 }
 

@@ -8,8 +8,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
-use crate::ledger::audit_log;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 /// A payment or refund.
 #[derive(Debug, Clone, Serialize, ToSchema)]

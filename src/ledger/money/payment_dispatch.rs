@@ -8,9 +8,8 @@ use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
 use crate::domain::payment::PaymentId;
-use crate::ledger::micros;
 use crate::ledger::money::payments::lock_order_of;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, micros};
 
 /// A payment that has a slot of its channel.
 #[derive(Debug, Clone)]
@@ -50,7 +49,7 @@ pub enum Claimed {
 impl Ledger {
     /// Sets a channel's rate. After a change, the first slot is more than a second after the last slot of the old rate.
     pub async fn set_payment_pace(&self, channel: &str, pace: Pace) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
              ON CONFLICT (channel) DO UPDATE
              SET rate = $2, jitter_ms = $3, gap_us = $4,
@@ -62,10 +61,8 @@ impl Ledger {
             pace.jitter_ms().cast_signed(),
             pace.gap_us(),
             micros(LATENESS)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Claims slots for due payments, and marks the messages of all checked payments as processed. Checks the first payments, at most
@@ -207,7 +204,7 @@ impl Ledger {
 
     pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
                     processed_at = NULL
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
@@ -215,42 +212,36 @@ impl Ledger {
                           ORDER BY b.id FOR UPDATE OF b)",
             &ids,
             micros(after)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Pauses a channel that asked for a pause or is away.
     pub async fn rest_channel(&self, channel: &str, rest: Duration) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
              WHERE channel = $1",
             channel,
             micros(rest)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Delays the slots that are not claimed yet, because a request left later than its slot.
     pub async fn delay_channel(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
             channel,
             micros(late)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// The channel has accepted these payments, each sent under this claim. The outcome comes by a callback, or the channel is asked. A
     /// locked payment is skipped: another worker decides it or asks about it.
     pub async fn payments_taken(&self, sent: &[(PaymentId, i32)], ask_after: Duration) -> Result<(), LedgerError> {
         let (ids, claims): (Vec<Uuid>, Vec<i32>) = sent.iter().map(|(payment, claim)| (payment.0, *claim)).unzip();
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
              WHERE id IN (SELECT p.id FROM unnest($1::uuid[], $2::integer[]) AS sent (id, claim)
                           JOIN payments p ON p.id = sent.id AND p.claim = sent.claim
@@ -258,23 +249,19 @@ impl Ledger {
             &ids,
             &claims,
             micros(ask_after)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// It is unknown whether the payment has reached the channel. The channel is asked after a while.
     pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'
              WHERE id = $1 AND claim = $2 AND status || '' = 'sending'",
             payment.0,
             claim,
             micros(after)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 }

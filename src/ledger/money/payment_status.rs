@@ -8,10 +8,8 @@ use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, PaymentId, RefundId, RefundKey};
-use crate::ledger::audit_log;
-use crate::ledger::micros;
 use crate::ledger::money::refunds::{RefundItem, RefundRoute, queue};
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log, micros};
 
 /// A question to a channel about a payment or refund.
 #[derive(Debug, Clone, Copy)]

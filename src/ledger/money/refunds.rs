@@ -9,12 +9,11 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome};
-use crate::ledger::audit_log;
 use crate::ledger::money::journal::{Movement, write};
 use crate::ledger::money::payments::lock_order_of;
 use crate::ledger::orders::cancel::give_back;
 use crate::ledger::outflow::items::{Enqueued, NewItem, enqueue};
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 #[derive(Debug, Clone)]
 pub struct RefundRoute {

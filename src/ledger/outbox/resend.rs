@@ -24,21 +24,18 @@ impl Ledger {
 
     /// Records that a mark published at `mark_ms` has left its queue.
     pub async fn mark_passed(&self, queue: &str, mark_ms: i64) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "INSERT INTO queue_marks (queue, published_at) VALUES ($1, to_timestamp($2::bigint / 1000.0))
              ON CONFLICT DO NOTHING",
             queue,
             mark_ms
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Clears marks that left their queue more than an hour ago.
     pub async fn clear_marks(&self) -> Result<(), LedgerError> {
-        sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'").execute(&self.pool).await?;
-        Ok(())
+        self.run(sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'")).await
     }
 
     /// Makes lost messages pending again, at most `limit` of each kind. A message is lost if it was sent before a mark, the mark left the

@@ -6,9 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::outflow::{LATENESS, Pace};
-use crate::ledger::audit_log;
-use crate::ledger::micros;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log, micros};
 
 /// An item to send once, in its turn.
 #[derive(Debug, Clone)]
@@ -259,7 +257,7 @@ impl Ledger {
 
     /// Counts the waiting items of each channel, for the queue limits and for metrics. Writes nothing for a channel that stays empty.
     pub async fn count_outflow(&self) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "INSERT INTO outflow_depths (channel, items, at)
              SELECT name, items, now()
              FROM (SELECT c.name, d.items AS before, (SELECT count(*) FROM outflow_items i
@@ -268,10 +266,7 @@ impl Ledger {
                    WHERE coalesce(d.at <= now() - interval '900 ms', true)) AS counted
              WHERE items > 0 OR before IS DISTINCT FROM 0
              ON CONFLICT (channel) DO UPDATE SET items = EXCLUDED.items, at = EXCLUDED.at"
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        )).await
     }
 
     /// All channels with their last counts.

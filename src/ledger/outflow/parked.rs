@@ -5,9 +5,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::ledger::audit_log;
 use crate::ledger::outbox::UNPARK_STEP;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 /// An item that its receiver did not take, and which is no longer tried.
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -186,14 +186,12 @@ impl Ledger {
 
     /// Delays the unclaimed slots: a request left late, and the next ones could come too close to it.
     pub async fn leave_hole(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",
             channel,
             micros(late)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Writes a sent item's outcome.

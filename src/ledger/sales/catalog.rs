@@ -140,10 +140,8 @@ impl Ledger {
 
     /// Removes an instance, and all instances without a heartbeat for a day.
     pub async fn leave(&self, instance: Uuid) -> Result<(), LedgerError> {
-        sqlx::query!("DELETE FROM instances WHERE id = $1 OR seen_at < now() - interval '1 day'", instance)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        self.run(sqlx::query!("DELETE FROM instances WHERE id = $1 OR seen_at < now() - interval '1 day'", instance))
+            .await
     }
 
     /// Waits until every live instance has loaded `version`. Returns `false` if one has not within `wait_max`.

@@ -161,14 +161,12 @@ impl Ledger {
 
     /// Records that Redis has dropped a sale, unless a refill has begun meanwhile.
     pub async fn forget_sale(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE sale_epochs SET run_id = NULL, in_redis = false WHERE sale_id = $1 AND epoch = $2",
             sale.get(),
             epoch.0
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Raises the epoch, after all transactions that share its row have ended. Later purchases of older epochs are refused.
@@ -204,10 +202,12 @@ impl Ledger {
 
     /// Requests a refill of the sale, unless its epoch was raised meanwhile.
     pub async fn request_refill(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
-        sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2", sale.get(), epoch.0)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        self.run(sqlx::query!(
+            "UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2",
+            sale.get(),
+            epoch.0
+        ))
+        .await
     }
 
     /// The sales in Redis, among these, without pending work: no purchase without an order, and no release on its way to Redis.

@@ -7,9 +7,8 @@ use sqlx::types::Json;
 use crate::domain::ids::SaleId;
 use crate::domain::picture::{Picture, PictureFile, Size};
 use crate::domain::sale::{Product, ProductChange, Sale};
-use crate::ledger::audit_log;
 use crate::ledger::sales::terms::{self, load_sales};
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 pub struct NewPicture {
     pub hash: String,
@@ -86,14 +85,12 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        sqlx::query!(
+        self.run(sqlx::query!(
             "DELETE FROM pictures WHERE unused_since < now() - $1::text::interval
                AND NOT EXISTS (SELECT FROM products WHERE picture = hash)",
             UNUSED_FOR
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     pub async fn picture(&self, file: &PictureFile) -> Result<Option<Bytes>, LedgerError> {

@@ -27,16 +27,14 @@ impl Ledger {
         )
         .execute(&self.pool)
         .await?;
-        sqlx::query!(
+        self.run(sqlx::query!(
             "UPDATE sales SET steps_cleared_at = now()
              WHERE id IN (SELECT id FROM sales WHERE steps_cleared_at IS NULL
                             AND cleared_at < now() - make_interval(days => $1)
                           ORDER BY cleared_at LIMIT 10 FOR NO KEY UPDATE SKIP LOCKED)",
             steps_days
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(())
+        ))
+        .await
     }
 
     /// Clears the processed outbox rows of cleared sales, one page. Returns the next cursor, and the number of cleared rows.

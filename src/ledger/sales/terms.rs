@@ -9,8 +9,7 @@ use crate::domain::ids::{DocId, SaleId, Units};
 use crate::domain::picture::Picture;
 use crate::domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
 use crate::domain::shards::ShardCount;
-use crate::ledger::audit_log;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 #[derive(Debug, Clone)]
 pub struct SaleFigures {

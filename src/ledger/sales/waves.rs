@@ -8,8 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::domain::ids::SaleId;
-use crate::ledger::audit_log;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, audit_log};
 
 /// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
 const WAVES_MAX: i64 = 1000;
