@@ -27,8 +27,7 @@ use crate::http::{self, AppState, Bulkheads, CookieNames, Health, MetricsPage, R
 use crate::ledger::orders::committer::Committer;
 use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
-use crate::pay::payment_batcher::PaymentBatcher;
-use crate::pay::success_batcher::SuccessBatcher;
+use crate::pay::batchers::PaymentBatchers;
 use crate::queue::Broker;
 use crate::sale::Stores;
 use crate::sale::cancellations::Cancellations;
@@ -143,8 +142,7 @@ impl Service {
             api: api::api_document(config.dev, pages::document(), &payment_service.channels.names())?,
             permits: Permits::new(policies, limiter, config.flow.queue_max),
             console,
-            payment_batcher: PaymentBatcher::open(payment_service.clone(), &parts.tasks),
-            success_batcher: SuccessBatcher::open(payment_service.clone(), &parts.tasks),
+            payment_batchers: PaymentBatchers::open(payment_service.clone(), &parts.tasks),
             payment_service,
             order_streams: order_streams.clone(),
             live: live.clone(),

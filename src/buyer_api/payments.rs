@@ -14,8 +14,7 @@ use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, order_id, request_span};
 use crate::http::problem::Problem;
-use crate::pay::payment_batcher::PayOutcome;
-use crate::pay::{CALLBACK_MAX_BYTES, CallbackTaken, NotBelieved, PaymentRequest, PaymentStart, RefundAsked, Signed};
+use crate::pay::{CALLBACK_MAX_BYTES, NotBelieved, PaymentRequest, PaymentStart, RefundAsked, Signed};
 use crate::sale::thread_state::ThreadState;
 
 /// How the order is to be paid.
@@ -105,10 +104,8 @@ pub async fn pay(
         span.set("order", order.to_string());
     }
     let payment = PaymentRequest { order, user: buyer.user.to_string(), channel, trace };
-    let mut begun = match app_state.payment_batcher.pay(payment.clone()).await? {
-        PayOutcome::PaymentStart(begun) => begun,
-        PayOutcome::NoSuchChannel => return Err(Problem::invalid("there is no such payment channel")),
-    };
+    let begun = app_state.payment_batchers.pay(payment.clone()).await?;
+    let mut begun = begun.ok_or_else(|| Problem::invalid("there is no such payment channel"))?;
     if begun == PaymentStart::InUse {
         let pays = app_state.clone();
         let pay = async move { pays.payment_service.pay_alone(payment).await };
@@ -205,14 +202,14 @@ pub async fn callback(
     };
     // Only now: the signature shows that the callback comes from the channel.
     let _span = request_span(request.head(), "POST callbacks");
-    if app_state.success_batcher.take(&callback).await? {
+    if app_state.payment_batchers.take(&callback).await? {
         return Ok(HttpResponse::Ok().json(serde_json::json!({})));
     }
     let takes = app_state.clone();
     let take = async move { takes.payment_service.take_callback(callback).await };
     match app_state.bulkheads.callbacks.run(take).await? {
-        CallbackTaken::Known => Ok(HttpResponse::Ok().json(serde_json::json!({}))),
-        CallbackTaken::Misfit(why) => Err(Problem::misfit(why)),
+        None => Ok(HttpResponse::Ok().json(serde_json::json!({}))),
+        Some(why) => Err(Problem::misfit(why)),
     }
 }
 

@@ -62,12 +62,6 @@ pub struct Signed<'a> {
     pub signature: &'a str,
 }
 
-/// The interface that a channel speaks: it writes requests and reads answers. To add a kind of channel, add a file next to
-/// sandbox.rs, a variant here and in `config::ChannelKind`, and the match arms that the compiler demands.
-enum Interface {
-    Sandbox(Sandbox),
-}
-
 /// A payment channel: an entry `[channels.NAME]` of the settings. Channels share nothing: each has its own connections, queue, rate,
 /// breaker, bound of requests, outflow of refunds, and books.
 pub struct Channel {
@@ -78,7 +72,8 @@ pub struct Channel {
     /// How long the channel may take to answer.
     pub patience: Duration,
     sender: HttpSender,
-    interface: Interface,
+    /// The only kind of interface. Another kind is a file next to sandbox.rs.
+    interface: Sandbox,
 }
 
 /// The channels that are offered, by name.
@@ -96,9 +91,6 @@ pub enum BadChannel {
 
 impl Channels {
     /// The channels that have an address and a secret.
-    ///
-    /// # Errors
-    /// A rate, a jitter or a secret that cannot be used.
     pub fn new(entries: &BTreeMap<String, config::Channel>) -> Result<Self, BadChannel> {
         let offered = entries.iter().filter(|(_, entry)| entry.is_offered());
         let channels = offered.map(|(name, entry)| Ok((name.clone(), Arc::new(Channel::new(name, entry)?))));
@@ -130,7 +122,7 @@ impl Channel {
             patience: Duration::from_millis(entry.timeout_ms),
             sender: HttpSender::default(),
             interface: match entry.kind {
-                ChannelKind::Sandbox => Interface::Sandbox(Sandbox::new(&entry.url, secrets)),
+                ChannelKind::Sandbox => Sandbox::new(&entry.url, secrets),
             },
         })
     }
@@ -140,9 +132,6 @@ impl Channel {
     }
 
     /// Connects for a payment's request; sends nothing yet. `now_s` is the time of the signature.
-    ///
-    /// # Errors
-    /// No connection: nothing was sent.
     pub async fn prepare(
         &self,
         charge: &Charge<'_>,
@@ -155,42 +144,22 @@ impl Channel {
 
     /// The request for a payment or refund.
     pub fn request(&self, charge: &Charge<'_>, now_s: i64) -> SignedRequest {
-        match &self.interface {
-            Interface::Sandbox(sandbox) => sandbox.request(charge, now_s),
-        }
+        self.interface.request(charge, now_s)
     }
 
     /// Asks for the state of a payment or refund, by its key.
-    ///
-    /// # Errors
-    /// No answer within the channel's `patience`.
     pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
-        match &self.interface {
-            Interface::Sandbox(sandbox) => {
-                let answer = self.get(&sandbox.status_url(about)).await?;
-                Ok(sandbox.read_status(&answer))
-            }
-        }
+        Ok(self.interface.read_status(&self.get(&self.interface.status_url(about)).await?))
     }
 
-    /// Reads a callback.
-    ///
-    /// # Errors
-    /// The signature is not the channel's, or the body cannot be read.
+    /// Reads a callback, and checks its signature.
     pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
-        match &self.interface {
-            Interface::Sandbox(sandbox) => sandbox.read_callback(signed, body, now_s),
-        }
+        self.interface.read_callback(signed, body, now_s)
     }
 
     /// The page of the channel's books after `after`. It lists each movement of money once.
-    ///
-    /// # Errors
-    /// No answer, or an unreadable one.
     pub async fn movements(&self, after: i64) -> Result<BooksPage, SendError> {
-        match &self.interface {
-            Interface::Sandbox(sandbox) => sandbox.read_books(&self.get(&sandbox.books_url(after)).await?),
-        }
+        self.interface.read_books(&self.get(&self.interface.books_url(after)).await?)
     }
 
     async fn get(&self, url: &str) -> Result<HttpAnswer, SendError> {
@@ -199,9 +168,7 @@ impl Channel {
 
     /// The address for refunds.
     pub fn refund_url(&self) -> String {
-        match &self.interface {
-            Interface::Sandbox(sandbox) => sandbox.refund_url(),
-        }
+        self.interface.refund_url()
     }
 
     /// The name of the outflow that sends the channel's refunds.

@@ -38,8 +38,7 @@ use crate::admin::Console;
 use crate::flow::permits::Permits;
 use crate::live::LiveSales;
 use crate::pay::PaymentService;
-use crate::pay::payment_batcher::PaymentBatcher;
-use crate::pay::success_batcher::SuccessBatcher;
+use crate::pay::batchers::PaymentBatchers;
 use crate::sale::order_streams::OrderStreams;
 
 /// The state that the handlers of all worker threads share.
@@ -53,8 +52,7 @@ pub struct AppState {
     pub permits: Permits,
     pub console: Console,
     pub payment_service: PaymentService,
-    pub payment_batcher: PaymentBatcher,
-    pub success_batcher: SuccessBatcher,
+    pub payment_batchers: PaymentBatchers,
     pub order_streams: OrderStreams,
     pub live: LiveSales,
     pub cookies: CookieNames,

@@ -1,10 +1,9 @@
 //! Use cases of money: an order is paid through a channel; money that pays no order is refunded.
 
+pub mod batchers;
 pub mod compare_books;
-pub mod payment_batcher;
 pub mod payment_sender;
 pub mod poll_status;
-pub mod success_batcher;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use crate::domain::ids::{OrderId, UserId};
 use crate::domain::payment::{ChannelReport, Progress, RefundReason, ReportOutcome};
 pub use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 pub use crate::ledger::money::refunds::RefundAsked;
-use crate::ledger::money::refunds::RefundRoute;
 use crate::ledger::notices::Notifier;
 use crate::ledger::{Ledger, LedgerError};
 use crate::queue::QueueError;
@@ -84,15 +82,6 @@ pub enum NotBelieved {
     Callback(BadCallback),
 }
 
-/// The result of an accepted callback.
-#[derive(Debug)]
-pub enum CallbackTaken {
-    /// Applied, now or earlier.
-    Known,
-    /// Set aside for an operator: it contradicts our books.
-    Misfit(&'static str),
-}
-
 impl PaymentService {
     pub fn new(ledger: Ledger, channels: Channels, notifier: Notifier, terms: PayTerms) -> Self {
         Self { ledger, channels, notifier, terms, opened: Arc::default(), refunds_rest: Arc::default() }
@@ -134,17 +123,14 @@ impl PaymentService {
         reason: &RefundReason,
     ) -> Result<RefundAsked, PayError> {
         self.open().await?;
-        let route = |name: &str| self.channels.get(name).map(|channel| route_of(channel));
-        let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), route).await?;
+        let outflow = |name: &str| self.channels.get(name).map(|channel| channel.outflow());
+        let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), outflow).await?;
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
         Ok(asked)
     }
 
     /// Checks a callback's signature and reads it, without PostgreSQL. `now_s` is the database's time in seconds.
-    ///
-    /// # Errors
-    /// The channel does not exist, the body is too long, the signature does not match, or the message is too old.
     pub fn read_callback(
         &self,
         channel: &str,
@@ -167,8 +153,8 @@ impl PaymentService {
         Ok(Callback { channel: channel.clone(), message: signed.id.to_owned(), report, body })
     }
 
-    /// Applies an accepted callback.
-    pub async fn take_callback(&self, callback: Callback) -> Result<CallbackTaken, PayError> {
+    /// Applies an accepted callback. Returns the problem if it contradicts our books: then it is quarantined for an operator.
+    pub async fn take_callback(&self, callback: Callback) -> Result<Option<&'static str>, PayError> {
         let Callback { channel, message, report, body } = callback;
         let taken = match report {
             Some(report) => self.take_in(&channel, &report).await?,
@@ -176,20 +162,19 @@ impl PaymentService {
         };
         let ReportOutcome::Misfit(problem) = taken else {
             count_callback(if taken == ReportOutcome::Known { "known" } else { "applied" });
-            return Ok(CallbackTaken::Known);
+            return Ok(None);
         };
         count_callback("set-aside");
         tracing::error!(channel = channel.name, message, problem, "CALLBACK SET ASIDE: it does not fit");
         let text = String::from_utf8_lossy(&body);
         self.ledger.set_aside(&channel.name, &message, problem, &text.replace('\0', "")).await?;
-        Ok(CallbackTaken::Misfit(problem))
+        Ok(Some(problem))
     }
 
     /// Applies a channel's report, from a callback or an answer.
     async fn take_in(&self, channel: &Channel, report: &ChannelReport) -> Result<ReportOutcome, PayError> {
         self.open().await?;
-        let route = route_of(channel);
-        let taken = self.ledger.in_time(self.ledger.take_in(&channel.name, report, &route)).await?;
+        let taken = self.ledger.in_time(self.ledger.take_in(&channel.name, report, &channel.outflow())).await?;
         self.note_taken(report, &taken);
         Ok(taken)
     }
@@ -208,10 +193,6 @@ impl PaymentService {
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
     }
-}
-
-fn route_of(channel: &Channel) -> RefundRoute {
-    RefundRoute { outflow: channel.outflow() }
 }
 
 fn count_callback(result: &'static str) {

@@ -21,7 +21,7 @@ use crate::domain::outflow::{DeliveryOutcome, PROMPT};
 use crate::domain::payment::{About, PaymentId};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::LedgerError;
-use crate::ledger::money::payment_dispatch::{Claimed, DuePayment, SendState};
+use crate::ledger::money::payment_dispatch::{Claimed, DuePayment};
 use crate::queue::Received;
 use crate::telemetry::spans::{Span, SpanKind};
 use crate::worker::batcher::Batcher;
@@ -180,7 +180,7 @@ impl PaymentSender {
                     self.breaker.lock().withdraw(admission);
                     count("forfeited");
                     span.iter_mut().for_each(|span| span.fail("too late for its slot; sent again later"));
-                    let taken_back = ledger.take_back(payment.id, payment.claim, SendState::Nothing, AGAIN);
+                    let taken_back = ledger.take_back(payment.id, payment.claim, None, AGAIN);
                     return self.write(payment, taken_back).await;
                 };
                 answer
@@ -211,7 +211,7 @@ impl PaymentSender {
     async fn settle_payment(&self, payment: &DuePayment, answer: &Result<HttpAnswer, SendError>) {
         let (ledger, channel) = (&self.payment_service.ledger, &self.channel.name);
         let (id, claim) = (payment.id, payment.claim);
-        let take_back = |after| ledger.take_back(id, claim, SendState::Nothing, after);
+        let take_back = |after| ledger.take_back(id, claim, None, after);
         let status = answer.as_ref().ok().map(|answer| answer.status);
         ledger.note_receiver(&format!("payments {channel}"), reached(answer)).await;
         match (outcome_of(answer), status) {

@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 
-use super::{PayError, PaymentService, route_of};
+use super::{PayError, PaymentService};
 use crate::channel::{Channel, StatusReply};
 use crate::die_at;
 use crate::domain::payment::ReportOutcome;
 use crate::domain::step::Step;
-use crate::ledger::money::payment_dispatch::SendState;
 use crate::ledger::money::payment_status::StatusQuery;
 
 /// Questions in one step, and how many run at once: neither a slow channel nor the ledger is overloaded.
@@ -27,7 +26,7 @@ impl PaymentService {
         if !ledger.is_anything_open(&channel.name).await? {
             return Ok(Step::Idle);
         }
-        ledger.queue_refunds(&channel.name, &route_of(channel), BATCH_MAX).await?;
+        ledger.queue_refunds(&channel.name, &channel.outflow(), BATCH_MAX).await?;
         let mut queries = ledger.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
         queries.extend(self.refunds_to_ask(channel, again * 4).await?);
         let asked = queries.len();
@@ -72,8 +71,7 @@ impl PaymentService {
             },
             Ok(StatusReply::Unknown) => match query {
                 StatusQuery::Payment { payment, claim, .. } => {
-                    let sent = SendState::Perhaps { on_its_way: self.terms.on_its_way };
-                    ledger.take_back(payment, claim, sent, Duration::ZERO).await?;
+                    ledger.take_back(payment, claim, Some(self.terms.on_its_way), Duration::ZERO).await?;
                     self.notifier.outbox_changed();
                 }
                 StatusQuery::Refund { key, .. } => {

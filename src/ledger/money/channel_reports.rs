@@ -11,9 +11,8 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, ChannelReport, PaymentId, Progress, ReportOutcome};
-use crate::ledger::money::journal::{Movement, write};
-use crate::ledger::money::payments::lock_order_of;
-use crate::ledger::money::refunds::{RefundRoute, refund_unwanted};
+use crate::ledger::money::payments::{Movement, lock_order_of, write};
+use crate::ledger::money::refunds::refund_unwanted;
 use crate::ledger::orders::cancel::abandon;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -38,22 +37,17 @@ impl PaymentRow {
 }
 
 impl Ledger {
-    /// Applies a channel's report of a payment or refund.
+    /// Applies a channel's report of a payment or refund. `outflow`: for a refund.
     pub async fn take_in(
         &self,
         channel: &str,
         report: &ChannelReport,
-        route: &RefundRoute,
+        outflow: &str,
     ) -> Result<ReportOutcome, LedgerError> {
         match (report.about, report.progress) {
             (_, Progress::Pending) => Ok(ReportOutcome::Pending),
-            (About::Payment { key, order }, progress) => {
-                self.payment_ended(channel, key, order, report, progress == Progress::Succeeded, route).await
-            }
-            (About::Refund { key, payment }, Progress::Succeeded) => self.refunded(channel, key, payment, report).await,
-            (About::Refund { key, payment }, Progress::Failed) => {
-                self.refund_failed(channel, key, payment, report).await
-            }
+            (About::Payment { key, order }, _) => self.payment_ended(channel, key, order, report, outflow).await,
+            (About::Refund { key, payment }, _) => self.refund_ended(channel, key, payment, report).await,
         }
     }
 
@@ -123,8 +117,7 @@ impl Ledger {
         id: PaymentId,
         order: OrderId,
         report: &ChannelReport,
-        succeeded: bool,
-        route: &RefundRoute,
+        outflow: &str,
     ) -> Result<ReportOutcome, LedgerError> {
         let mut tx = self.begin().await?;
         let waits = lock_order_of(&mut tx, id).await?;
@@ -144,7 +137,7 @@ impl Ledger {
         if row.amount_cents != report.amount_cents || row.currency != report.currency {
             return Ok(ReportOutcome::Misfit("another amount or currency than the payment's"));
         }
-        let taken_in = match (row.status.as_str(), succeeded) {
+        let taken_in = match (row.status.as_str(), report.progress == Progress::Succeeded) {
             ("succeeded", true) | ("failed" | "abandoned", false) => return Ok(ReportOutcome::Known),
             ("succeeded", false) => return Ok(ReportOutcome::Misfit("failed, and had succeeded")),
             (_, false) => {
@@ -166,7 +159,7 @@ impl Ledger {
                     pay_order(&mut tx, row.order).await?;
                     ReportOutcome::Applied
                 } else {
-                    refund_unwanted(&mut tx, channel, id, row.movement(), route).await?;
+                    refund_unwanted(&mut tx, channel, id, row.movement(), outflow).await?;
                     ReportOutcome::Refunding
                 }
             }

@@ -28,16 +28,6 @@ pub struct DuePayment {
     pub now_s: i64,
 }
 
-/// Whether an earlier request may still reach the channel, if the channel does not have the payment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SendState {
-    Nothing,
-    /// A request may be on its way, for at most this time.
-    Perhaps {
-        on_its_way: Duration,
-    },
-}
-
 #[derive(Debug)]
 pub enum Claimed {
     /// The first `looked_at` payments were checked. Send those in `payments`. The others need no slot.
@@ -161,19 +151,15 @@ impl Ledger {
     }
 
     /// Takes back a payment that the channel does not have. It is sent again later, under the same key. If its order does not wait for
-    /// payment any more, the payment is abandoned. That happens at once if no request was sent. Otherwise the channel is asked until no
-    /// request can be on its way.
+    /// payment any more, the payment is abandoned: at once if no request was sent, else when no request can be on its way any more. `sent`:
+    /// for how long a request may be on its way; `None` if none was sent.
     pub async fn take_back(
         &self,
         payment: PaymentId,
         claim: i32,
-        sent: SendState,
+        sent: Option<Duration>,
         after: Duration,
     ) -> Result<(), LedgerError> {
-        let on_its_way = match sent {
-            SendState::Nothing => Duration::ZERO,
-            SendState::Perhaps { on_its_way } => on_its_way,
-        };
         let mut tx = self.begin().await?;
         let pending = lock_order_of(&mut tx, payment).await?;
         let status = sqlx::query_scalar!(
@@ -188,8 +174,8 @@ impl Ledger {
             payment.0,
             claim,
             pending,
-            sent == SendState::Nothing,
-            micros(on_its_way)
+            sent.is_none(),
+            micros(sent.unwrap_or_default())
         )
         .fetch_optional(&mut *tx)
         .await?;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, PaymentId, RefundId, RefundKey};
-use crate::ledger::money::refunds::{RefundItem, RefundRoute, queue};
+use crate::ledger::money::refunds::{RefundItem, queue};
 use crate::ledger::{Ledger, LedgerError, audit_log, micros};
 
 /// A question to a channel about a payment or refund.
@@ -82,14 +82,8 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| StatusQuery::Payment {
-                payment: PaymentId(row.id),
-                order: OrderId(row.order_id),
-                claim: row.claim,
-            })
-            .collect())
+        let query = |id, order, claim| StatusQuery::Payment { payment: PaymentId(id), order: OrderId(order), claim };
+        Ok(rows.into_iter().map(|row| query(row.id, row.order_id, row.claim)).collect())
     }
 
     /// Claims refunds that were sent some time ago and are undecided.
@@ -112,10 +106,8 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| StatusQuery::Refund { key: RefundKey(row.key), payment: PaymentId(row.payment_id) })
-            .collect())
+        let query = |key, payment| StatusQuery::Refund { key: RefundKey(key), payment: PaymentId(payment) };
+        Ok(rows.into_iter().map(|row| query(row.key, row.payment_id)).collect())
     }
 
     /// The channels outside `configured` that have money in flight, with the number of payments and refunds.
@@ -132,15 +124,15 @@ impl Ledger {
         Ok(rows.into_iter().map(|row| (row.channel, row.rows)).collect())
     }
 
-    /// Queues refunds that had found their outflow full. Returns how many were queued.
-    pub async fn queue_refunds(&self, channel: &str, route: &RefundRoute, limit: i64) -> Result<usize, LedgerError> {
+    /// Queues refunds that had found their outflow full.
+    pub async fn queue_refunds(&self, channel: &str, outflow: &str, limit: i64) -> Result<(), LedgerError> {
         let waiting = sqlx::query_scalar!(
             r#"SELECT coalesce((SELECT true FROM refunds WHERE status = 'requested' AND NOT queued AND channel = $1
                                 ORDER BY created_at LIMIT 1), false) AS "waiting!""#,
             channel
         );
         if !waiting.fetch_one(&self.pool).await? {
-            return Ok(0);
+            return Ok(());
         }
         let mut tx = self.begin().await?;
         let rows = sqlx::query!(
@@ -152,21 +144,15 @@ impl Ledger {
         )
         .fetch_all(&mut *tx)
         .await?;
-        let mut brought = 0;
         for row in rows {
-            let item = RefundItem {
-                payment_key: PaymentId(row.payment_id),
-                amount_cents: row.amount_cents,
-                currency: row.currency,
-            };
-            if !queue(&mut tx, RefundKey(row.key), &item, route).await? {
+            let (payment_key, amount_cents) = (PaymentId(row.payment_id), row.amount_cents);
+            let item = RefundItem { payment_key, amount_cents, currency: row.currency };
+            if !queue(&mut tx, RefundKey(row.key), &item, outflow).await? {
                 break;
             }
             sqlx::query!("UPDATE refunds SET queued = true WHERE id = $1", row.id).execute(&mut *tx).await?;
-            brought += 1;
         }
-        tx.commit().await?;
-        Ok(brought)
+        Ok(tx.commit().await?)
     }
 
     /// Sends a refund again under the same key, because the channel has never received it. Returns `false` if the item is not done: the

@@ -66,7 +66,7 @@ impl Ledger {
         Ok(all)
     }
 
-    /// As [`begin_payments`](Self::begin_payments), but waits for a locked order.
+    /// As `begin_payments`, but waits for a locked order.
     pub async fn begin_payment(
         &self,
         request: &PaymentRequest,
@@ -177,4 +177,38 @@ pub(in crate::ledger) async fn lock_order_of(tx: &mut PgConnection, payment: Pay
     .fetch_optional(tx)
     .await?;
     Ok(pending.unwrap_or(false))
+}
+
+/// A movement of money, for the journal.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ledger) struct Movement<'a> {
+    pub order: Uuid,
+    pub amount_cents: i64,
+    pub currency: &'a str,
+}
+
+/// Writes a line of the journal: each movement of money has one, with a debit and a credit account (migrations/0005_money.sql names them).
+/// A second line of this kind for the same payment or refund fails the transaction.
+pub(in crate::ledger) async fn write(
+    tx: &mut PgConnection,
+    entry: &str,
+    subject: Uuid,
+    of: Movement<'_>,
+    debit: &str,
+    credit: &str,
+) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO journal (entry, subject, order_id, debit, credit, amount_cents, currency)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        entry,
+        subject,
+        of.order,
+        debit,
+        credit,
+        of.amount_cents,
+        of.currency
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }

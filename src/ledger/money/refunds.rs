@@ -8,18 +8,13 @@ use uuid::Uuid;
 
 use crate::die_at;
 use crate::domain::ids::OrderId;
-use crate::domain::payment::{ChannelReport, PaymentId, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome};
-use crate::ledger::money::journal::{Movement, write};
-use crate::ledger::money::payments::lock_order_of;
+use crate::domain::payment::{
+    ChannelReport, PaymentId, Progress, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome,
+};
+use crate::ledger::money::payments::{Movement, lock_order_of, write};
 use crate::ledger::orders::cancel::give_back;
 use crate::ledger::outflow::items::{Enqueued, NewItem, enqueue};
 use crate::ledger::{Ledger, LedgerError, audit_log};
-
-#[derive(Debug, Clone)]
-pub struct RefundRoute {
-    /// The outflow that limits the rate of refunds.
-    pub outflow: String,
-}
 
 /// The payload of a refund's outflow item. The channel builds its request from this.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,14 +46,14 @@ struct NewRefund<'a> {
 
 impl Ledger {
     /// Asks for the refund of a paid order. A repeated call returns the refund in flight. Refunds that the buyer did not ask for (`user` is
-    /// `None`) are in the audit log.
+    /// `None`) are in the audit log. `outflow_of`: the outflow for the refunds of a payment channel.
     pub async fn ask_refund(
         &self,
         order: OrderId,
         user: Option<&str>,
         asked_by: &str,
         reason: &str,
-        outflow_of: impl Fn(&str) -> Option<RefundRoute>,
+        outflow_of: impl Fn(&str) -> Option<String>,
     ) -> Result<RefundAsked, LedgerError> {
         let mut tx = self.begin().await?;
         let row = sqlx::query!(
@@ -91,7 +86,7 @@ impl Ledger {
         .await?;
         // For an order that an operator marked as paid, no channel has money.
         let Some(paid) = paid else { return Ok(RefundAsked::IllegalState) };
-        let Some(route) = outflow_of(&paid.channel) else { return Ok(RefundAsked::IllegalState) };
+        let Some(outflow) = outflow_of(&paid.channel) else { return Ok(RefundAsked::IllegalState) };
         sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
         let refund = NewRefund {
             payment: PaymentId(paid.id),
@@ -103,7 +98,7 @@ impl Ledger {
             asked_by,
             reason,
         };
-        let (id, status) = create_refund(&mut tx, &refund, &route).await?;
+        let (id, status) = create_refund(&mut tx, &refund, &outflow).await?;
         if user.is_none() {
             let details = json!({ "refund": id, "amount_cents": paid.amount_cents, "reason": reason });
             audit_log::append(&mut tx, asked_by, "refund order", &format!("order {order}"), details).await?;
@@ -114,15 +109,19 @@ impl Ledger {
         Ok(RefundAsked::Refund(id, status))
     }
 
-    pub(in crate::ledger) async fn refunded(
+    /// The channel reports the end of a refund.
+    pub(in crate::ledger) async fn refund_ended(
         &self,
         channel: &str,
         key: RefundKey,
         payment: PaymentId,
         report: &ChannelReport,
     ) -> Result<ReportOutcome, LedgerError> {
+        let succeeded = report.progress == Progress::Succeeded;
         let mut tx = self.begin().await?;
-        lock_order_of(&mut tx, payment).await?;
+        if succeeded {
+            lock_order_of(&mut tx, payment).await?;
+        }
         let row = sqlx::query!(
             "SELECT id, payment_id, amount_cents, currency, status FROM refunds
              WHERE key = $1 AND channel = $2 FOR UPDATE",
@@ -131,63 +130,36 @@ impl Ledger {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else { return Ok(ReportOutcome::Misfit("no such refund")) };
-        if row.payment_id != payment.0 {
-            return Ok(ReportOutcome::Misfit("another payment than the refund's"));
-        }
-        if row.amount_cents != report.amount_cents || row.currency != report.currency {
-            return Ok(ReportOutcome::Misfit("another amount or currency than the refund's"));
-        }
-        if row.status == "succeeded" {
-            return Ok(ReportOutcome::Known);
-        }
-        finish_refund(&mut tx, RefundId(row.id)).await?;
-        die_at!("refunded.before_commit");
-        tx.commit().await?;
-        die_at!("refunded.after_commit");
-        Ok(ReportOutcome::Applied)
-    }
-
-    pub(in crate::ledger) async fn refund_failed(
-        &self,
-        channel: &str,
-        key: RefundKey,
-        payment: PaymentId,
-        report: &ChannelReport,
-    ) -> Result<ReportOutcome, LedgerError> {
-        let mut tx = self.begin().await?;
-        let row = sqlx::query!(
-            "SELECT id, amount_cents, currency, status FROM refunds
-             WHERE key = $1 AND channel = $2 AND payment_id = $3 FOR UPDATE",
-            key.0,
-            channel,
-            payment.0
-        )
-        .fetch_optional(&mut *tx)
-        .await?;
         let Some(row) = row else {
-            // This may be an earlier key of the refund.
+            // A failure may be of an earlier key of the refund.
             let before = sqlx::query_scalar!(
                 r#"SELECT EXISTS (SELECT FROM outflow_items
                                   WHERE id = $1 AND payload ->> 'payment_key' = $2::text) AS "before!""#,
                 key.0,
                 payment.to_string()
             );
-            let before = before.fetch_one(&mut *tx).await?;
-            return Ok(if before { ReportOutcome::Known } else { ReportOutcome::Misfit("no such refund") });
+            let is_known = !succeeded && before.fetch_one(&mut *tx).await?;
+            return Ok(if is_known { ReportOutcome::Known } else { ReportOutcome::Misfit("no such refund") });
         };
+        if row.payment_id != payment.0 {
+            return Ok(ReportOutcome::Misfit("another payment than the refund's"));
+        }
         if row.amount_cents != report.amount_cents || row.currency != report.currency {
             return Ok(ReportOutcome::Misfit("another amount or currency than the refund's"));
         }
-        match row.status.as_str() {
-            "failed" => return Ok(ReportOutcome::Known),
-            "succeeded" => return Ok(ReportOutcome::Misfit("failed, and had succeeded")),
-            _ => {}
+        match (row.status.as_str(), succeeded) {
+            ("succeeded", true) | ("failed", false) => return Ok(ReportOutcome::Known),
+            ("succeeded", false) => return Ok(ReportOutcome::Misfit("failed, and had succeeded")),
+            (_, true) => finish_refund(&mut tx, RefundId(row.id)).await?,
+            (_, false) => {
+                sqlx::query!("UPDATE refunds SET status = 'failed', ended_at = now() WHERE id = $1", row.id)
+                    .execute(&mut *tx)
+                    .await?;
+            }
         }
-        sqlx::query!("UPDATE refunds SET status = 'failed', ended_at = now() WHERE id = $1", row.id)
-            .execute(&mut *tx)
-            .await?;
+        die_at!("refunded.before_commit");
         tx.commit().await?;
+        die_at!("refunded.after_commit");
         Ok(ReportOutcome::Applied)
     }
 }
@@ -198,7 +170,7 @@ pub(in crate::ledger) async fn refund_unwanted(
     channel: &str,
     payment: PaymentId,
     row: Movement<'_>,
-    route: &RefundRoute,
+    outflow: &str,
 ) -> Result<(), LedgerError> {
     let ended = sqlx::query_scalar!(
         r#"SELECT status IN ('cancelled', 'rejected') AS "ended!" FROM orders WHERE id = $1"#,
@@ -216,7 +188,7 @@ pub(in crate::ledger) async fn refund_unwanted(
         asked_by: "seckill",
         reason: "",
     };
-    create_refund(tx, &refund, route).await?;
+    create_refund(tx, &refund, outflow).await?;
     Ok(())
 }
 
@@ -225,12 +197,12 @@ pub(in crate::ledger) async fn refund_unwanted(
 async fn create_refund(
     tx: &mut PgConnection,
     refund: &NewRefund<'_>,
-    route: &RefundRoute,
+    outflow: &str,
 ) -> Result<(RefundId, RefundStatus), LedgerError> {
     let (id, key) = (RefundId(Uuid::now_v7()), RefundKey(Uuid::now_v7()));
     let NewRefund { payment, amount_cents, .. } = *refund;
     let item = RefundItem { payment_key: payment, amount_cents, currency: refund.currency.to_owned() };
-    let queued = amount_cents == 0 || queue(tx, key, &item, route).await?;
+    let queued = amount_cents == 0 || queue(tx, key, &item, outflow).await?;
     sqlx::query!(
         "INSERT INTO refunds (id, payment_id, order_id, channel, amount_cents, currency, cause, asked_by, reason, key, queued)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
@@ -264,11 +236,11 @@ pub(in crate::ledger) async fn queue(
     tx: &mut PgConnection,
     key: RefundKey,
     refund: &RefundItem,
-    route: &RefundRoute,
+    outflow: &str,
 ) -> Result<bool, LedgerError> {
     let item = NewItem {
         id: key.0,
-        channel: route.outflow.clone(),
+        channel: outflow.to_owned(),
         // Refunds need no order: each has its own key.
         key: key.to_string(),
         payload: serde_json::to_value(refund).map_err(|_| LedgerError::Unreadable("refunds"))?,

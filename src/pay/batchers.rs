@@ -1,0 +1,80 @@
+//! Payment requests that arrive together are written in one transaction, so that a peak is recorded within a second or two. So are callbacks
+//! that report successful payments.
+
+use tokio_util::task::TaskTracker;
+
+use super::{Callback, PayError, PaymentService, count_callback};
+use crate::domain::payment::{About, ChannelReport, Progress, ReportOutcome};
+use crate::ledger::money::channel_reports::ReportOf;
+use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
+use crate::worker::batcher::{Batcher, PAUSE};
+
+/// Takes payment requests and callbacks from all threads.
+#[derive(Clone)]
+pub struct PaymentBatchers {
+    service: PaymentService,
+    requests: Batcher<PaymentRequest, PaymentStart>,
+    successes: Batcher<ReportOf, bool>,
+}
+
+impl PaymentBatchers {
+    pub fn open(service: PaymentService, tasks: &TaskTracker) -> Self {
+        let (begins, applies) = (service.clone(), service.clone());
+        Self {
+            service,
+            requests: Batcher::open(tasks, PAUSE, move |requests| begin(begins.clone(), requests)),
+            successes: Batcher::open(tasks, PAUSE, move |reports| apply(applies.clone(), reports)),
+        }
+    }
+
+    /// Begins to pay an order through a channel, or finds the payment in flight; `None` if there is no such channel. Does not wait for a
+    /// locked order.
+    pub async fn pay(&self, request: PaymentRequest) -> Result<Option<PaymentStart>, PayError> {
+        if self.service.channels.get(&request.channel).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(self.requests.write(request).await?))
+    }
+
+    /// Applies a callback about a successful payment in flight that pays its order. `false`: the callback is of another kind, or its order
+    /// is locked; nothing was changed.
+    pub async fn take(&self, callback: &Callback) -> Result<bool, PayError> {
+        let success = |report: &&_| {
+            matches!(report, ChannelReport { about: About::Payment { .. }, progress: Progress::Succeeded, .. })
+        };
+        let Some(report) = callback.report.as_ref().filter(success) else { return Ok(false) };
+        let report = ReportOf { channel: callback.channel.name.clone(), report: report.clone() };
+        let applied = self.successes.write(report).await?;
+        if applied {
+            count_callback("applied");
+        }
+        Ok(applied)
+    }
+}
+
+async fn begin(service: PaymentService, requests: Vec<PaymentRequest>) -> Option<Vec<PaymentStart>> {
+    let begins = service.ledger.begin_payments(&requests, &service.terms.currency, service.terms.wait_ms);
+    let begun = service.ledger.in_time(begins).await.inspect_err(|error| {
+        tracing::warn!(%error, requests = requests.len(), "payments not begun, or not known to be");
+    });
+    service.notifier.outbox_changed();
+    begun.ok()
+}
+
+async fn apply(service: PaymentService, reports: Vec<ReportOf>) -> Option<Vec<bool>> {
+    match service.ledger.in_time(service.ledger.pay_orders(&reports)).await {
+        Ok(applied) => {
+            let paid = reports.iter().zip(&applied).filter(|(_, applied)| **applied);
+            paid.for_each(|(of, _)| service.note_taken(&of.report, &ReportOutcome::Applied));
+            Some(applied)
+        }
+        Err(error) if error.is_outage() => {
+            tracing::warn!(%error, reports = reports.len(), "callbacks not applied, or not known to be");
+            None
+        }
+        Err(error) => {
+            tracing::info!(%error, reports = reports.len(), "trying one by one");
+            Some(vec![false; reports.len()])
+        }
+    }
+}
