@@ -98,13 +98,8 @@ impl LiveSales {
             instance: Mutex::default(),
             queues: Mutex::default(),
         };
-        Self {
-            shared: Arc::new(shared),
-            watched: Arc::default(),
-            closing: CancellationToken::new(),
-            tasks,
-            runtime: Handle::current(),
-        }
+        let (closing, runtime) = (CancellationToken::new(), Handle::current());
+        Self { shared: Arc::new(shared), watched: Arc::default(), closing, tasks, runtime }
     }
 
     /// Ends every stream, also later ones.
@@ -117,7 +112,7 @@ impl LiveSales {
         let mut watched = self.watched.lock();
         let samples = watched.join(sale, &account, || self.start_sampler(sale))?;
         if watched.queues.is_none() {
-            watched.queues = Some(self.start_queue_reader());
+            watched.queues = Some(self.start(|stop| read_queues(Arc::clone(&self.shared), stop)));
         }
         drop(watched);
         let (live, seen) = (self.clone(), seen.unwrap_or(0));
@@ -126,15 +121,14 @@ impl LiveSales {
 
     fn start_sampler(&self, sale: SaleId) -> WatchedSale {
         let (feed, samples) = watch::channel(Samples::new());
-        let stop = self.closing.child_token();
         let sampler = Sampler::new(Arc::clone(&self.shared), sale, feed);
-        self.tasks.spawn_on(sampler.run(stop.clone()), &self.runtime);
-        WatchedSale { streams: 0, samples, _sampler: stop.drop_guard() }
+        WatchedSale { streams: 0, samples, _sampler: self.start(|stop| sampler.run(stop)) }
     }
 
-    fn start_queue_reader(&self) -> DropGuard {
+    /// Starts a task that ends with the returned guard.
+    fn start<F: Future<Output = ()> + Send + 'static>(&self, task: impl FnOnce(CancellationToken) -> F) -> DropGuard {
         let stop = self.closing.child_token();
-        self.tasks.spawn_on(read_queues(Arc::clone(&self.shared), stop.clone()), &self.runtime);
+        self.tasks.spawn_on(task(stop.clone()), &self.runtime);
         stop.drop_guard()
     }
 }
@@ -178,16 +172,12 @@ impl Watched {
         self.count(self.streams - 1);
         if let Some(streams) = self.accounts.get_mut(account) {
             *streams -= 1;
-            if *streams == 0 {
-                self.accounts.remove(account);
-            }
         }
+        self.accounts.retain(|_, streams| *streams > 0);
         if let Some(watched) = self.sales.get_mut(&sale) {
             watched.streams -= 1;
-            if watched.streams == 0 {
-                self.sales.remove(&sale);
-            }
         }
+        self.sales.retain(|_, watched| watched.streams > 0);
         let is_last = self.sales.is_empty();
         if is_last {
             self.queues = None;

@@ -135,9 +135,8 @@ impl Sampler {
             timeout(REDIS_MAX, sources.stores.gate.sale_view(of)).await.ok()?.ok()?
         };
         let (view, ()) = tokio::join!(view, read_ledger(&shared, self.sale, &mut self.ledger));
-        let now = Instant::now();
+        let (now, ledger) = (Instant::now(), self.ledger.clone());
         let redis = view.map(|view| self.redis_figures(&view, now));
-        let ledger = self.ledger.clone();
         let at_ms = sources.clock.now_ms();
         let comparable = ledger.as_ref().filter(|ledger| (at_ms - ledger.read_at_ms).abs() <= SAME_MOMENT_MS);
         let figures = LiveFigures {
@@ -158,13 +157,8 @@ impl Sampler {
             let more = u64::try_from(view.winners - winners).unwrap_or(0);
             rate(more, now.saturating_duration_since(at))
         });
-        RedisFigures {
-            serving: view.serving,
-            available: view.available,
-            unconfirmed: view.unconfirmed,
-            winners: view.winners,
-            winners_per_s,
-        }
+        let SaleView { serving, available, unconfirmed, winners, .. } = *view;
+        RedisFigures { serving, available, unconfirmed, winners, winners_per_s }
     }
 
     fn publish(&mut self, figures: &LiveFigures) {

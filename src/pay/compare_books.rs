@@ -30,17 +30,11 @@ pub struct ChannelVerdict {
 
 impl PaymentService {
     /// Compares with every channel; waits up to 10 s for payments and refunds in flight.
-    ///
-    /// # Errors
-    /// A channel's books or the database cannot be read.
     pub async fn compare(&self) -> Result<Vec<ChannelVerdict>, PayError> {
         self.compare_within(PATIENCE).await
     }
 
     /// As `compare`, but waits up to `patience`.
-    ///
-    /// # Errors
-    /// As `compare`.
     pub async fn compare_within(&self, patience: Duration) -> Result<Vec<ChannelVerdict>, PayError> {
         try_join_all(self.channels.iter().map(async |channel| {
             let deadline = Instant::now() + patience;
@@ -58,13 +52,13 @@ impl PaymentService {
     async fn compare_with(&self, channel: &Channel) -> Result<ChannelVerdict, PayError> {
         // Our books first: a movement that is only in the channel's books may be new; a movement that is only in ours is wrong.
         let ours: HashSet<Uuid> = self.ledger.moved_through(&channel.name).await?.into_iter().collect();
-        let (mut after, mut seen) = (0, HashMap::<Uuid, usize>::new());
+        let (mut next_page, mut seen) = (Some(0), HashMap::<Uuid, usize>::new());
         let (mut movements, mut under_way, mut differences) = (0, 0, Vec::new());
-        loop {
-            let BooksPage { movements: page, next } = channel
-                .movements(after)
-                .await
-                .map_err(|error| PayError::Books { channel: channel.name.clone(), error })?;
+        while let Some(after) = next_page {
+            let books = channel.movements(after).await;
+            let BooksPage { movements: page, next } =
+                books.map_err(|error| PayError::Books { channel: channel.name.clone(), error })?;
+            next_page = next;
             let keys: Vec<Uuid> = page.iter().map(|report| report.about.key()).collect();
             let known = self.ledger.money_by_key(&keys).await?;
             let known: HashMap<_, _> =
@@ -87,10 +81,6 @@ impl PaymentService {
                         other => differences.push(format!("{key}: {other} here, and the channel has moved the money")),
                     },
                 }
-            }
-            match next {
-                Some(next) => after = next,
-                None => break,
             }
         }
         let twice = seen.iter().filter(|(_, times)| **times > 1);

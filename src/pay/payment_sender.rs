@@ -134,8 +134,8 @@ impl PaymentSender {
                     left.drain(..looked_at);
                     for payment in payments {
                         let Ok(permit) = Arc::clone(&self.under_way).acquire_owned().await else { return Ok(()) };
-                        let trace = traces.iter().find(|(id, _)| *id == payment.id).map(|(_, trace)| trace);
-                        let span = trace.map(|trace| Span::below(trace, SpanKind::Client, "POST payment"));
+                        let trace = traces.iter().find(|(id, _)| *id == payment.id);
+                        let span = trace.map(|(_, trace)| Span::below(trace, SpanKind::Client, "POST payment"));
                         let log_span = span.as_ref().map_or_else(tracing::Span::none, Span::log_span);
                         let sender = self.clone();
                         let delivery = async move {

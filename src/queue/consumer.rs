@@ -30,7 +30,6 @@ pub struct Consumer<M> {
     unsettled: Option<Batch<M>>,
 }
 
-/// The messages of a step.
 #[derive(Debug, Clone)]
 pub struct Received<M> {
     pub messages: Vec<M>,
@@ -50,8 +49,6 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     }
 
     /// Takes one batch, passes its messages to `settle`, then acknowledges it. Messages that cannot be decoded go to the dead-letter queue.
-    ///
-    /// # Errors
     /// If the broker fails, it redelivers. If `settle` fails, or this future is dropped during `settle`, the next step settles the same
     /// batch, because a redelivery counts against the queue's delivery limit.
     pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
@@ -92,7 +89,6 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
 /// Messages that were delivered together.
 struct Batch<M> {
     deliveries: Vec<Delivery>,
-    /// The decoded messages.
     received: Received<M>,
     /// The places in `deliveries` of messages that could not be decoded.
     unreadable: Vec<usize>,
@@ -139,7 +135,6 @@ fn trace_of(delivery: &Delivery) -> Option<TraceContext> {
     Some(trace.with_state(text(TRACESTATE).unwrap_or_default()))
 }
 
-/// A channel that receives one queue's messages.
 struct Subscription {
     link: Link,
     deliveries: lapin::Consumer,

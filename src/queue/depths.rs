@@ -18,15 +18,9 @@ impl QueueDepths {
     }
 
     /// Each existing queue, with the number of its ready messages.
-    ///
-    /// # Errors
-    /// The broker cannot be reached, or does not answer in time.
     pub async fn read(&mut self) -> Result<Vec<(String, u32)>, QueueError> {
         let limit = Duration::from_millis(self.broker.config.connect_timeout_ms);
-        let read = match tokio::time::timeout(limit, self.ask()).await {
-            Ok(read) => read,
-            Err(_) => Err(QueueError::TimedOut),
-        };
+        let read = tokio::time::timeout(limit, self.ask()).await.unwrap_or(Err(QueueError::TimedOut));
         if read.is_err() {
             self.connection = None;
         }
@@ -43,7 +37,7 @@ impl QueueDepths {
         for name in topology.queue_names() {
             // One channel each: the broker closes a channel that asks for a missing queue.
             let channel = connection.create_channel().await?;
-            if let Some(messages) = topology.messages(&channel, &name).await {
+            if let Some(messages) = topology.ready(&channel, topology.name(&name)).await {
                 depths.push((name, messages));
                 channel.close(200, "read".into()).await?;
             }

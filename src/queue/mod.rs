@@ -6,7 +6,6 @@ pub mod inspect;
 pub mod policies;
 mod publisher;
 mod stuck_queues;
-mod tls_connection;
 mod topology;
 
 use std::sync::Arc;
@@ -14,9 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lapin::tcp::{AsyncTcpStream, RustlsConnectorConfig};
 use lapin::types::{LongString, ShortString};
 use lapin::uri::{AMQPScheme, AMQPUri};
-use lapin::{Connection, ConnectionProperties, ErrorKind};
+use lapin::{Connection, ConnectionProperties, ErrorKind, runtime};
 
 use crate::config::servers::each_server;
 use crate::config::{self, Config, tls};
@@ -84,7 +84,7 @@ impl Broker {
                 tracing::error!(queues = ?silent, "queues do not answer");
             }
             // The node itself is sick. Another one may reach the queues.
-            if has_others && broker.topology.are_all(&silent) {
+            if has_others && silent.len() == broker.topology.queues().len() {
                 return Err(QueueError::TimedOut);
             }
             let channel = connection.create_channel().await?;
@@ -124,7 +124,7 @@ impl Broker {
         node.query.frame_max = node.query.frame_max.or(Some(FRAME_MAX));
         Ok(match node.scheme {
             AMQPScheme::AMQP => Connection::connect_uri(node, name).await?,
-            AMQPScheme::AMQPS => tls_connection::connect(node, name, self.config.ca_file.as_ref()).await?,
+            AMQPScheme::AMQPS => connect_with_tls(node, name, self.config.ca_file.as_ref()).await?,
         })
     }
 
@@ -133,16 +133,11 @@ impl Broker {
         Ok(self.nodes()?.swap_remove(0))
     }
 
-    /// The nodes in the address.
     fn nodes(&self) -> Result<Vec<AMQPUri>, QueueError> {
-        let nodes = each_server(&self.config.url).into_iter().map(|node| node.parse().map_err(QueueError::Address));
-        nodes.collect()
+        each_server(&self.config.url).into_iter().map(|node| node.parse().map_err(QueueError::Address)).collect()
     }
 
-    /// If the address asks for TLS: checks that the broker does not refuse it. Skips a broker that is unreachable now.
-    ///
-    /// # Errors
-    /// The broker's certificate is not trusted, or the broker does not speak TLS.
+    /// If the address asks for TLS: checks that the broker speaks it, with a trusted certificate. Skips a broker that is unreachable now.
     pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
         let nodes = self.nodes().unwrap_or_default();
         let checks =
@@ -175,4 +170,28 @@ struct Link {
     connection: Connection,
     /// The queues that did not answer their declaration.
     silent: Vec<ShortString>,
+}
+
+/// Connects to a broker with a certificate from these authorities, or from the machine's trusted ones.
+async fn connect_with_tls(
+    uri: AMQPUri,
+    properties: ConnectionProperties,
+    authorities: Option<&tls::CaFile>,
+) -> lapin::Result<Connection> {
+    let Some(authorities) = authorities else { return Connection::connect_uri(uri, properties).await };
+    // lapin's own setting for authorities fails on a machine without trusted ones.
+    let trusted = RustlsConnectorConfig::default().with_parsable_certificates(authorities.certificates());
+    let connector = trusted.connector_with_no_client_auth()?;
+    Connection::connector(
+        uri,
+        runtime::default_runtime()?,
+        async move |uri, runtime| {
+            let host = uri.authority.host;
+            let address = runtime.to_socket_addrs((host.clone(), uri.authority.port));
+            let stream = AsyncTcpStream::connect(&runtime, address).await?;
+            Ok(stream.into_rustls(&connector, &host).await?)
+        },
+        properties,
+    )
+    .await
 }

@@ -63,18 +63,12 @@ pub struct Publisher {
 
 struct Open {
     link: Link,
-    /// One channel per queue, because the broker blocks a channel for a queue that does not answer.
-    channels: HashMap<ShortString, QueueChannel>,
+    /// One channel per queue, with its opening time. The broker blocks a channel for a queue that does not answer.
+    channels: HashMap<ShortString, (Channel, Instant)>,
     /// The delays with a queue declared on this link.
     delays: HashSet<i64>,
     /// Queues that did not answer, and until when they get no messages.
     silent: HashMap<ShortString, Instant>,
-}
-
-/// A channel for one queue's messages.
-struct QueueChannel {
-    channel: Channel,
-    since: Instant,
 }
 
 impl Publisher {
@@ -96,10 +90,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Sends all messages, then waits for all receipts. Returns a receipt for each, in order.
-    ///
-    /// # Errors
-    /// The outcome of the messages is unknown. Send them again.
+    /// Sends all messages, then waits for all receipts. Returns a receipt for each, in order. After an error, their outcome is unknown: send
+    /// them again.
     pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         if self.stuck.lock().replace(&self.broker) {
             *self.link.lock().await = None;
@@ -149,7 +141,7 @@ impl Publisher {
                 continue;
             };
             if !open.silent.contains_key(key)
-                && let Some(QueueChannel { channel, .. }) = open.channels.get(key)
+                && let Some((channel, _)) = open.channels.get(key)
             {
                 let sending = self.send_one(channel, message, key.clone());
                 let sent = timeout_at(deadline, sending).await.map_err(|_| QueueError::TimedOut)??;
@@ -182,17 +174,11 @@ impl Publisher {
 
     fn record_confirmations(&self, keys: &[Option<ShortString>], receipts: &[Receipt]) {
         let mut stuck = self.stuck.lock();
-        let receipts = || keys.iter().zip(receipts).filter_map(|(key, receipt)| Some((key.as_ref()?, receipt)));
-        for (queue, receipt) in receipts() {
-            if matches!(receipt, Receipt::Unanswered | Receipt::NoRoom) {
-                stuck.unconfirmed(queue);
-            }
-        }
-        for (queue, receipt) in receipts() {
-            if matches!(receipt, Receipt::Confirmed | Receipt::Unroutable) {
-                stuck.confirmed(queue);
-            }
-        }
+        let receipts = keys.iter().zip(receipts).filter_map(|(key, receipt)| Some((key.as_ref()?, receipt)));
+        let (confirmed, others): (Vec<_>, Vec<_>) =
+            receipts.partition(|(_, receipt)| matches!(receipt, Receipt::Confirmed | Receipt::Unroutable));
+        others.into_iter().for_each(|(queue, _)| stuck.unconfirmed(queue));
+        confirmed.into_iter().for_each(|(queue, _)| stuck.confirmed(queue));
     }
 
     /// Declares the delay queues of these messages, if this link has not.
@@ -240,20 +226,21 @@ impl Publisher {
             mandatory: true,  // a message without a queue comes back
             immediate: false, // RabbitMQ has dropped it
         };
-        let properties = BasicProperties::default()
+        let mut properties = BasicProperties::default()
             .with_delivery_mode(2) // persistent
             .with_content_type("application/json".into())
             .with_message_id(message.id.to_string().into());
-        let properties = match message.to {
-            Destination::Mark(_) => properties.with_type(MARK.into()),
-            Destination::GroupsPlaced | Destination::GroupsExpire { .. } | Destination::PaymentRequested { .. } => {
-                properties
+        if matches!(message.to, Destination::Mark(_)) {
+            properties = properties.with_type(MARK.into());
+        }
+        if let Some(trace) = &message.trace {
+            // As in HTTP.
+            let mut headers = FieldTable::default();
+            for (name, value) in trace.headers() {
+                headers.insert(name.into(), AMQPValue::LongString(value.into()));
             }
-        };
-        let properties = match &message.trace {
-            Some(trace) => properties.with_headers(headers(trace)),
-            None => properties,
-        };
+            properties = properties.with_headers(headers);
+        }
         let exchange = self.broker.topology.exchange();
         Ok(channel.basic_publish(exchange, key, options, &message.body, properties).await?)
     }
@@ -266,7 +253,7 @@ impl Open {
             if !self.channels.contains_key(key) {
                 let channel = self.link.connection.create_channel().await?;
                 channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
-                self.channels.insert(key.clone(), QueueChannel { channel, since: Instant::now() });
+                self.channels.insert(key.clone(), (channel, Instant::now()));
             }
         }
         Ok(())
@@ -274,7 +261,7 @@ impl Open {
 
     /// Drops the queue's channel if it is old. The next messages use a new one.
     fn refuses(&mut self, queue: &ShortString) {
-        if self.channels.get(queue).is_some_and(|open| open.since.elapsed() > REFUSING_MAX) {
+        if self.channels.get(queue).is_some_and(|(_, since)| since.elapsed() > REFUSING_MAX) {
             self.channels.remove(queue);
         }
     }
@@ -293,13 +280,4 @@ fn receipt(confirmation: Confirmation) -> Result<Receipt, QueueError> {
         // Happens only without confirms, which our channels always use.
         Confirmation::NotRequested => Err(QueueError::Closed),
     }
-}
-
-/// A message's trace headers, the same as in HTTP.
-fn headers(trace: &TraceContext) -> FieldTable {
-    let mut headers = FieldTable::default();
-    for (name, value) in trace.headers() {
-        headers.insert(name.into(), AMQPValue::LongString(value.into()));
-    }
-    headers
 }

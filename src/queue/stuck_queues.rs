@@ -26,13 +26,6 @@ const DELETE_MAX: Duration = Duration::from_secs(30);
 /// A mark without a time. Its consumer drops it.
 const PROBE: &[u8] = b"probe";
 
-/// A queue's answer to a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    Confirmed,
-    Refused,
-}
-
 /// The queues that confirm nothing to this publisher.
 pub(super) struct StuckQueues {
     stuck_after: Duration,
@@ -42,7 +35,6 @@ pub(super) struct StuckQueues {
 }
 
 impl StuckQueues {
-    /// A queue is stuck after `stuck_after` without a confirm.
     pub fn new(stuck_after: Duration) -> Self {
         Self { stuck_after, unconfirmed_since: HashMap::new(), replacing: None }
     }
@@ -67,8 +59,7 @@ impl StuckQueues {
                     self.unconfirmed_since.remove(&queue);
                     match done {
                         Ok(Ok(replaced)) => was_replaced = replaced,
-                        Ok(Err(error)) => tracing::error!(%queue, %error, "the queue that confirms nothing stays"),
-                        Err(error) => tracing::error!(%queue, %error, "the queue that confirms nothing stays"),
+                        failed => tracing::error!(%queue, ?failed, "the queue that confirms nothing stays"),
                     }
                 }
             }
@@ -92,7 +83,7 @@ impl Broker {
         let sources = self.topology.sources().into_iter().map(|source| self.topology.queue_of(&source));
         let others: Vec<_> = sources.filter(|other| *other != queue).collect();
         let answers: FuturesUnordered<_> = others.iter().map(|other| self.probe(&connection, other)).collect();
-        if !answers.any(async |answer| answer == Some(Answer::Confirmed)).await {
+        if !answers.any(async |answer| matches!(answer, Some(Confirmation::Ack(_)))).await {
             tracing::error!(%queue, "the queue confirms nothing, and neither does any other; it stays as it is");
             return Ok(false);
         }
@@ -117,17 +108,19 @@ impl Broker {
     async fn is_stuck(&self, connection: &Connection, queue: &ShortString) -> bool {
         for _ in 0..REFUSALS {
             match self.probe(connection, queue).await {
-                Some(Answer::Confirmed) => return false,
-                Some(Answer::Refused) if self.holds_messages(connection, queue).await => return false,
-                Some(Answer::Refused) => tokio::time::sleep(REFUSED_AGAIN).await,
+                Some(Confirmation::Nack(_)) if !self.holds_messages(connection, queue).await => {
+                    tokio::time::sleep(REFUSED_AGAIN).await;
+                }
+                Some(_) => return false,
                 None => return true,
             }
         }
         true
     }
 
-    /// Sends a message to the queue; `None` if it does not answer within seconds. Each queue has its own channel.
-    async fn probe(&self, connection: &Connection, queue: &ShortString) -> Option<Answer> {
+    /// Sends a message to the queue; `None` if it does not answer within seconds. Each queue has its own channel. A missing queue returns the
+    /// message: it is not stuck, and the next link declares it.
+    async fn probe(&self, connection: &Connection, queue: &ShortString) -> Option<Confirmation> {
         let probing = async {
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions { nowait: false }).await?;
@@ -136,12 +129,7 @@ impl Broker {
             let exchange = self.topology.exchange();
             channel.basic_publish(exchange, queue.clone(), options, PROBE, properties).await?.await
         };
-        match timeout(PROBE_MAX, probing).await {
-            // A missing queue returns the message. It is not stuck, and the next link declares it.
-            Ok(Ok(Confirmation::Ack(_))) => Some(Answer::Confirmed),
-            Ok(Ok(Confirmation::Nack(_))) => Some(Answer::Refused),
-            _ => None,
-        }
+        timeout(PROBE_MAX, probing).await.ok()?.ok()
     }
 
     /// Whether the queue reports messages within seconds.

@@ -76,7 +76,6 @@ impl Source {
 /// after a mark has reached another worker, they count as lost (protocol, rule 6).
 const PREFETCH_OF_GROUPS_MAX: u16 = 64;
 
-/// The dead-letter queue, for people to look at.
 const DEAD: &str = "dead";
 
 pub(super) const QUEUE: QueueDeclareOptions = QueueDeclareOptions {
@@ -101,7 +100,6 @@ impl Topology {
         Self { prefix: prefix.to_owned(), max_length, channels }
     }
 
-    /// The queues to consume.
     pub fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
         [Source::GroupsPlaced, Source::GroupsExpire].into_iter().chain(payments).collect()
@@ -129,7 +127,7 @@ impl Topology {
         }
     }
 
-    fn name(&self, name: &str) -> ShortString {
+    pub(super) fn name(&self, name: &str) -> ShortString {
         format!("{}{name}", self.prefix).into()
     }
 
@@ -157,11 +155,6 @@ impl Topology {
         });
         let silent: Vec<_> = join_all(declaring).await.into_iter().collect::<Result<_, _>>()?;
         Ok(silent.into_iter().flatten().collect())
-    }
-
-    /// Whether these are all the queues that every link declares.
-    pub(super) fn are_all(&self, queues: &[ShortString]) -> bool {
-        queues.len() == self.queues().len()
     }
 
     /// The queues that every link declares, with their arguments.
@@ -217,16 +210,11 @@ impl Topology {
 
     /// The state of the dead-letter queue; `None` if it does not exist.
     pub async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
-        let messages = self.messages(channel, DEAD).await?;
+        let messages = self.ready(channel, self.name(DEAD)).await?;
         Some(DeadLetters { messages, max: self.max_length })
     }
 
     /// The number of a queue's ready messages; `None` if the queue does not exist. Then the broker has closed the channel.
-    pub async fn messages(&self, channel: &Channel, name: &str) -> Option<u32> {
-        self.ready(channel, self.name(name)).await
-    }
-
-    /// The same, by the queue's full name.
     pub(super) async fn ready(&self, channel: &Channel, queue: ShortString) -> Option<u32> {
         let existing = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = channel.queue_declare(queue, existing, FieldTable::default()).await.ok()?;
@@ -240,7 +228,7 @@ impl Topology {
 
     pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
         let delays = ladder_ms().map(|rung_ms| self.delay_queue(rung_ms));
-        for queue in delays.chain(self.sources().iter().map(|source| self.queue_of(source))).chain([self.name(DEAD)]) {
+        for queue in delays.chain(self.queues().into_iter().map(|(name, _)| name)) {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
         }
         channel.exchange_delete(self.exchange(), lapin::options::ExchangeDeleteOptions::default()).await?;

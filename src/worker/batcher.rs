@@ -55,7 +55,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         let items = Arc::new(Mutex::new((items, Instant::now())));
         let last_took_us = Arc::new(AtomicU64::new(0));
         for _ in 0..LANES {
-            let (write, items, last_took_us) = (write.clone(), Arc::clone(&items), Arc::clone(&last_took_us));
+            let (write, items, last_took_us) = (write.clone(), items.clone(), last_took_us.clone());
             tasks.spawn(async move {
                 loop {
                     let mut line = items.lock().await;
@@ -65,8 +65,8 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
                         sleep_until(*next).await;
                     }
                     let (batch, replies): (Vec<_>, Vec<_>) = take(first, queue).into_iter().unzip();
-                    let (begun, last_took) =
-                        (Instant::now(), Duration::from_micros(last_took_us.load(Ordering::Relaxed)));
+                    let begun = Instant::now();
+                    let last_took = Duration::from_micros(last_took_us.load(Ordering::Relaxed));
                     *next = begun + (last_took * PAUSE_OF_TIME_TAKEN).min(PAUSE_MAX).max(pause);
                     drop(line);
                     if batch.is_empty() {
@@ -84,9 +84,6 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     }
 
     /// Writes an item with others. If the caller hangs up before the write, the item is skipped.
-    ///
-    /// # Errors
-    /// `TooMany` if the queue is full: nothing is written. `Unknown` if the outcome is unknown.
     pub async fn write(&self, item: T) -> Result<R, BatchError> {
         let (reply, replied) = oneshot::channel();
         self.queue.try_send((item, reply)).map_err(|_| BatchError::TooMany)?;

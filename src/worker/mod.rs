@@ -68,18 +68,15 @@ pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnM
             _ = given_up.changed() => Err("PostgreSQL does not answer".to_owned()),
         };
         let now = Instant::now();
-        match done {
-            Ok(Step::More) => _ = behind_since.get_or_insert(now),
-            Ok(Step::Idle) => behind_since = None,
-            Err(_) => {}
-        }
         took = now - began;
         let rest = match done {
             Ok(Step::More) => {
+                behind_since.get_or_insert(now);
                 pause.reset();
                 continue;
             }
             Ok(Step::Idle) => {
+                behind_since = None;
                 pause.reset();
                 if rests { every.max((took * REST_FACTOR).min(REST_MAX)) } else { every }
             }
