@@ -26,7 +26,7 @@ use crate::pay::payment_sender::PaymentSender;
 use crate::queue::{Broker, Consumer, Publisher, QueueError, Received, Source};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::expire::OrderExpiry;
-use crate::sale_work::fulfil::Fulfilment;
+use crate::sale_work::group_work::GroupWork;
 use crate::sale_work::reconcile::{DriftWatch, HoldWatch};
 use crate::sale_work::relay::Relay;
 use crate::sale_work::retention::{Retention, RetentionTerms};
@@ -81,20 +81,20 @@ impl<'a> WorkerWiring<'a> {
         };
         let locked = Arc::new(LockedSales::new(LOCKED_FOR));
         // With its own publisher, a repeated expiry does not wait behind a batch of the relay.
-        let expiry = OrderExpiry {
+        let work = GroupWork {
             ledger: ledger.clone(),
-            publisher: Arc::new(Publisher::new(broker.clone())),
             notifier: parts.notifier.clone(),
             retry,
             locked: Arc::clone(&locked),
             batch_max: parts.config.orders.batch_max,
         };
+        let expiry = OrderExpiry { work, publisher: Arc::new(Publisher::new(broker.clone())) };
         Ok(Self { parts, payment_service, limiter, broker, relay, expiry, retry, locked })
     }
 
     pub(super) fn spawn(&self, worker: Worker) {
-        let Parts { config, stores, notifier, stop, tasks, .. } = self.parts;
-        let (parts, ledger) = (self.parts, &stores.ledger);
+        let parts = self.parts;
+        let Parts { config, stores, stop, tasks, .. } = parts;
         let (outbox_poll, outbox_batch_max) = (Duration::from_millis(config.outbox.poll_ms), config.outbox.batch_max);
         let terms = config.reconcile.clone();
         match worker {
@@ -107,13 +107,10 @@ impl<'a> WorkerWiring<'a> {
                 );
             }
             Worker::Fulfil => {
-                let (ledger, notifier) = (ledger.clone(), notifier.clone());
-                let (locked, batch_max) = (Arc::clone(&self.locked), config.orders.batch_max);
-                let fulfilment = Fulfilment { ledger, notifier, retry: self.retry, locked, batch_max };
                 let rhythm = Rhythm::every(Duration::ZERO, "fulfil").giving_way();
                 let consumer = Consumer::new(self.broker.clone(), Source::GroupsPlaced, MESSAGES_A_STEP);
-                consume(parts, rhythm, consumer, fulfilment, |fulfilment, received| async move {
-                    fulfilment.settle(received).await
+                consume(parts, rhythm, consumer, self.expiry.work.clone(), |work, received| async move {
+                    work.fulfil(received).await
                 });
             }
             Worker::Expire => {

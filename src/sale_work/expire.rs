@@ -3,41 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use uuid::Uuid;
-
+use super::group_work::GroupWork;
 use crate::die_at;
 use crate::domain::delay::rung_for;
-use crate::domain::ids::{GroupId, SaleId};
-use crate::domain::locked_sales::LockedSales;
+use crate::domain::ids::GroupId;
 use crate::domain::message::{GroupsExpireV1, ORDERS_A_MESSAGE, OutboxKind};
-use crate::ledger::notices::Notifier;
+use crate::ledger::LedgerError;
 use crate::ledger::orders::expiry::ExpiryOutcome;
 use crate::ledger::orders::groups::GroupSize;
-use crate::ledger::outbox::RetryTerms;
-use crate::ledger::{Ledger, LedgerError};
-use crate::queue::{Outgoing, Publisher, QueueError, Receipt};
+use crate::queue::{Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
-use crate::sale_work::fulfil::{by_sale, joined};
 use crate::sale_work::relay_messages::groups_expire;
 
 #[derive(Clone)]
 pub struct OrderExpiry {
-    pub ledger: Ledger,
+    pub work: GroupWork,
     pub publisher: Arc<Publisher>,
-    pub notifier: Notifier,
-    pub retry: RetryTerms,
-    /// Sales with a locked row. Their messages are sent again later, so that other sales do not wait for the same lock.
-    pub locked: Arc<LockedSales>,
-    /// Orders per transaction.
-    pub batch_max: usize,
 }
 
 impl OrderExpiry {
     /// Cancels the due orders of groups. The messages of the other groups are sent again with their remaining time. Groups of one share a
-    /// delay message.
-    ///
-    /// # Errors
-    /// PostgreSQL or the broker fails. Retry the whole batch.
+    /// delay message. After an error, retry the whole batch.
     #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
     pub async fn settle(&self, messages: Vec<GroupsExpireV1>) -> Result<(), SaleError> {
         let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();
@@ -55,13 +41,16 @@ impl OrderExpiry {
             return Ok(());
         }
         die_at!("expire.round_again");
-        self.send_again(&again).await
+        // The original messages are acknowledged only after these are confirmed.
+        let receipts = self.publisher.publish(&again).await?;
+        let all_confirmed = receipts.iter().all(|receipt| *receipt == Receipt::Confirmed);
+        if all_confirmed { Ok(()) } else { Err(QueueError::Unconfirmed.into()) }
     }
 
     /// Cancels orders that are overdue by more than `grace_ms`, because their message was lost. Skips locked sales until later.
     pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
         let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
-        let overdue = self.ledger.overdue(grace_ms, limit, &self.locked.all()).await?;
+        let overdue = self.work.ledger.overdue(grace_ms, limit, &self.work.locked.all()).await?;
         if !overdue.is_empty() {
             tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
             self.expire(&overdue).await?;
@@ -69,51 +58,17 @@ impl OrderExpiry {
         Ok(Step::after(overdue.len(), batch_max))
     }
 
-    /// Expires groups, with about `batch_max` orders per transaction. Groups of locked sales are postponed, and have no outcome.
+    /// Expires groups. Groups of locked sales are postponed, and have no outcome.
     async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
-        let mut outcomes = Vec::new();
-        for groups in joined(self.ledger.group_sizes(groups).await?, self.batch_max) {
-            // If a sale was locked a moment ago, each sale has its own transactions.
-            let done =
-                if self.locked.is_any() { Err(LedgerError::Locked) } else { self.expire_together(&groups).await };
-            match done {
-                Err(LedgerError::Locked) => {
-                    for (sale, of_sale) in by_sale(&groups) {
-                        outcomes.extend(self.expire_of_sale(sale, &of_sale).await?);
-                    }
-                }
-                done => outcomes.extend(done?),
-            }
-            self.notifier.outbox_changed();
-            self.notifier.orders_changed();
-        }
-        Ok(outcomes)
-    }
-
-    /// Expires groups of one sale. While the sale is locked, postpones their messages.
-    async fn expire_of_sale(
-        &self,
-        sale: SaleId,
-        groups: &[GroupSize],
-    ) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
-        if !self.locked.contains(sale) {
-            match self.expire_together(groups).await {
-                Err(LedgerError::Locked) => {
-                    tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled later");
-                    self.locked.insert(sale);
-                }
-                done => return done,
-            }
-        }
-        let groups: Vec<Uuid> = groups.iter().map(|size| size.group.0).collect();
-        self.ledger.put_off(OutboxKind::GroupExpire, &groups, self.locked.put_off_for()).await?;
-        Ok(Vec::new())
+        let groups = self.work.ledger.group_sizes(groups).await?;
+        let expire = |groups: Vec<GroupSize>| async move { self.expire_together(&groups).await };
+        self.work.in_transactions(OutboxKind::GroupExpire, groups, expire).await
     }
 
     /// Expires groups in one transaction. If that fails, expires each alone.
     async fn expire_together(&self, sizes: &[GroupSize]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let groups: Vec<GroupId> = sizes.iter().map(|size| size.group).collect();
-        match self.ledger.expire(&groups).await {
+        match self.work.ledger.expire(&groups).await {
             Err(error) if !error.is_outage() => {
                 tracing::warn!(%error, groups = groups.len(), "expiry failed, trying one by one");
             }
@@ -121,7 +76,7 @@ impl OrderExpiry {
         }
         let mut done = Vec::with_capacity(groups.len());
         for size in sizes {
-            match self.ledger.expire(&[size.group]).await {
+            match self.work.ledger.expire(&[size.group]).await {
                 Ok(outcome) => done.extend(outcome),
                 Err(error) if error.is_temporary() => return Err(error),
                 Err(error) => self.expire_unusual(size, &error.to_string()).await?,
@@ -135,7 +90,7 @@ impl OrderExpiry {
     async fn expire_unusual(&self, size: &GroupSize, why: &str) -> Result<(), LedgerError> {
         let group = size.group;
         let failure = if size.members > 1 {
-            match self.ledger.split_expiry(group, why).await {
+            match self.work.ledger.split_expiry(group, why).await {
                 Ok(orders) => {
                     tracing::warn!(%group, why, orders, "group not cancelled; its orders are, one by one");
                     return Ok(());
@@ -146,18 +101,8 @@ impl OrderExpiry {
         } else {
             why.to_owned()
         };
-        let parked = self.ledger.fail_message(OutboxKind::GroupExpire, group, &failure, self.retry).await?;
+        let parked = self.work.ledger.fail_message(OutboxKind::GroupExpire, group, &failure, self.work.retry).await?;
         tracing::error!(%group, failure, parked, "orders not cancelled");
         Ok(())
-    }
-
-    /// Sends messages again. Their original messages are acknowledged only after these are confirmed.
-    async fn send_again(&self, early: &[Outgoing]) -> Result<(), SaleError> {
-        let receipts = self.publisher.publish(early).await?;
-        if receipts.iter().all(|receipt| *receipt == Receipt::Confirmed) {
-            Ok(())
-        } else {
-            Err(QueueError::Unconfirmed.into())
-        }
     }
 }

@@ -1,44 +1,25 @@
 //! Turns purchases into orders when the messages of their groups arrive (protocol, rule 7). One bad purchase does not delay the others.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use uuid::Uuid;
-
-use crate::domain::ids::{GroupId, SaleId};
-use crate::domain::locked_sales::LockedSales;
+use super::group_work::GroupWork;
+use crate::domain::ids::GroupId;
 use crate::domain::message::{GroupsPlacedV1, OutboxKind};
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::notices::Notifier;
+use crate::ledger::LedgerError;
 use crate::ledger::orders::groups::{GroupSize, Settling};
 use crate::ledger::orders::one::SettledOne;
-use crate::ledger::outbox::RetryTerms;
-use crate::ledger::{Ledger, LedgerError};
 use crate::queue::Received;
 use crate::sale::SaleError;
 use crate::telemetry::spans::{Span, SpanKind};
 
-#[derive(Clone)]
-pub struct Fulfilment {
-    pub ledger: Ledger,
-    pub notifier: Notifier,
-    pub retry: RetryTerms,
-    /// Sales with a locked row. Their messages are sent again later, so that other sales do not wait for the same lock.
-    pub locked: Arc<LockedSales>,
-    /// Orders per transaction.
-    pub batch_max: usize,
-}
-
 type Traces = HashMap<GroupId, TraceContext>;
 
-impl Fulfilment {
+impl GroupWork {
     /// Turns the purchases of groups into orders. A group that cannot be settled whole is split into groups of one, which get their own
-    /// messages. If a group of one fails, its message is sent again later, and finally parked.
-    ///
-    /// # Errors
-    /// PostgreSQL cannot be reached. Retry the whole batch.
+    /// messages. If a group of one fails, its message is sent again later, and finally parked. After an error, retry the whole batch.
     #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = received.messages.len()))]
-    pub async fn settle(&self, received: Received<GroupsPlacedV1>) -> Result<(), SaleError> {
+    pub async fn fulfil(&self, received: Received<GroupsPlacedV1>) -> Result<(), SaleError> {
         let mut spans = spans_of(&received);
         let traces: Traces = spans.iter().map(|(group, span)| (*group, span.context().clone())).collect();
         let _group = Span::group("fulfil group", received.messages.len(), traces.values());
@@ -52,50 +33,12 @@ impl Fulfilment {
     async fn settle_all(&self, messages: Vec<GroupsPlacedV1>, traces: &Traces) -> Result<(), LedgerError> {
         let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();
         let groups = self.ledger.unsettled_groups(&groups).await?;
-        for together in joined(groups, self.batch_max) {
-            // If a sale was locked a moment ago, each sale has its own transactions.
-            let settled = if self.locked.is_any() {
-                Err(LedgerError::Locked)
-            } else {
-                self.settle_together(&together, traces).await
-            };
-            match settled {
-                Err(LedgerError::Locked) => {
-                    for (sale, of_sale) in by_sale(&together) {
-                        self.settle_of_sale(sale, &of_sale, traces).await?;
-                    }
-                }
-                settled => settled?,
-            }
-            // Notified now, because the next transaction may take a while.
-            self.notifier.outbox_changed();
-            self.notifier.orders_changed();
-        }
-        Ok(())
-    }
-
-    /// Settles groups of one sale. While the sale is locked, postpones their messages.
-    async fn settle_of_sale(&self, sale: SaleId, groups: &[GroupSize], traces: &Traces) -> Result<(), LedgerError> {
-        let settled = if self.locked.contains(sale) {
-            Err(LedgerError::Locked)
-        } else {
-            self.settle_together(groups, traces).await
-        };
-        match settled {
-            Err(LedgerError::Locked) => {
-                if !self.locked.contains(sale) {
-                    tracing::error!(%sale, "the sale is locked by another transaction; its purchases are settled later");
-                    self.locked.insert(sale);
-                }
-                let groups: Vec<Uuid> = groups.iter().map(|size| size.group.0).collect();
-                self.ledger.put_off(OutboxKind::GroupPlaced, &groups, self.locked.put_off_for()).await
-            }
-            settled => settled,
-        }
+        let settle = |groups: Vec<GroupSize>| async move { self.settle_together(&groups, traces).await };
+        self.in_transactions(OutboxKind::GroupPlaced, groups, settle).await.map(drop)
     }
 
     /// Settles groups in one transaction. If that fails, settles each alone.
-    async fn settle_together(&self, together: &[GroupSize], traces: &Traces) -> Result<(), LedgerError> {
+    async fn settle_together(&self, together: &[GroupSize], traces: &Traces) -> Result<Vec<()>, LedgerError> {
         let groups: Vec<GroupId> = together.iter().map(|size| size.group).collect();
         for group in &groups {
             let trace_id = traces.get(group).map(TraceContext::trace_id);
@@ -111,7 +54,7 @@ impl Fulfilment {
                 }
             }
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     async fn settle_alone(&self, size: &GroupSize, why: &str, traces: &Traces) -> Result<(), LedgerError> {
@@ -168,47 +111,4 @@ fn spans_of(received: &Received<GroupsPlacedV1>) -> HashMap<GroupId, Span> {
 
 fn count(outcome: &'static str, orders: usize) {
     metrics::counter!("seckill_orders_total", "outcome" => outcome).increment(orders as u64);
-}
-
-/// Divides groups into transactions of at most `max` orders. A larger group has its own transaction.
-pub(super) fn joined(groups: Vec<GroupSize>, max: usize) -> Vec<Vec<GroupSize>> {
-    let (mut transactions, mut orders) = (Vec::<Vec<GroupSize>>::new(), 0);
-    for group in groups {
-        orders += group.members;
-        match transactions.last_mut().filter(|_| orders <= max) {
-            Some(open) => open.push(group),
-            None => {
-                transactions.push(vec![group]);
-                orders = group.members;
-            }
-        }
-    }
-    transactions
-}
-
-pub(super) fn by_sale(groups: &[GroupSize]) -> BTreeMap<SaleId, Vec<GroupSize>> {
-    let mut by_sale = BTreeMap::<_, Vec<_>>::new();
-    groups.iter().for_each(|size| by_sale.entry(size.sale).or_default().push(*size));
-    by_sale
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_are_joined_up_to_a_bound_and_never_parted() {
-        let sizes = |groups: &[usize]| {
-            let size = |members: &usize| GroupSize {
-                group: GroupId(Uuid::nil()),
-                sale: SaleId::from_db(1),
-                members: *members,
-            };
-            let groups = groups.iter().map(size).collect();
-            joined(groups, 10).into_iter().map(|together| together.len()).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(&[3, 3, 4, 1]), [3, 1]);
-        assert_eq!(sizes(&[23, 6, 1, 30, 2]), [1, 2, 1, 1]);
-        assert_eq!(sizes(&[]), Vec::<usize>::new());
-    }
 }

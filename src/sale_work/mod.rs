@@ -3,7 +3,8 @@
 
 pub mod audit;
 pub mod expire;
-pub mod fulfil;
+mod fulfil;
+pub mod group_work;
 pub mod manage;
 pub mod parked;
 pub mod reconcile;

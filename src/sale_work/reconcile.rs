@@ -129,14 +129,8 @@ struct Found {
 impl HoldWatch {
     /// Finishes holds that have been unconfirmed for `older_than_ms`.
     pub fn new(stores: Stores, older_than_ms: u64) -> Self {
-        Self {
-            stores,
-            older_than_ms,
-            selling: SellingInTurn::default(),
-            in_turn: SalesInTurn::new(SALES_A_TURN),
-            unfinished: Vec::new(),
-            waiting: HashMap::new(),
-        }
+        let (selling, in_turn) = (SellingInTurn::default(), SalesInTurn::new(SALES_A_TURN));
+        Self { stores, older_than_ms, selling, in_turn, unfinished: Vec::new(), waiting: HashMap::new() }
     }
 
     /// Confirms old holds that are durable, and commits the others: forward only (rule 4). Settles loans of dead requests (rule 15). Checks
@@ -148,21 +142,16 @@ impl HoldWatch {
         sales.extend(&self.unfinished);
         sales.sort_unstable();
         sales.dedup();
-        let shards: Vec<(SaleShards, Shard)> = ledger
-            .shards_of(&sales)
-            .await?
-            .into_iter()
-            .flat_map(|of| of.shards.count.all().map(move |shard| (of.shards, shard)))
-            .collect();
+        let shards = ledger.shards_of(&sales).await?.into_iter();
+        let shards = shards.flat_map(|of| of.shards.count.all().map(move |shard| (of.shards, shard)));
+        let shards: Vec<(SaleShards, Shard)> = shards.collect();
         let unconfirmed = self.stores.gate.maybe_unconfirmed(&shards).await?;
         let now_ms = if unconfirmed.with_holds.is_empty() { 0 } else { ledger.now_ms().await? };
         self.selling.passed();
         self.unfinished.clear();
         if !unconfirmed.unread.is_empty() {
-            tracing::warn!(
-                shards = unconfirmed.unread.len(),
-                "holds of these shards cannot be read; tried again later"
-            );
+            let shards = unconfirmed.unread.len();
+            tracing::warn!(shards, "holds of these shards cannot be read; tried again later");
             self.unfinished.extend(unconfirmed.unread.iter().map(|(of, _)| of.sale));
         }
         let before = std::mem::take(&mut self.waiting);
@@ -172,23 +161,20 @@ impl HoldWatch {
             let passed_over = before.get(&(sale, shard)).copied().unwrap_or_default();
             let page = UnconfirmedPage { age_ms: self.older_than_ms, now_ms, passed_over, limit: BATCH_MAX };
             match self.stores.finish_holds_of(of, shard, page).await {
-                Ok(found) if found.holds >= BATCH_MAX => {
+                Ok(Found { holds: 0, .. }) => continue,
+                Ok(Found { holds, waiting }) if holds >= BATCH_MAX => {
                     // Waiting loans are no reason to continue at once.
-                    if found.waiting < found.holds {
+                    if waiting < holds {
                         step = Step::More;
                     }
-                    self.waiting.insert((sale, shard), passed_over + found.waiting);
-                    self.unfinished.push(sale);
+                    self.waiting.insert((sale, shard), passed_over + waiting);
                 }
                 // The end of the list. Its holds may still be unfinished.
-                Ok(found) if found.holds > 0 => self.unfinished.push(sale),
                 Ok(_) => {}
                 // A failing sale must not stop the others.
-                Err(error) => {
-                    tracing::warn!(%sale, %error, "holds not finished; tried again later");
-                    self.unfinished.push(sale);
-                }
+                Err(error) => tracing::warn!(%sale, %error, "holds not finished; tried again later"),
             }
+            self.unfinished.push(sale);
         }
         Ok(step)
     }
@@ -238,9 +224,8 @@ impl Stores {
             .collect();
         let verdicts = self.ledger.commit_purchases(&purchases).await?;
         die_at!("reconcile.inserted");
-        let durable =
-            |(purchase, verdict): (&Purchase, Committed)| (verdict == Committed::Durable).then_some(purchase.order);
-        let finished: HashSet<OrderId> = purchases.iter().zip(verdicts).filter_map(durable).collect();
+        let durable = purchases.iter().zip(verdicts).filter(|(_, verdict)| *verdict == Committed::Durable);
+        let finished: HashSet<OrderId> = durable.map(|(purchase, _)| purchase.order).collect();
         let (mut durable, mut by_home) = (Vec::new(), BTreeMap::<Shard, Vec<OrderId>>::new());
         for hold in holds.iter().filter(|hold| known.contains(&hold.order) || finished.contains(&hold.order)) {
             durable.push(hold.order);
@@ -276,28 +261,21 @@ impl Stores {
             // One call read all of them, so they have one epoch.
             let Some(epoch) = loans.first().map(|(loan, _)| loan.epoch) else { continue };
             let asked: Vec<(OrderId, i64)> = loans.iter().map(|(loan, number)| (loan.order, *number)).collect();
-            let barred = match self.gate.bar_loans(of, lender, epoch, &asked).await {
-                Ok(Some(barred)) => barred,
-                Ok(None) => {
-                    waiting += loans.len();
-                    continue;
-                }
-                Err(error) => {
-                    tracing::warn!(sale = %of.sale, shard = lender.0, %error, "loans not barred; tried again later");
-                    waiting += loans.len();
-                    continue;
-                }
+            let barred = self.gate.bar_loans(of, lender, epoch, &asked).await.unwrap_or_else(|error| {
+                tracing::warn!(sale = %of.sale, shard = lender.0, %error, "loans not barred; tried again later");
+                None
+            });
+            let Some(barred) = barred else {
+                waiting += loans.len();
+                continue;
             };
             die_at!("reconcile.barred");
-            let is = |wanted: BarCode| {
-                let chosen = loans.iter().zip(&asked).zip(&barred).filter(move |(_, barred)| **barred == wanted);
-                chosen.map(|((loan, asked), _)| (loan.0, *asked))
-            };
-            let held: Vec<&Unconfirmed> = is(BarCode::Held).map(|(loan, _)| loan).collect();
+            let is = |wanted: BarCode| loans.iter().zip(&barred).filter(move |(_, barred)| **barred == wanted);
+            let held: Vec<&Unconfirmed> = is(BarCode::Held).map(|((loan, _), _)| *loan).collect();
             if !held.is_empty() {
                 self.finish_holds_at(of, lender, held, &HashSet::new()).await?;
             }
-            let nothing: Vec<(OrderId, i64)> = is(BarCode::Barred).map(|(_, asked)| asked).collect();
+            let nothing: Vec<_> = is(BarCode::Barred).map(|((loan, number), _)| (loan.order, *number)).collect();
             let taken_back = self.gate.take_back_loans(of, home, epoch, &nothing).await?;
             if taken_back > 0 {
                 metrics::counter!("seckill_loans_taken_back_total").increment(taken_back.unsigned_abs());

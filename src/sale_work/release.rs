@@ -1,6 +1,6 @@
 //! Puts units on sale in Redis: from the holds of ended orders (protocol, rule 9), and from waves (rule 14).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use futures_util::future::join_all;
 
@@ -18,10 +18,7 @@ const HOLDS_A_CALL: usize = 500;
 
 impl Stores {
     /// Carries out one batch of releases. Rows of sales that Redis does not serve wait for the refill, unless Redis has dropped the sale. A
-    /// row with an error from Redis fails alone.
-    ///
-    /// # Errors
-    /// Redis or PostgreSQL cannot be reached. Retry the whole batch.
+    /// row with an error from Redis fails alone. After an error, retry the whole batch.
     pub async fn release_units(
         &self,
         batch_max: i64,
@@ -47,12 +44,20 @@ impl Stores {
                 None => outcome.refused.push(row.id),
             }
         }
-        for ((of, shard), rows) in by_shard {
+        let mut to_do = VecDeque::from_iter(by_shard);
+        while let Some(((of, shard), rows)) = to_do.pop_front() {
             match self.release(of, shard, &rows).await {
                 Ok(epoch) => outcome.released.extend(rows.iter().map(|row| (row.id, epoch))),
-                Err(error) if self.is_of_this_sale(&error) => outcome.refused.extend(rows.iter().map(|row| row.id)),
+                // Redis does not serve this sale, but may serve others. Only this sale's rows wait.
+                Err(error) if matches!(error, GateError::NotServing) || self.gate.is_of_one_master(&error) => {
+                    outcome.refused.extend(rows.iter().map(|row| row.id));
+                }
                 Err(error) if error.is_outage() => return Err(error.into()),
-                Err(_) => self.release_one_by_one(of, shard, &rows, &mut outcome).await?,
+                Err(_) if rows.len() > 1 => to_do.extend(rows.into_iter().map(|row| ((of, shard), vec![row]))),
+                Err(error) => {
+                    tracing::error!(sale = %of.shards.sale, row = ?rows.first().map(|row| row.id), %error, "units not released");
+                    outcome.failed.extend(rows.iter().map(|row| (row.id, error.to_string())));
+                }
             }
         }
         die_at!("release.done");
@@ -60,32 +65,6 @@ impl Stores {
         die_at!("release.settled");
         // Large rows fill a claim although few: more may be due behind them.
         Ok(if progressed { Step::More } else { Step::Idle })
-    }
-
-    /// Whether Redis does not serve this sale, but may serve others. Then only this sale's rows wait.
-    fn is_of_this_sale(&self, error: &GateError) -> bool {
-        matches!(error, GateError::NotServing) || self.gate.is_of_one_master(error)
-    }
-
-    async fn release_one_by_one(
-        &self,
-        of: Sharded,
-        shard: Shard,
-        rows: &[&OutboxRow<UnitRelease>],
-        outcome: &mut ReleaseOutcome,
-    ) -> Result<(), SaleError> {
-        for row in rows {
-            match self.release(of, shard, &[row]).await {
-                Ok(epoch) => outcome.released.push((row.id, epoch)),
-                Err(error) if self.is_of_this_sale(&error) => outcome.refused.push(row.id),
-                Err(error) if error.is_outage() => return Err(error.into()),
-                Err(error) => {
-                    tracing::error!(sale = %of.shards.sale, row = row.id, %error, "units not released");
-                    outcome.failed.push((row.id, error.to_string()));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Releases units of one shard, and ends their borrowers' loans. Returns the lowest epoch of Redis's answers: if that is current, all

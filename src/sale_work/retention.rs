@@ -19,6 +19,13 @@ pub struct RetentionTerms {
 pub struct Retention {
     stores: Stores,
     terms: RetentionTerms,
+    at: Cursors,
+    /// How many of the next steps are skipped.
+    rest: u32,
+}
+
+#[derive(Default)]
+struct Cursors {
     outbox: Cursor,
     steps: Cursor,
     lapsed_holds: Uuid,
@@ -26,8 +33,6 @@ pub struct Retention {
     buyers: Cursor,
     outflow_items: Uuid,
     records: Cursor,
-    /// How many of the next steps are skipped.
-    rest: u32,
 }
 
 /// Steps to skip after a walk that found nothing to clear.
@@ -35,45 +40,31 @@ const REST: u32 = 4;
 
 impl Retention {
     pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
-        Self {
-            stores,
-            terms,
-            outbox: 0,
-            steps: 0,
-            lapsed_holds: Uuid::nil(),
-            groups: Uuid::nil(),
-            buyers: 0,
-            outflow_items: Uuid::nil(),
-            records: 0,
-            rest: 0,
-        }
+        Self { stores, terms, at: Cursors::default(), rest: 0 }
     }
 
-    /// Clears one page of each table. A failing table does not stop the others.
-    ///
-    /// # Errors
-    /// The first table's error.
+    /// Clears one page of each table. A failing table does not stop the others. Returns the first error.
     pub async fn step(&mut self) -> Result<Step, SaleError> {
         if self.rest > 0 {
             self.rest -= 1;
             return Ok(Step::Idle);
         }
-        let (ledger, terms) = (&self.stores.ledger, self.terms);
+        let (ledger, terms, at) = (&self.stores.ledger, self.terms, &mut self.at);
         let marked = ledger.mark_cleared(terms.messages_days, terms.steps_days).await;
         let messages = ledger.clear_processed_messages(terms.messages_days).await;
-        let outflow_items = ledger.clear_outflow_items(self.outflow_items, terms.messages_days).await;
+        let outflow_items = ledger.clear_outflow_items(at.outflow_items, terms.messages_days).await;
         let pages = [
-            ("outbox", walk(ledger.clear_outbox(self.outbox).await, &mut self.outbox)),
-            ("steps", walk(ledger.clear_steps(self.steps).await, &mut self.steps)),
-            ("lapsed-holds", walk(ledger.clear_lapsed_holds(self.lapsed_holds).await, &mut self.lapsed_holds)),
-            ("groups", walk(ledger.clear_groups(self.groups).await, &mut self.groups)),
-            ("buyers", walk(ledger.clear_buyers(self.buyers).await, &mut self.buyers)),
-            ("outflow-items", walk(outflow_items, &mut self.outflow_items)),
-            ("records", walk(ledger.clear_records(self.records, terms.records_days).await, &mut self.records)),
+            ("outbox", walk(ledger.clear_outbox(at.outbox).await, &mut at.outbox)),
+            ("steps", walk(ledger.clear_steps(at.steps).await, &mut at.steps)),
+            ("lapsed-holds", walk(ledger.clear_lapsed_holds(at.lapsed_holds).await, &mut at.lapsed_holds)),
+            ("groups", walk(ledger.clear_groups(at.groups).await, &mut at.groups)),
+            ("buyers", walk(ledger.clear_buyers(at.buyers).await, &mut at.buyers)),
+            ("outflow-items", walk(outflow_items, &mut at.outflow_items)),
+            ("records", walk(ledger.clear_records(at.records, terms.records_days).await, &mut at.records)),
             ("audit-log", ledger.clear_audit_log(terms.records_days).await),
             ("messages", messages),
         ];
-        let is_at_the_end = self.outbox == 0 && self.steps == 0;
+        let is_at_the_end = at.outbox == 0 && at.steps == 0;
         let (mut all, mut failed) = (0, marked.err());
         for (what, cleared) in pages {
             match cleared {
