@@ -141,12 +141,8 @@ fn compare(
     let holds = redis.shards.iter().flat_map(|shard| &shard.tickets).filter(|(_, ticket)| ticket.kind.is_hold());
     // If two shards hold units for an order, it has more than it asked for.
     holds.for_each(|(order, ticket)| *held.entry(*order).or_default() += ticket.units);
-    let unreleased: HashMap<OrderId, i64> = ledger
-        .unreleased
-        .iter()
-        .map(|(order, units)| (*order, *units))
-        .filter(|(order, _)| held.contains_key(order))
-        .collect();
+    let mut unreleased = ledger.unreleased.clone();
+    unreleased.retain(|order, _| held.contains_key(order));
     verdict.in_flight.unreleased_units = unreleased.values().sum();
     let (count, lot) = (of.shards.count, of.per_user);
     let unapplied = |(wave, units): (&WaveId, &i64)| {
@@ -156,38 +152,27 @@ fn compare(
     verdict.in_flight.wave_units = ledger.unreleased_waves.iter().map(unapplied).sum();
     verdict.in_flight.unconfirmed_units = without_row.iter().filter_map(|order| held.get(order)).sum();
 
-    let stray = held
-        .iter()
-        .filter(|(order, _)| {
-            !ledger.live.contains_key(*order) && !unreleased.contains_key(*order) && !without_row.contains(*order)
-        })
-        .map(|(order, units)| format!("order {order}, {units} units"));
+    let is_known = |order: &OrderId| {
+        ledger.live.contains_key(order) || unreleased.contains_key(order) || without_row.contains(order)
+    };
+    let stray = held.iter().filter(|(order, _)| !is_known(order));
+    let stray = stray.map(|(order, units)| format!("order {order}, {units} units"));
     report(verdict, "Redis holds units for orders that are not live in the ledger", stray.collect());
-    let missing = ledger
-        .live
-        .iter()
-        .filter(|(order, live)| held.get(*order) != Some(&live.units))
-        .map(|(order, live)| format!("order {order}, {} units, Redis {:?}", live.units, held.get(order)));
+    let missing = ledger.live.iter().filter(|(order, live)| held.get(*order) != Some(&live.units));
+    let missing =
+        missing.map(|(order, live)| format!("order {order}, {} units, Redis {:?}", live.units, held.get(order)));
     report(verdict, "live orders have no ticket of their size in Redis", missing.collect());
     if !count.is_one() {
         report(verdict, "live orders are not where their records say", misplaced(redis, of.shards, ledger));
     }
 
     if let Some(available) = redis.view.available {
-        let flight = verdict.in_flight;
-        let expected = ledger.stock
-            - flight.promised_units
-            - flight.unconfirmed_units
-            - flight.unreleased_units
-            - flight.wave_units;
-        if available != expected {
+        let InFlight { promised_units, unconfirmed_units, unreleased_units, wave_units, .. } = verdict.in_flight;
+        let stock = ledger.stock;
+        if available != stock - promised_units - unconfirmed_units - unreleased_units - wave_units {
             let evidence = format!(
-                "Redis has {available} for sale; PostgreSQL has {} left, of these {} promised, {} unconfirmed, {} unreleased, {} in waves",
-                ledger.stock,
-                flight.promised_units,
-                flight.unconfirmed_units,
-                flight.unreleased_units,
-                flight.wave_units
+                "Redis has {available} for sale; PostgreSQL has {stock} left, of these {promised_units} promised, {unconfirmed_units} \
+                 unconfirmed, {unreleased_units} unreleased, {wave_units} in waves"
             );
             report(verdict, "what Redis sells is not what PostgreSQL has left", vec![evidence]);
         }

@@ -17,36 +17,29 @@ use crate::sale::{SaleError, Stores};
 /// How long a change waits until every instance has loaded it. Below the admin API's 5 s, because a successful change must not look like a
 /// failure.
 const WAIT_MAX: Duration = Duration::from_secs(3);
-/// How long the console waits for a new sale to be loaded.
-const PLAN_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long added units may take until they are for sale.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 impl Stores {
     /// Creates a sale and fills Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let [purchase_key, waiting_key] = [random_key(), random_key()];
-        let (sale, version) = self.ledger.create_sale(new, [&purchase_key, &waiting_key], None, actor).await?;
+        let (sale, version) = self.ledger.create_sale(new, random_keys(), None, actor).await?;
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 
-    /// Creates a sale with times that count from `from_ms`. Waits briefly until it is loaded everywhere. Returns whether it is.
-    ///
-    /// # Errors
-    /// The sale was not created. Once it is in the ledger, there is no error: instances fill and load it by themselves, and the caller must
-    /// not create it twice.
+    /// Creates a sale with times that count from `from_ms`. Waits briefly until it is loaded everywhere. Returns whether it is. After an
+    /// error, the sale was not created. Once it is in the ledger, there is no error: instances fill and load it by themselves, and the caller
+    /// must not create it twice.
     pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let [purchase_key, waiting_key] = [random_key(), random_key()];
-        let keys = [purchase_key.as_str(), waiting_key.as_str()];
-        let (sale, version) = self.ledger.create_sale(new, keys, Some(from_ms), actor).await?;
-        match timeout(PLAN_WAIT_MAX, self.publish_sale(sale, version)).await {
-            Ok(Ok(everywhere)) => Ok((sale, everywhere)),
-            Ok(Err(error)) => {
+        let (sale, version) = self.ledger.create_sale(new, random_keys(), Some(from_ms), actor).await?;
+        let published = timeout(WAIT_MAX, self.publish_sale(sale, version)).await.unwrap_or(Ok(false));
+        Ok((
+            sale,
+            published.unwrap_or_else(|error| {
                 tracing::warn!(%sale, %error, "planned, but not yet filled in Redis; instances try again");
-                Ok((sale, false))
-            }
-            Err(_) => Ok((sale, false)),
-        }
+                false
+            }),
+        ))
     }
 
     /// Fills a new sale in Redis. Waits until every live instance has loaded the sale. Returns whether all have.
@@ -74,10 +67,9 @@ impl Stores {
         if added {
             // Workers do the same; the first one releases the units. A failure here is no error, because the units are already added, and
             // the caller must not add them twice.
-            match timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(%sale, %error, "units added, but not yet for sale; workers try again"),
-                Err(_) => tracing::warn!(%sale, "units added, but not yet for sale; workers try again"),
+            let released = timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await;
+            if !matches!(released, Ok(Ok(_))) {
+                tracing::warn!(%sale, ?released, "units added, but not yet for sale; workers try again");
             }
         }
         Ok(added)
@@ -150,7 +142,7 @@ pub enum ProductSet {
     NoPicture,
 }
 
-/// 128 random bits. They must be unguessable before the sale opens.
-fn random_key() -> String {
-    uuid::Uuid::new_v4().simple().to_string()
+/// The purchase key and the waiting key: 128 random bits each. They must be unguessable before the sale opens.
+fn random_keys() -> [String; 2] {
+    [(); 2].map(|()| uuid::Uuid::new_v4().simple().to_string())
 }

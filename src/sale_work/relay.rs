@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::die_at;
 use crate::ledger::Ledger;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
-use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt};
+use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt, Source};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::messages_for;
 use crate::telemetry::spans::{Span, SpanKind};
@@ -62,7 +62,8 @@ impl Relay {
             }
         };
         die_at!("relay.published");
-        let outcome = outcome_of(&claim.rows, &carried, receipts);
+        let (rows, done) = (&claim.rows, claim.rows.len());
+        let outcome = outcome_of(rows, &carried, receipts);
         if !outcome.postponed.is_empty() {
             tracing::warn!(rows = outcome.postponed.len(), "the broker has no room; messages wait in the outbox");
         }
@@ -70,8 +71,6 @@ impl Relay {
             let rows = outcome.without_channel.len();
             tracing::error!(rows, "payments of a channel that is not configured wait in the outbox until it is");
         }
-        let rows = &claim.rows;
-        let done = rows.len();
         metrics::histogram!("seckill_relay_batch_size").record(done as f64);
         for places in &carried {
             if let Some(first) = places.first() {
@@ -113,29 +112,24 @@ impl Relay {
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
         let now_ms = self.ledger.now_ms().await?;
         let overdue = self.ledger.queues_with_overdue(after_ms).await?;
-        let sources =
-            self.publisher.sources().into_iter().filter(|source| overdue.iter().any(|queue| queue == source.as_str()));
-        let (queues, marks): (Vec<String>, Vec<Outgoing>) = sources
-            .map(|source| {
-                let queue = source.key();
-                let to = Destination::Mark(source);
-                (queue, Outgoing { to, id: uuid::Uuid::now_v7(), body: now_ms.to_string().into_bytes(), trace: None })
-            })
-            .unzip();
+        let mut sources = self.publisher.sources();
+        sources.retain(|source| overdue.iter().any(|queue| queue == source.as_str()));
+        let mark = |source: &Source| {
+            let (id, body) = (uuid::Uuid::now_v7(), now_ms.to_string().into_bytes());
+            Outgoing { to: Destination::Mark(source.clone()), id, body, trace: None }
+        };
+        let marks: Vec<Outgoing> = sources.iter().map(mark).collect();
         if !marks.is_empty() {
             self.publisher.publish(&marks).await?;
-            for queue in queues {
-                metrics::counter!("seckill_queue_marks_total", "queue" => queue).increment(1);
-            }
+        }
+        for source in &sources {
+            metrics::counter!("seckill_queue_marks_total", "queue" => source.key()).increment(1);
         }
         let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;
         if rows > 0 {
             tracing::warn!(rows, "messages were sent and not processed; sending them again");
         }
-        Ok(Step::after(
-            usize::try_from(rows).unwrap_or(usize::MAX),
-            usize::try_from(self.batch_max).unwrap_or(usize::MAX),
-        ))
+        Ok(if rows >= self.batch_max.unsigned_abs() { Step::More } else { Step::Idle })
     }
 }
 

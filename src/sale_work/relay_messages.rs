@@ -46,7 +46,6 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
     messages.into_iter().unzip()
 }
 
-/// The number of orders in this row.
 fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
     match row.task {
         BrokerMessage::GroupPlaced { members, .. } | BrokerMessage::GroupExpire { members, .. } => members,

@@ -109,7 +109,7 @@ impl Ledger {
     pub async fn create_sale(
         &self,
         new: &NewSale,
-        keys: [&str; 2],
+        keys: [String; 2],
         from_ms: Option<i64>,
         actor: &str,
     ) -> Result<(SaleId, i64), LedgerError> {

@@ -64,10 +64,8 @@ impl Stores {
         Ok(())
     }
 
-    /// Refills a sale under a lock, unless another instance has just done so.
-    ///
-    /// # Errors
-    /// `Busy` if another instance refills the sale; `Overtaken` if one has done so meanwhile.
+    /// Refills a sale under a lock, unless another instance has just done so. Errors: `Busy` if another instance refills the sale,
+    /// `Overtaken` if one has done so meanwhile.
     pub(super) async fn refill_once(
         &self,
         servers: &mut ServerRuns,

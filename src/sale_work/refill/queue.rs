@@ -48,10 +48,6 @@ pub(super) enum Need {
     Planned,
 }
 
-impl Need {
-    const ALL: [Self; 3] = [Self::Asked, Self::Live, Self::Planned];
-}
-
 /// A sale with a failed last refill, or taken by another server.
 struct Sick {
     failures: u32,
@@ -67,10 +63,9 @@ pub(super) struct RefillQueue {
     sick: HashMap<SaleId, Sick>,
     /// The server run, or runs, on which this process filled a sale, or was overtaken while filling it.
     filled: HashMap<SaleId, String>,
-    needed_slots: Arc<Semaphore>,
-    planned_slots: Arc<Semaphore>,
-    failed_slots: Arc<Semaphore>,
-    long_slots: Arc<Semaphore>,
+    needed_slots: LedgerSlots,
+    planned_slots: LedgerSlots,
+    failed_slots: LedgerSlots,
     /// When planned sales may be refilled.
     planned_from: Option<Instant>,
     /// Whether planned sales waited for that moment when places were last given.
@@ -81,6 +76,8 @@ pub(super) struct RefillQueue {
 
 impl RefillQueue {
     pub fn new(stores: Stores) -> Self {
+        let long = Arc::new(Semaphore::new(LONG_SLOTS));
+        let slots = |short| LedgerSlots { short: Arc::new(Semaphore::new(short)), long: Arc::clone(&long) };
         Self {
             stores,
             waiting: BTreeMap::new(),
@@ -88,10 +85,9 @@ impl RefillQueue {
             refilling: HashMap::new(),
             sick: HashMap::new(),
             filled: HashMap::new(),
-            needed_slots: Arc::new(Semaphore::new(NEEDED_SLOTS)),
-            planned_slots: Arc::new(Semaphore::new(PLANNED_SLOTS)),
-            failed_slots: Arc::new(Semaphore::new(FAILED_SLOTS)),
-            long_slots: Arc::new(Semaphore::new(LONG_SLOTS)),
+            needed_slots: slots(NEEDED_SLOTS),
+            planned_slots: slots(PLANNED_SLOTS),
+            failed_slots: slots(FAILED_SLOTS),
             planned_from: None,
             held_back: false,
             is_away: false,
@@ -120,7 +116,7 @@ impl RefillQueue {
 
     /// Removes a sale from the queue, because it is complete or gone.
     pub fn leave_line(&mut self, sale: SaleId) {
-        for need in Need::ALL {
+        for need in [Need::Asked, Need::Live, Need::Planned] {
             self.waiting.remove(&(need, sale));
         }
     }
@@ -163,11 +159,7 @@ impl RefillQueue {
                 Need::Asked | Need::Live => &self.needed_slots,
                 Need::Planned => &self.planned_slots,
             };
-            let (stores, mut servers, slots) = (
-                self.stores.clone(),
-                servers.clone(),
-                LedgerSlots { short: Arc::clone(slots), long: Arc::clone(&self.long_slots) },
-            );
+            let (stores, mut servers, slots) = (self.stores.clone(), servers.clone(), slots.clone());
             self.running.spawn(async move {
                 let result = stores.refill_once(&mut servers, of, &slots).await;
                 (sale, servers.run_id(of), result)

@@ -93,18 +93,12 @@ impl RefillSupervisor {
     }
 
     /// Checks the server and the sales that may need it. Sets their status in Redis to the ledger's. Starts refills of incomplete sales,
-    /// which continue in the background. `with_turn`: also checks the next sales in turn.
-    ///
-    /// # Errors
-    /// Redis or PostgreSQL cannot be asked. A failing refill is no error here.
+    /// which continue in the background. `with_turn`: also checks the next sales in turn. A failing refill is no error here.
     pub async fn check(&mut self, with_turn: bool) -> Result<(), SaleError> {
         let mut servers = self.take_servers().await?;
         let identity = servers.identity().await?;
         self.close_where_evicted(&servers).await;
-        if let Err(error) = servers.can_sell() {
-            self.servers = Some(servers);
-            return Err(error.into());
-        }
+        let mut servers = self.if_they_can_sell(servers)?;
         let is_other = self.compared.as_ref().is_none_or(|(compared, _)| *compared != identity);
         self.check_due(&mut servers, with_turn, is_other).await?;
         let compared = self.compared.as_ref();
@@ -123,19 +117,13 @@ impl RefillSupervisor {
     }
 
     /// Checks sales that callers asked for while they were closed.
-    ///
-    /// # Errors
-    /// As `check`.
     pub async fn check_asked(&mut self, sales: &HashSet<SaleId>) -> Result<(), SaleError> {
         let asked: Vec<SaleId> = sales.iter().copied().filter(|sale| self.queue.may_start(*sale)).collect();
         if asked.is_empty() {
             return Ok(());
         }
-        let mut servers = self.take_servers().await?;
-        if let Err(error) = servers.can_sell() {
-            self.servers = Some(servers);
-            return Err(error.into());
-        }
+        let servers = self.take_servers().await?;
+        let mut servers = self.if_they_can_sell(servers)?;
         let ledger = &self.stores.ledger;
         let rows = ledger.in_time(ledger.epochs_of(&asked, self.retire_after_ms)).await?;
         self.suspected |= self.examine(&mut servers, &rows, true).await?;
@@ -165,6 +153,17 @@ impl RefillSupervisor {
         match self.servers.take() {
             Some(servers) if servers.are_all().await => Ok(servers),
             _ => Ok(self.stores.gate.connect_to_runs().await?),
+        }
+    }
+
+    /// The servers; an error if a server could lose its memory. Then the connections are kept.
+    fn if_they_can_sell(&mut self, servers: ServerRuns) -> Result<ServerRuns, SaleError> {
+        match servers.can_sell() {
+            Ok(()) => Ok(servers),
+            Err(error) => {
+                self.servers = Some(servers);
+                Err(error.into())
+            }
         }
     }
 
@@ -215,8 +214,7 @@ impl RefillSupervisor {
 
     /// Checks all sales that Redis keeps, on a server that was replaced or may have lost its memory.
     async fn compare_all(&mut self, servers: &mut ServerRuns, identity: Identity) -> Result<(), SaleError> {
-        let ledger = &self.stores.ledger;
-        let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
+        let rows = self.stores.ledger.in_time(self.stores.ledger.epochs(self.retire_after_ms)).await?;
         self.examine(servers, &rows, false).await?;
         tracing::debug!(sales = rows.len(), unsettled = self.unsettled.len(), "all sales compared with Redis");
         self.compared = Some((identity, Instant::now()));
@@ -297,16 +295,12 @@ impl RefillSupervisor {
             if now.duration_since(since) < self.patience {
                 continue;
             }
-            self.queue.want(
-                row.shards,
-                if asked {
-                    Need::Asked
-                } else if row.live {
-                    Need::Live
-                } else {
-                    Need::Planned
-                },
-            );
+            let need = match (asked, row.live) {
+                (true, _) => Need::Asked,
+                (false, true) => Need::Live,
+                (false, false) => Need::Planned,
+            };
+            self.queue.want(row.shards, need);
         }
         Ok(is_one_missing)
     }
