@@ -17,8 +17,8 @@ use crate::domain::trace_context::TraceContext;
 use claimed::count_failure;
 pub use claimed::{ClaimedBatch, PublishOutcome, ReleaseOutcome};
 pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
+use task::ClaimedRow;
 pub use task::{BrokerMessage, UnitRelease};
-use task::{ClaimedRow, Task};
 
 /// The approximate number of holds per claim of releases. A row has up to 1,000.
 const HOLDS_A_CLAIM: i64 = 2000;
@@ -64,7 +64,7 @@ impl Ledger {
             r#"SELECT coalesce(bool_or((SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND outbox.kind = k.kind
                                         ORDER BY next_attempt_at, id LIMIT 1) <= now()), false) AS "due!"
                FROM unnest($1::text[]) AS k (kind)"#,
-            &names(kinds)
+            &kinds.iter().map(OutboxKind::to_string).collect::<Vec<_>>()
         );
         Ok(due.fetch_one(&self.pool).await?)
     }
@@ -89,10 +89,7 @@ impl Ledger {
             );
             rows.extend(due.fetch_all(&mut *tx).await?);
         }
-        ClaimedBatch::new(self, tx, rows, |task| match task {
-            Task::Publish(message) => Some(message),
-            Task::Release(_) => None,
-        })
+        ClaimedBatch::new(self, tx, rows, ClaimedRow::message)
     }
 
     /// Claims due releases of units, oldest first, up to `limit` of each kind, with about `HOLDS_A_CLAIM` holds. It locks about as many rows
@@ -126,10 +123,7 @@ impl Ledger {
             );
             rows.extend(due.fetch_all(&mut *tx).await?);
         }
-        ClaimedBatch::new(self, tx, rows, |task| match task {
-            Task::Release(release) => Some(release),
-            Task::Publish(_) => None,
-        })
+        ClaimedBatch::new(self, tx, rows, ClaimedRow::release)
     }
 
     /// Counts a failed attempt to process a message. The message is sent again later, or parked after `max_attempts`. Returns whether it
@@ -137,17 +131,16 @@ impl Ledger {
     pub async fn fail_message(
         &self,
         kind: OutboxKind,
-        about: impl Into<Uuid>,
+        group: GroupId,
         error: &str,
         terms: RetryTerms,
     ) -> Result<bool, LedgerError> {
-        let about: Uuid = about.into();
         let mut tx = self.begin().await?;
         let row = sqlx::query!(
             "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status || '' IN ('pending', 'sent')
              FOR UPDATE",
             kind.as_str(),
-            about
+            group.0
         )
         .fetch_optional(&mut *tx)
         .await?;
@@ -169,10 +162,6 @@ impl Ledger {
             i64::try_from(pause.as_millis()).unwrap_or(i64::MAX)
         )).await
     }
-}
-
-fn names(kinds: &[OutboxKind]) -> Vec<String> {
-    kinds.iter().map(OutboxKind::to_string).collect()
 }
 
 /// Closes a row whose work goes on in other rows, with the reason; `false` if it was already closed.

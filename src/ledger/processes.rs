@@ -1,5 +1,6 @@
 //! The live processes, by their own reports.
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::ledger::sales::catalog::ALIVE_FOR;
@@ -16,7 +17,9 @@ const PROCESSES_MAX: i64 = 100;
 pub struct SeenProcess {
     #[schema(value_type = String)]
     pub id: Uuid,
-    pub seen_at_ms: i64,
+    #[serde(rename = "seen_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
+    pub seen_at: DateTime<Utc>,
     /// Whether the process has reported itself in the last seconds.
     pub alive: bool,
     /// The workers that it runs.
@@ -34,31 +37,19 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        let seen = rows.into_iter().map(|row| SeenProcess {
-            id: row.id,
-            seen_at_ms: row.seen_at.timestamp_millis(),
-            alive: row.alive,
-            workers: Vec::new(),
-        });
-        Ok(seen.collect())
+        let seen = |id, seen_at, alive| SeenProcess { id, seen_at, alive, workers: Vec::new() };
+        Ok(rows.into_iter().map(|row| seen(row.id, row.seen_at, row.alive)).collect())
     }
 
     pub async fn worker_processes(&self) -> Result<Vec<SeenProcess>, LedgerError> {
-        let rows = sqlx::query!(
+        let seen = sqlx::query_as!(
+            SeenProcess,
             r#"SELECT id, seen_at, seen_at > now() - $1::text::interval AS "alive!", workers FROM worker_processes
                ORDER BY seen_at DESC LIMIT $2"#,
             WORKERS_ALIVE_FOR,
             PROCESSES_MAX
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let seen = rows.into_iter().map(|row| SeenProcess {
-            id: row.id,
-            seen_at_ms: row.seen_at.timestamp_millis(),
-            alive: row.alive,
-            workers: row.workers,
-        });
-        Ok(seen.collect())
+        );
+        Ok(seen.fetch_all(&self.pool).await?)
     }
 
     /// Records that a process is live and runs these workers. Removes processes without a report for a day.

@@ -65,7 +65,6 @@ impl ThreadState {
         if !self.ledger.cancel_by_buyer(order, user.as_str()).await? {
             return Ok(Cancellation::TooLate);
         }
-        self.committer.outbox_changed();
         self.committer.orders_changed();
         Ok(self.order_of_now(user, order).await?.map_or(Cancellation::Unknown, Cancellation::Cancelled))
     }

@@ -105,7 +105,6 @@ async fn cancel_together(
         }
     };
     if !cancelled.is_empty() {
-        committer.outbox_changed();
         committer.orders_changed();
     }
     let found = match ledger.in_time(ledger.orders_of_buyers(&named)).await {

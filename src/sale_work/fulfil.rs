@@ -7,13 +7,11 @@ use crate::domain::ids::GroupId;
 use crate::domain::message::{GroupsPlacedV1, OutboxKind};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::LedgerError;
-use crate::ledger::orders::groups::{GroupSize, Settling};
+use crate::ledger::orders::groups::{GroupSize, Settling, Traces};
 use crate::ledger::orders::one::SettledOne;
 use crate::queue::Received;
 use crate::sale::SaleError;
 use crate::telemetry::spans::{Span, SpanKind};
-
-type Traces = HashMap<GroupId, TraceContext>;
 
 impl GroupWork {
     /// Turns the purchases of groups into orders. A group that cannot be settled whole is split into groups of one, which get their own

@@ -33,10 +33,7 @@ impl Ledger {
     }
 
     /// Cancels orders in one transaction. Skips orders that do not wait for payment, belong to another buyer than the given one, or are
-    /// locked. Returns the cancelled orders.
-    ///
-    /// # Errors
-    /// `Locked` if another transaction has locked the row of a sale. Then no order is cancelled.
+    /// locked. Returns the cancelled orders. Fails with `Locked` if the row of a sale is locked. Then no order is cancelled.
     pub async fn cancel_by_buyers(&self, orders: &[(OrderId, &str)]) -> Result<HashSet<OrderId>, LedgerError> {
         let mut tx = self.begin().await?;
         // Shorter than a buyer waits. Orders of a locked sale are cancelled separately.
@@ -169,9 +166,8 @@ pub(in crate::ledger) async fn give_back(
             *sales.entry(*sale).or_default() += i64::from(*quantity);
         }
     }
-    let of_sales: Vec<i64> = buyers.keys().map(|(sale, _)| *sale).collect();
-    let users: Vec<String> = buyers.keys().map(|(_, user)| user.clone()).collect();
-    let units: Vec<i32> = buyers.values().copied().collect();
+    let (buyers, units): (Vec<_>, Vec<i32>) = buyers.into_iter().unzip();
+    let (of_sales, users): (Vec<i64>, Vec<String>) = buyers.into_iter().unzip();
     // Locked first, in the order of their keys, as fulfilment does. An UPDATE alone locks rows in any order.
     sqlx::query!(
         "SELECT 1 AS one FROM sale_buyers WHERE (sale_id, user_id) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))

@@ -16,10 +16,7 @@ use crate::ledger::{Ledger, LedgerError};
 pub(super) const LOCKED_FOR: Duration = Duration::from_secs(1);
 
 impl Ledger {
-    /// Commits purchases. One bad row does not fail the others (rule 4).
-    ///
-    /// # Errors
-    /// Only an outage of PostgreSQL.
+    /// Commits purchases. One bad row does not fail the others (rule 4). Fails only in an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let locked = LockedSales::new(LOCKED_FOR);
         commit_on(&mut *self.pool.acquire().await?, purchases, &locked).await
@@ -31,10 +28,8 @@ impl Ledger {
     }
 }
 
-/// Commits purchases together. Skips sales with an epoch that is locked, or was locked a moment ago.
-///
-/// # Errors
-/// An outage of PostgreSQL, or `Locked` if no locked sale is found. Then no sale can sell.
+/// Commits purchases together. Skips sales with an epoch that is locked, or was locked a moment ago. Fails in an outage of PostgreSQL, or
+/// with `Locked` if no locked sale is found. Then no sale can sell.
 pub(super) async fn commit_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],

@@ -72,24 +72,24 @@ impl Pulse {
 
     fn wait(&self) -> Duration {
         let age_ms = self.now_ms().saturating_sub(self.measured_ms.load(Ordering::Relaxed));
-        let counts = Duration::from_millis(age_ms) < WAIT_VALID;
-        if counts { Duration::from_micros(self.wait_us.load(Ordering::Relaxed)) } else { Duration::ZERO }
+        let is_valid = Duration::from_millis(age_ms) < WAIT_VALID;
+        if is_valid { Duration::from_micros(self.wait_us.load(Ordering::Relaxed)) } else { Duration::ZERO }
     }
 
     /// How long all lanes have been busy with the same commits.
     fn busy_for(&self) -> Duration {
-        let began = self.began.iter().map(|began| began.load(Ordering::Relaxed));
-        let latest = began.reduce(|latest, began| if latest == 0 || began == 0 { 0 } else { latest.max(began) });
-        match latest {
-            None | Some(0) => Duration::ZERO,
-            Some(began) => Duration::from_millis(self.now_ms().saturating_sub(began)),
-        }
+        let all_busy = self.began().all(|began| began > 0);
+        let latest = self.began().max().filter(|_| all_busy);
+        latest.map_or(Duration::ZERO, |began| Duration::from_millis(self.now_ms().saturating_sub(began)))
     }
 
     fn is_healthy(&self) -> bool {
         let since = self.now_ms().saturating_sub(STALLED_AFTER.as_millis() as u64);
-        self.healthy.load(Ordering::Relaxed)
-            && self.began.iter().map(|began| began.load(Ordering::Relaxed)).all(|began| began == 0 || began > since)
+        self.healthy.load(Ordering::Relaxed) && self.began().all(|began| began == 0 || began > since)
+    }
+
+    fn began(&self) -> impl Iterator<Item = u64> {
+        self.began.iter().map(|began| began.load(Ordering::Relaxed))
     }
 }
 
@@ -105,11 +105,10 @@ impl Committer {
     ) -> Self {
         let (queue, groups) = mpsc::channel(queue_max);
         let groups = Arc::new(Mutex::new(groups));
-        let began = (0..lanes).map(|_| AtomicU64::new(0)).collect();
         let pulse = Arc::new(Pulse {
             healthy: AtomicBool::new(true),
             started: Instant::now(),
-            began,
+            began: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
             queued: AtomicUsize::new(0),
             locked: LockedSales::new(LOCKED_FOR),
             wait_us: AtomicU64::new(0),
@@ -145,13 +144,9 @@ impl Committer {
         self.pulse.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// To call when another use case has added outbox rows.
-    pub fn outbox_changed(&self) {
-        self.notifier.outbox_changed();
-    }
-
-    /// To call when another use case has changed an order's status.
+    /// To call when another use case has changed an order's status, and has added outbox rows.
     pub fn orders_changed(&self) {
+        self.notifier.outbox_changed();
         self.notifier.orders_changed();
     }
 

@@ -36,17 +36,9 @@ impl Ledger {
             &ids
         );
         let rows = rows.fetch_all(&self.pool).await?;
-        let sizes: HashMap<Uuid, (i64, i32)> =
-            rows.into_iter().map(|row| (row.id, (row.sale_id, row.members))).collect();
-        let size = |id: Uuid| {
-            let (sale, members) = sizes.get(&id).copied().unwrap_or((0, 1));
-            GroupSize {
-                group: GroupId(id),
-                sale: SaleId::from_db(sale),
-                members: usize::try_from(members).unwrap_or(1),
-            }
-        };
-        Ok(ids.into_iter().map(size).collect())
+        let sizes = rows.into_iter().map(|row| (row.id, GroupSize::new(row.id, row.sale_id, row.members)));
+        let sizes: HashMap<Uuid, GroupSize> = sizes.collect();
+        Ok(ids.into_iter().map(|id| sizes.get(&id).copied().unwrap_or(GroupSize::new(id, 0, 1))).collect())
     }
 
     /// Cancels the unpaid, overdue orders of these groups in one transaction. Returns an outcome for each group. A group is early while one

@@ -19,12 +19,22 @@ use crate::ledger::{Ledger, LedgerError};
 /// The consumer's name in the dedup rows.
 const CONSUMER: &str = "fulfil";
 
+/// The traces of traced groups.
+pub type Traces = HashMap<GroupId, TraceContext>;
+
 /// A group, with its number of orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
     pub group: GroupId,
     pub sale: SaleId,
     pub members: usize,
+}
+
+impl GroupSize {
+    pub(super) fn new(group: Uuid, sale: i64, members: i32) -> Self {
+        let members = usize::try_from(members).unwrap_or(1);
+        Self { group: GroupId(group), sale: SaleId::from_db(sale), members }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,33 +66,20 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        let size = |members| usize::try_from(members).unwrap_or(1);
-        let group =
-            |id, sale, members| GroupSize { group: GroupId(id), sale: SaleId::from_db(sale), members: size(members) };
-        Ok(rows.into_iter().map(|row| group(row.id, row.sale_id, row.members)).collect())
+        Ok(rows.into_iter().map(|row| GroupSize::new(row.id, row.sale_id, row.members)).collect())
     }
 
     /// Turns the purchases of these groups into orders, in one transaction. A repeated group makes no second order. The later steps of the
     /// orders belong to the given trace of the group. Without one, they belong to the trace of its outbox row.
-    ///
-    /// # Errors
-    /// Only an outage of PostgreSQL, or a lock on one of the sales.
-    pub async fn settle_groups(
-        &self,
-        groups: &[GroupId],
-        traces: &HashMap<GroupId, TraceContext>,
-    ) -> Result<Settling, LedgerError> {
+    /// Fails only in an outage of PostgreSQL, or if one of the sales is locked.
+    pub async fn settle_groups(&self, groups: &[GroupId], traces: &Traces) -> Result<Settling, LedgerError> {
         match self.try_to_settle(groups, traces).await {
             Err(error) if !error.is_outage() => Ok(Settling::Unusual(error.to_string())),
             settled => settled,
         }
     }
 
-    async fn try_to_settle(
-        &self,
-        groups: &[GroupId],
-        traces: &HashMap<GroupId, TraceContext>,
-    ) -> Result<Settling, LedgerError> {
+    async fn try_to_settle(&self, groups: &[GroupId], traces: &Traces) -> Result<Settling, LedgerError> {
         let mut tx = self.begin().await?;
         let claimed = claim(&mut tx, groups).await?;
         if claimed.is_empty() {
@@ -151,7 +148,7 @@ pub(super) fn uuids(groups: &[GroupId]) -> Vec<Uuid> {
 }
 
 /// The traced groups with their traces.
-pub(super) fn traces_of(claimed: &[Claimed], traces: &HashMap<GroupId, TraceContext>) -> Vec<(Uuid, String)> {
+pub(super) fn traces_of(claimed: &[Claimed], traces: &Traces) -> Vec<(Uuid, String)> {
     let trace = |row: &Claimed| {
         let given = traces.get(&GroupId(row.group)).map(TraceContext::to_text);
         Some((row.group, given.or_else(|| row.trace.clone())?))

@@ -1,15 +1,12 @@
 //! Settles a group of one (protocol, rule 7). Its purchase becomes an order or a rejected order, unless the order exists already.
 
-use std::collections::HashMap;
-
 use sqlx::PgConnection;
 
 use crate::die_at;
 use crate::domain::ids::GroupId;
 use crate::domain::order::Rejection;
-use crate::domain::trace_context::TraceContext;
 use crate::ledger::orders::groups::{
-    claim, close, count_buyers, take_units, traces_of, write_dedup_rows, write_expiries,
+    Traces, claim, close, count_buyers, take_units, traces_of, write_dedup_rows, write_expiries,
 };
 use crate::ledger::{Ledger, LedgerError};
 
@@ -22,32 +19,22 @@ pub enum SettledOne {
 }
 
 impl Ledger {
-    /// Settles a group of one in one transaction. The group is closed in every case.
-    ///
-    /// # Errors
-    /// An outage, a locked sale, or an error from PostgreSQL. Then nothing was changed. `orders_pkey` is the error if another group made
-    /// the order meanwhile. The next try finds the order.
-    pub async fn settle_one(
-        &self,
-        group: GroupId,
-        traces: &HashMap<GroupId, TraceContext>,
-    ) -> Result<SettledOne, LedgerError> {
+    /// Settles a group of one in one transaction. The group is closed in every case, except after an error. `orders_pkey` is the error if
+    /// another group made the order meanwhile. The next try finds the order.
+    pub async fn settle_one(&self, group: GroupId, traces: &Traces) -> Result<SettledOne, LedgerError> {
         match self.try_one(group, traces).await {
             Err(LedgerError::Refused(constraint)) if constraint == "orders_pkey" => self.try_one(group, traces).await,
             settled => settled,
         }
     }
 
-    async fn try_one(
-        &self,
-        group: GroupId,
-        traces: &HashMap<GroupId, TraceContext>,
-    ) -> Result<SettledOne, LedgerError> {
+    async fn try_one(&self, group: GroupId, traces: &Traces) -> Result<SettledOne, LedgerError> {
         let mut tx = self.begin().await?;
         let claimed = claim(&mut tx, &[group]).await?;
         let [row] = &claimed[..] else { return Ok(SettledOne::Known) };
         let id = &[row.group];
-        let settled = if is_made(&mut tx, group).await? {
+        let made = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM orders WHERE id = $1) AS "made!""#, group.0);
+        let settled = if made.fetch_one(&mut *tx).await? {
             SettledOne::Known
         } else if !write_dedup_rows(&mut tx, id).await? {
             // The message was processed, but there is no order. People must look at it.
@@ -56,7 +43,8 @@ impl Ledger {
             SettledOne::Rejected(Rejection::OverLimit)
         } else if !row.unlimited && !take_units(&mut tx, row.sale, row.units.into()).await? {
             uncount_buyer(&mut tx, group).await?;
-            order_refill(&mut tx, row.sale).await?;
+            // Redis has sold more than the stock, so its stock is wrong: request a refill.
+            sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", row.sale).execute(&mut *tx).await?;
             SettledOne::Rejected(Rejection::OutOfStock)
         } else {
             SettledOne::Accepted
@@ -81,11 +69,6 @@ impl Ledger {
     }
 }
 
-async fn is_made(tx: &mut PgConnection, group: GroupId) -> Result<bool, LedgerError> {
-    let made = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM orders WHERE id = $1) AS "made!""#, group.0);
-    Ok(made.fetch_one(tx).await?)
-}
-
 async fn uncount_buyer(tx: &mut PgConnection, group: GroupId) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE sale_buyers b SET units = b.units - g.units FROM purchase_groups g
@@ -94,12 +77,6 @@ async fn uncount_buyer(tx: &mut PgConnection, group: GroupId) -> Result<(), Ledg
     )
     .execute(tx)
     .await?;
-    Ok(())
-}
-
-/// Asks for a refill: Redis has sold more than the stock, so its stock is wrong.
-async fn order_refill(tx: &mut PgConnection, sale: i64) -> Result<(), LedgerError> {
-    sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", sale).execute(tx).await?;
     Ok(())
 }
 

@@ -113,13 +113,11 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        let readable = |row: OrderRow| {
-            let order = OrderId(row.id);
-            let found =
-                OwnedOrder::try_from(row).inspect_err(|error| tracing::error!(%order, %error, "order not read"));
-            (order, found.ok())
-        };
-        Ok(rows.into_iter().map(readable).collect())
+        let readable = rows.into_iter().map(|row| {
+            let (order, found) = (OrderId(row.id), OwnedOrder::try_from(row));
+            (order, found.inspect_err(|error| tracing::error!(%order, %error, "order not read")).ok())
+        });
+        Ok(readable.collect())
     }
 
     /// Orders by sale, status and buyer, newest first.

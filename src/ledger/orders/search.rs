@@ -94,8 +94,10 @@ impl OrderExport {
         while let Some((list, place)) = self.at.take() {
             let limit = self.search.limit.min(PIECE);
             let piece = OrderSearch { limit, ..self.search.clone() };
-            let (rows, last) =
-                if limit > 0 { read(&mut self.tx, list, &piece, &place).await? } else { (Vec::new(), None) };
+            if limit <= 0 {
+                break;
+            }
+            let (rows, last) = read(&mut self.tx, list, &piece, &place).await?;
             let n = i64::try_from(rows.len()).unwrap_or(i64::MAX);
             self.search.limit -= n;
             self.at = match last {

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use seckill_webhook::backoff_ms;
 use sqlx::{Postgres, Transaction};
 
-use super::task::{BrokerMessage, ClaimedRow, Task, UnitRelease};
+use super::task::{BrokerMessage, ClaimedRow, UnitRelease};
 use super::{OutboxRow, RetryTerms, one_line};
 use crate::domain::ids::{Epoch, SaleId, Shard};
 use crate::domain::trace_context::TraceContext;
@@ -58,7 +58,7 @@ impl<T> ClaimedBatch<T> {
         ledger: &Ledger,
         tx: Transaction<'static, Postgres>,
         rows: Vec<ClaimedRow>,
-        select: impl Fn(Task) -> Option<T>,
+        task_of: impl Fn(&ClaimedRow) -> Result<T, LedgerError>,
     ) -> Result<Self, LedgerError> {
         let row = |row: ClaimedRow| {
             Ok(OutboxRow {
@@ -66,7 +66,7 @@ impl<T> ClaimedBatch<T> {
                 sale: SaleId::from_db(row.sale_id),
                 shard: Shard(row.shard),
                 attempts: row.attempts.unsigned_abs(),
-                task: select(row.task()?).ok_or(LedgerError::Unreadable("outbox.kind"))?,
+                task: task_of(&row)?,
                 trace: row.trace.as_deref().and_then(TraceContext::from_text).map(Box::new),
             })
         };
@@ -94,6 +94,10 @@ impl<T> ClaimedBatch<T> {
 
     fn ids(&self) -> Vec<i64> {
         self.rows.iter().map(|row| row.id).collect()
+    }
+
+    fn attempts_of(&self, id: i64) -> u32 {
+        self.rows.iter().find(|row| row.id == id).map_or(0, |row| row.attempts)
     }
 }
 
@@ -130,8 +134,7 @@ impl ClaimedBatch<BrokerMessage> {
         .execute(&mut *tx)
         .await?;
         for (id, error) in failed.iter().filter(|(id, _)| claimed.contains(id)) {
-            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            count_failure(&mut tx, *id, attempts, error, terms).await?;
+            count_failure(&mut tx, *id, self.attempts_of(*id), error, terms).await?;
         }
         postpone(&mut tx, &claimed_of(postponed), NO_ROOM_MS).await?;
         postpone(&mut tx, &claimed_of(unanswered), UNANSWERED_MS).await?;
@@ -171,8 +174,7 @@ impl ClaimedBatch<UnitRelease> {
         .execute(&mut *tx)
         .await?;
         for (id, error) in failed {
-            let attempts = self.rows.iter().find(|row| row.id == *id).map_or(0, |row| row.attempts);
-            count_failure(&mut tx, *id, attempts, error, terms).await?;
+            count_failure(&mut tx, *id, self.attempts_of(*id), error, terms).await?;
         }
         if !refused.is_empty() {
             sqlx::query!(

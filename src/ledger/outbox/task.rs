@@ -70,44 +70,34 @@ pub(super) struct ClaimedRow {
     pub(super) trace: Option<String>,
 }
 
-/// A row's task, by the worker for it.
-pub(super) enum Task {
-    Publish(BrokerMessage),
-    Release(UnitRelease),
-}
-
 impl ClaimedRow {
-    pub(super) fn task(&self) -> Result<Task, LedgerError> {
-        let kind = self.kind.parse().map_err(|_| LedgerError::Unreadable("outbox.kind"))?;
-        Ok(match kind {
-            OutboxKind::GroupPlaced => {
-                Task::Publish(BrokerMessage::GroupPlaced { group: GroupId(self.order_id), members: self.group_size() })
+    pub(super) fn message(&self) -> Result<BrokerMessage, LedgerError> {
+        let (group, members) = (GroupId(self.order_id), self.group_size());
+        match self.kind.parse() {
+            Ok(OutboxKind::GroupPlaced) => Ok(BrokerMessage::GroupPlaced { group, members }),
+            Ok(OutboxKind::GroupExpire) => {
+                Ok(BrokerMessage::GroupExpire { group, members, remaining_ms: self.remaining_ms })
             }
-            OutboxKind::GroupExpire => Task::Publish(BrokerMessage::GroupExpire {
-                group: GroupId(self.order_id),
-                members: self.group_size(),
-                remaining_ms: self.remaining_ms,
+            // Without its payment, a row has no channel. It waits like a row of an unknown channel.
+            Ok(OutboxKind::PaymentRequested) => Ok(BrokerMessage::PaymentRequested {
+                payment: PaymentId(self.order_id),
+                channel: self.channel.clone().unwrap_or_default(),
             }),
-            OutboxKind::PaymentRequested => {
-                // Without its payment, a row has no channel. It waits like a row of an unknown channel.
-                let channel = self.channel.clone().unwrap_or_default();
-                Task::Publish(BrokerMessage::PaymentRequested { payment: PaymentId(self.order_id), channel })
+            Ok(OutboxKind::HoldRelease | OutboxKind::WaveRelease) | Err(_) => {
+                Err(LedgerError::Unreadable("outbox.kind"))
             }
-            OutboxKind::HoldRelease => {
-                let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
-                let orders = self.released.iter().flatten();
-                let lapsed = self.lapsed.iter().flatten().copied().chain(std::iter::repeat(None));
-                let hold = |(order, lapsed_at_ms): (&Uuid, _)| HoldRelease {
-                    order: OrderId(*order),
-                    returns_units,
-                    lapsed_at_ms,
-                };
-                Task::Release(UnitRelease::Holds(orders.zip(lapsed).map(hold).collect()))
-            }
-            OutboxKind::WaveRelease => {
-                Task::Release(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() })
-            }
-        })
+        }
+    }
+
+    pub(super) fn release(&self) -> Result<UnitRelease, LedgerError> {
+        if self.kind == OutboxKind::WaveRelease.as_str() {
+            return Ok(UnitRelease::Wave { wave: WaveId(self.order_id), units: self.quantity.into() });
+        }
+        let returns_units = self.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
+        let orders = self.released.iter().flatten().map(|order| OrderId(*order));
+        let lapsed = self.lapsed.iter().flatten().copied().chain(std::iter::repeat(None));
+        let hold = |(order, lapsed_at_ms)| HoldRelease { order, returns_units, lapsed_at_ms };
+        Ok(UnitRelease::Holds(orders.zip(lapsed).map(hold).collect()))
     }
 
     /// A row without its group is published too, so that it does not stop the others.

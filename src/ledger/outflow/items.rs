@@ -51,12 +51,16 @@ impl ChannelFigures {
 
     /// The target without the parts of an address that may be secret: name, password and query.
     pub fn shown_target(&self) -> String {
-        let address = self.target.split(['?', '#']).next().unwrap_or_default();
-        let Some((scheme, rest)) = address.split_once("://") else { return String::new() };
-        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        format!("{scheme}://{host}{path}")
+        without_secrets(&self.target)
     }
+}
+
+fn without_secrets(target: &str) -> String {
+    let address = target.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = address.split_once("://") else { return String::new() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
 }
 
 /// The settings of a channel that can be changed.
@@ -291,23 +295,7 @@ mod tests {
 
     #[test]
     fn a_target_is_shown_without_its_secrets() {
-        let shown = |target: &str| {
-            let (name, target) = (String::new(), target.to_owned());
-            let (now, oldest_at) = (DateTime::UNIX_EPOCH, None);
-            let figures = ChannelFigures {
-                name,
-                rate: 1,
-                jitter_ms: 0,
-                paused: false,
-                target,
-                capacity: 1,
-                waiting: 0,
-                oldest_at,
-                parked: 0,
-                now,
-            };
-            figures.shown_target()
-        };
+        let shown = without_secrets;
         assert_eq!(shown("https://shop.example/take"), "https://shop.example/take");
         assert_eq!(shown("https://ann:secret@shop.example:8443/take?key=secret#x"), "https://shop.example:8443/take");
         assert_eq!(shown("http://shop.example?key=secret"), "http://shop.example");

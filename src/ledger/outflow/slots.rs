@@ -243,7 +243,15 @@ impl Ledger {
         if ours.rows_affected() == 0 {
             return Ok(false);
         }
-        set_turn(tx, slot, slot.turn_us).await?;
+        sqlx::query!(
+            "UPDATE outflow_keys SET turn_at = to_timestamp(0) + $3::bigint * interval '1 us'
+         WHERE channel = $1 AND key = $2",
+            slot.channel,
+            slot.key,
+            slot.turn_us
+        )
+        .execute(&mut **tx)
+        .await?;
         Ok(true)
     }
 }
@@ -301,26 +309,12 @@ async fn pass_turn(tx: &mut PgConnection, slot: &Slot, wait_ms: u64) -> Result<(
     if drop_key_if_empty(tx, &slot.channel, &slot.key).await? {
         return Ok(());
     }
-    let wait_us = wait_ms.saturating_mul(1_000).cast_signed();
     sqlx::query!(
         "UPDATE outflow_keys SET turn_at = clock_timestamp() + $3::bigint * interval '1 us'
          WHERE channel = $1 AND key = $2",
         slot.channel,
         slot.key,
-        wait_us
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-async fn set_turn(tx: &mut PgConnection, slot: &Slot, turn_us: i64) -> Result<(), LedgerError> {
-    sqlx::query!(
-        "UPDATE outflow_keys SET turn_at = to_timestamp(0) + $3::bigint * interval '1 us'
-         WHERE channel = $1 AND key = $2",
-        slot.channel,
-        slot.key,
-        turn_us
+        wait_ms.saturating_mul(1_000).cast_signed()
     )
     .execute(tx)
     .await?;

@@ -63,13 +63,6 @@ pub struct Sharded {
     pub per_user: Units,
 }
 
-struct ShardsRow {
-    id: i64,
-    shards: i16,
-    per_user: i32,
-    asks_pass: bool,
-}
-
 /// A sale without pending work.
 #[derive(Debug)]
 pub struct RestingSale {
@@ -169,9 +162,7 @@ impl Ledger {
         .await
     }
 
-    /// Raises the epoch, after all transactions that share its row have ended. Later purchases of older epochs are refused.
-    ///
-    /// # Errors
+    /// Raises the epoch, after all transactions that share its row have ended. Later purchases of older epochs are refused. Fails with
     /// `Locked` if a transaction does not release the row in time.
     pub async fn raise_epoch(&self, sale: SaleId) -> Result<Epoch, LedgerError> {
         let mut tx = self.lock_epoch(sale).await?;
@@ -225,12 +216,11 @@ impl Ledger {
         )
         .fetch_all(&self.pool)
         .await?;
-        let mut resting = Vec::with_capacity(rows.len());
-        for row in rows {
+        let resting = rows.into_iter().map(|row| {
             let shards = sharding(row.id, row.shards, row.asks_pass)?;
-            resting.push(RestingSale { shards, epoch: Epoch(row.epoch), left: row.stock });
-        }
-        Ok(resting)
+            Ok(RestingSale { shards, epoch: Epoch(row.epoch), left: row.stock })
+        });
+        resting.collect()
     }
 
     /// Records the server that has the fill. Returns `false` if another refill has taken over.
@@ -340,15 +330,13 @@ pub(in crate::ledger) async fn shards_of(
         return Ok(Vec::new());
     }
     let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
-    let rows = sqlx::query_as!(
-        ShardsRow,
+    let rows = sqlx::query!(
         r#"SELECT id, shards, per_user, captcha <> 'none' AS "asks_pass!" FROM sales WHERE id = ANY($1)"#,
         &sales
     );
-    let rows = rows.fetch_all(with).await?;
-    let of = |row: ShardsRow| {
+    let of = rows.fetch_all(with).await?.into_iter().map(|row| {
         let shards = sharding(row.id, row.shards, row.asks_pass)?;
         Ok(Sharded { shards, per_user: per_user(row.per_user)? })
-    };
-    rows.into_iter().map(of).collect()
+    });
+    of.collect()
 }
