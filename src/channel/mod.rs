@@ -24,17 +24,14 @@ pub struct Charge<'a> {
     pub currency: &'a str,
 }
 
-/// A channel's answer to a question about a payment or refund.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatusReply {
     ChannelReport(ChannelReport),
     /// The channel has never received it.
     Unknown,
-    /// The answer does not say.
     Unclear(String),
 }
 
-/// A page of a channel's books.
 #[derive(Debug)]
 pub struct BooksPage {
     pub movements: Vec<ChannelReport>,
@@ -45,7 +42,6 @@ pub struct BooksPage {
 /// The longest body of a callback, in bytes. The bound matters because bodies from any sender are hashed to check the signature.
 pub const CALLBACK_MAX_BYTES: usize = 4096;
 
-/// Why a callback is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum BadCallback {
     #[error(transparent)]
@@ -54,7 +50,6 @@ pub enum BadCallback {
     Unreadable(String),
 }
 
-/// The headers of a signed message.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
     pub id: &'a str,
@@ -69,7 +64,6 @@ pub struct Channel {
     /// Of payments.
     pub pace: Pace,
     pub refund_pace: Pace,
-    /// How long the channel may take to answer.
     pub patience: Duration,
     sender: HttpSender,
     /// The only kind of interface. Another kind is a file next to sandbox.rs.
@@ -142,7 +136,6 @@ impl Channel {
         self.sender.prepare(request).await
     }
 
-    /// The request for a payment or refund.
     pub fn request(&self, charge: &Charge<'_>, now_s: i64) -> SignedRequest {
         self.interface.request(charge, now_s)
     }
@@ -166,7 +159,6 @@ impl Channel {
         self.sender.get(url, self.patience).await
     }
 
-    /// The address for refunds.
     pub fn refund_url(&self) -> String {
         self.interface.refund_url()
     }

@@ -10,7 +10,6 @@ use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, ChannelReport, PaymentId, Progress, RefundKey};
 use seckill_webhook::{HttpAnswer, Secret, SendError, SignedRequest, verify};
 
-/// Entries in one page of the channel's books.
 const PAGE: usize = 1000;
 
 pub(super) struct Sandbox {

@@ -24,10 +24,8 @@ pub struct ListedAccount {
     pub created_at: DateTime<Utc>,
 }
 
-/// The data to check a sign-in against.
 pub struct SignInTerms {
     pub password_hash: String,
-    /// The account has recently signed in from this address.
     pub address_is_known: bool,
 }
 

@@ -27,7 +27,6 @@ pub struct LogLine {
     pub details: Value,
 }
 
-/// A line to write.
 #[derive(Debug)]
 pub struct NewLine<'a> {
     pub actor: &'a str,

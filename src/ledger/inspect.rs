@@ -62,7 +62,6 @@ pub struct SchemaState {
     pub unfinished: Vec<i64>,
     /// Applied, but with another text.
     pub changed: Vec<i64>,
-    /// Unknown to this program.
     pub unknown: Vec<i64>,
 }
 
@@ -120,7 +119,6 @@ const PLANNED: &str = "SELECT row_to_json(planned)::text FROM (
                           WHERE sale_id = sales.id AND released_at IS NULL) coming ON true
      WHERE ends_at > now() AND status <> 'closed') planned";
 
-/// PostgreSQL's error code for a missing table.
 const UNDEFINED_TABLE: &str = "42P01";
 
 impl Ledger {
@@ -128,7 +126,6 @@ impl Ledger {
         self.ask(FACTS).await
     }
 
-    /// The servers that replicate from this one.
     pub async fn standbys(&self) -> Result<Vec<Standby>, LedgerError> {
         self.ask(STANDBYS).await
     }
@@ -223,7 +220,6 @@ impl Ledger {
     }
 }
 
-/// The route to each server, from the address.
 pub fn routes(database: &config::Database) -> Result<Vec<Route>, LedgerError> {
     let route = |address: String| {
         let options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;

@@ -56,11 +56,8 @@ impl Ledger {
         Ok(usize::try_from(applied).is_ok_and(|applied| applied == ours.len()))
     }
 
-    /// Migrates the schema. May run at any time and in several processes: one works, the others wait.
-    ///
-    /// # Errors
-    /// `InUse` if a migration did not get its lock for a minute; `Unreachable` if the server does not answer; else the migration's own
-    /// error. A failed migration is rolled back. Earlier ones stay.
+    /// Migrates the schema. May run at any time and in several processes: one works, the others wait. Fails with `InUse` if a migration did
+    /// not get its lock for a minute. A failed migration is rolled back. Earlier ones stay.
     pub async fn migrate(&self) -> Result<(), LedgerError> {
         self.found().await;
         let mut outages = self.outages();

@@ -62,7 +62,6 @@ pub struct Ledger {
     /// Connections reserved for the commits of purchases, the tickets of repeats, the heartbeat, the ping and notices.
     reserved: PgPool,
     timeout: Duration,
-    /// Whether all connections use TLS.
     encrypted: bool,
     /// Changes when the server has not answered for seconds.
     outages: watch::Sender<()>,
@@ -148,7 +147,6 @@ impl Ledger {
         self.reserved.options().clone().max_connections(1).connect_lazy_with(options)
     }
 
-    /// A connection outside the pools.
     async fn connect(&self, options: &PgConnectOptions) -> Result<PgConnection, LedgerError> {
         let mut connection = PgConnection::connect_with(options).await?;
         session::begin(&mut connection).await?;
@@ -158,10 +156,7 @@ impl Ledger {
         Ok(connection)
     }
 
-    /// If the address asks for TLS: checks that the server does not refuse it. Skips a server that is unreachable now.
-    ///
-    /// # Errors
-    /// The server's certificate is not trusted, or the server does not speak TLS.
+    /// If the address asks for TLS: checks that the server speaks it, with a trusted certificate. Skips a server that is unreachable now.
     pub async fn check_tls(&self) -> Result<(), tls::TlsRefused> {
         let refused = match &self.primary {
             _ if !self.encrypted => None,
@@ -172,10 +167,7 @@ impl Ledger {
         refused.map_or(Ok(()), |problem| Err(tls::TlsRefused { server: "PostgreSQL", problem, address, setting }))
     }
 
-    /// Checks that no pooler stands before PostgreSQL. Skips a server that is unreachable now.
-    ///
-    /// # Errors
-    /// `Pooled` if there is a pooler.
+    /// Fails with `Pooled` if a pooler stands before PostgreSQL. Skips a server that is unreachable now.
     pub async fn check_session(&self) -> Result<(), LedgerError> {
         match Self::within(self.timeout, self.connect(&self.reserved.connect_options())).await {
             Err(error @ LedgerError::Pooled(_)) => Err(error),
@@ -184,17 +176,11 @@ impl Ledger {
     }
 
     /// Limits a step to the time that a live server needs at most. Without this, a connection to a vanished server would wait for ever.
-    ///
-    /// # Errors
-    /// `Unreachable` after the time-out, else the step's own error.
     pub async fn in_time<T>(&self, step: impl Future<Output = Result<T, LedgerError>>) -> Result<T, LedgerError> {
         Self::within(self.timeout, step).await
     }
 
     /// Waits for a long step while the server answers pings.
-    ///
-    /// # Errors
-    /// `Unreachable` if the server stops answering, else the step's own error.
     pub async fn while_it_answers<T>(
         &self,
         step: impl Future<Output = Result<T, LedgerError>>,
@@ -206,10 +192,7 @@ impl Ledger {
         }
     }
 
-    /// Limits a step to `limit`.
-    ///
-    /// # Errors
-    /// `Unreachable` after `limit`, else the step's own error.
+    /// Fails with `Unreachable` if the step takes longer than `limit`.
     pub async fn within<T>(
         limit: Duration,
         step: impl Future<Output = Result<T, LedgerError>>,
@@ -284,13 +267,11 @@ impl Ledger {
         Ok(now.timestamp_millis())
     }
 
-    /// Closes the pools. Waits for the connections in use.
     pub async fn close(&self) {
         tokio::join!(self.pool.close(), self.reserved.close());
     }
 }
 
-/// The options for each server in the address.
 fn connect_options(config: &config::Database) -> Result<Vec<PgConnectOptions>, LedgerError> {
     let server = |address: String| {
         let mut options: PgConnectOptions = address.parse().map_err(LedgerError::Failed)?;
@@ -319,7 +300,6 @@ async fn is_outside_transaction(connection: &mut PgConnection) -> Result<bool, s
     sqlx::raw_sql("SELECT now() = statement_timestamp()").fetch_one(connection).await?.try_get(0)
 }
 
-/// The reason, if this is an error of the TLS handshake.
 fn handshake_problem(error: sqlx::Error) -> Option<String> {
     match error {
         sqlx::Error::Io(error) => tls::handshake_problem(&error),
@@ -336,7 +316,6 @@ pub async fn with_primary_first(config: &config::Database) -> String {
     }
 }
 
-/// Whether every connection to this server uses TLS.
 fn is_encrypted(server: &PgConnectOptions) -> bool {
     matches!(server.get_ssl_mode(), PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull)
 }

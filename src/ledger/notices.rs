@@ -14,7 +14,6 @@ use crate::domain::pressure::{Pressure, Report};
 /// The topic of a notice. Its text is the channel's name in PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 pub enum Topic {
-    /// Rows were added to the outbox.
     #[strum(serialize = "seckill_outbox")]
     Outbox,
     /// A sale was created or changed, or needs a refill.
@@ -26,7 +25,6 @@ pub enum Topic {
     /// An item was added to an outflow, or an outflow was created, resumed or changed. A trigger notifies.
     #[strum(serialize = "seckill_outflow")]
     Outflow,
-    /// Orders have changed their status.
     #[strum(serialize = "seckill_orders")]
     Orders,
     /// Purchases wait in a process, or a rush begins there. The notice's text says which.
@@ -71,7 +69,6 @@ impl Notifier {
         self.orders.notify_one();
     }
 
-    /// Sends notices to PostgreSQL until cancelled.
     pub async fn run(self, ledger: Ledger, stop: CancellationToken) {
         let changed = || async {
             tokio::select! {

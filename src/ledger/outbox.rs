@@ -24,10 +24,8 @@ pub use task::{BrokerMessage, UnitRelease};
 const HOLDS_A_CLAIM: i64 = 2000;
 /// The kinds that go through the broker.
 const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::GroupExpire, OutboxKind::PaymentRequested];
-/// The kinds that the releaser handles.
 const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
 
-/// The retry limit of a failed row, and its pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct RetryTerms {
     pub max_attempts: u32,
@@ -35,7 +33,6 @@ pub struct RetryTerms {
     pub backoff_max_ms: u64,
 }
 
-/// A claimed row with its task.
 #[derive(Debug, Clone)]
 pub struct OutboxRow<T> {
     pub id: i64,
@@ -53,7 +50,6 @@ impl Ledger {
         self.has_due(&MESSAGES).await
     }
 
-    /// Whether releases of units are due.
     pub async fn has_due_releases(&self) -> Result<bool, LedgerError> {
         self.has_due(&RELEASES).await
     }

@@ -7,7 +7,6 @@ use crate::ledger::flow::alarms::Alarm;
 use crate::ledger::sales::epochs::sharding;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A sale that has not ended.
 #[derive(Debug, Clone)]
 pub struct CurrentSale {
     pub id: SaleId,

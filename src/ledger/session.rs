@@ -37,22 +37,17 @@ const BEGIN: &str = "SELECT coalesce(current_setting('seckill.session', true), '
     CASE WHEN current_setting('idle_session_timeout', true) <> '0' THEN set_config('idle_session_timeout', '0', false) END,
     CASE WHEN current_setting('transaction_timeout', true) <> '0' THEN set_config('transaction_timeout', '0', false) END";
 
-/// The settings have not reached the server.
 #[derive(Debug, thiserror::Error)]
 #[error("the settings that a connection asked for are not in force")]
 pub(super) struct Unset;
 
-/// Adds our settings to new connections.
 pub(super) fn set(options: PgConnectOptions, statement_timeout_ms: u64) -> PgConnectOptions {
     let names_schema = options.get_options().is_some_and(|set| set.contains(SEARCH_PATH));
     let options = if names_schema { options } else { options.options([(SEARCH_PATH, "public")]) };
     options.options([("statement_timeout", statement_timeout_ms)]).options(SETTINGS)
 }
 
-/// Prepares a new connection.
-///
-/// # Errors
-/// A pooler drops our settings. PgBouncer can be configured to.
+/// Prepares a new connection. Fails if a pooler drops our settings, as PgBouncer can be configured to.
 pub(super) async fn begin(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let row = connection.fetch_one(BEGIN).await?;
     if row.try_get(0)? { Ok(()) } else { Err(sqlx::Error::Configuration(Box::new(Unset))) }

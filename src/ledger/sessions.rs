@@ -12,7 +12,6 @@ const SESSIONS_MAX: i64 = 20;
 /// How many addresses of an account are remembered, newest sign-ins first.
 const ADDRESSES_MAX: i64 = 20;
 
-/// A session to open.
 #[derive(Debug)]
 pub struct NewSession<'a> {
     pub token_hash: &'a [u8; 32],

@@ -52,7 +52,6 @@ pub struct Sources {
     pub broker: Broker,
 }
 
-/// Shared by all samplers of an instance.
 struct Shared {
     sources: Sources,
     /// One connection to PostgreSQL reads the figures of all sales.

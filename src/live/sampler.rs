@@ -28,7 +28,6 @@ const SAME_MOMENT_MS: i64 = 1_000;
 const COUNTERS_EVERY: Duration = Duration::from_millis(900);
 const LATENCY_SAMPLES: usize = 10;
 
-/// Reads the figures of one sale, for all its streams.
 pub(super) struct Sampler {
     shared: Arc<Shared>,
     sale: SaleId,

@@ -9,7 +9,6 @@ use crate::ledger::money::channel_reports::ReportOf;
 use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
 use crate::worker::batcher::{Batcher, PAUSE};
 
-/// Takes payment requests and callbacks from all threads.
 #[derive(Clone)]
 pub struct PaymentBatchers {
     service: PaymentService,

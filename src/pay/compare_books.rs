@@ -16,12 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const COMPARE_EVERY: Duration = Duration::from_millis(500);
 const SHOWN: usize = 20;
 
-/// The result of comparing with one channel.
 #[derive(Debug, Clone, Serialize)]
 pub struct ChannelVerdict {
     pub channel: String,
     pub held: bool,
-    /// Movements in the channel's books.
     pub movements: usize,
     /// Of these, movements that are missing from our books because no report has arrived yet.
     pub under_way: usize,

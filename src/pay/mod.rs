@@ -25,7 +25,6 @@ use crate::queue::QueueError;
 use crate::worker::batcher::BatchError;
 use seckill_webhook::SendError;
 
-/// Why a use case of money failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PayError {
     #[error(transparent)]
@@ -38,7 +37,6 @@ pub enum PayError {
     Books { channel: String, error: SendError },
 }
 
-/// Payments and refunds of orders, and the channels' reports about them.
 #[derive(Clone)]
 pub struct PaymentService {
     pub ledger: Ledger,
@@ -51,7 +49,6 @@ pub struct PaymentService {
     refunds_rest: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
-/// How payments are made.
 #[derive(Debug, Clone)]
 pub struct PayTerms {
     pub currency: String,
@@ -66,14 +63,12 @@ pub struct PayTerms {
 /// A callback with a matching signature.
 pub struct Callback {
     channel: Arc<Channel>,
-    /// The message's id.
     message: String,
     /// `None` if it cannot be read.
     report: Option<ChannelReport>,
     body: Bytes,
 }
 
-/// Why a callback is rejected.
 #[derive(Debug)]
 pub enum NotBelieved {
     NoSuchChannel,

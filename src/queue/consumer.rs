@@ -86,7 +86,6 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     }
 }
 
-/// Messages that were delivered together.
 struct Batch<M> {
     deliveries: Vec<Delivery>,
     received: Received<M>,

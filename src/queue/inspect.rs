@@ -30,27 +30,23 @@ pub struct BrokerInspection {
     topology: Topology,
 }
 
-/// The state of our queue or exchange at the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Declared {
     AsConfigured,
     Missing,
     /// Exists with other properties or arguments. The text is the broker's.
     Otherwise(String),
-    /// Our user may not declare it.
     Refused(String),
 }
 
 /// The fate of a message without a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Published {
-    /// Returned, as expected.
     Returned,
     /// An alternate exchange accepted it.
     Taken,
     /// The broker accepts no messages now. The text is the reason.
     Blocked(String),
-    /// Our user may not publish.
     Refused(String),
 }
 
@@ -60,7 +56,6 @@ impl Broker {
         Ok(BrokerInspection { looking, publishing, topology: self.topology.clone() })
     }
 
-    /// The route to each node, from the address.
     pub fn routes(&self) -> Result<Vec<Route>, QueueError> {
         let route = |node: AMQPUri| {
             let protection = match node.scheme {
@@ -177,7 +172,6 @@ fn reason_to_block(event: Event) -> Option<String> {
     }
 }
 
-/// Interprets the broker's answer to a declaration.
 fn judge<T>(answer: Result<T, lapin::Error>) -> Result<Declared, QueueError> {
     let Err(error) = answer else { return Ok(Declared::AsConfigured) };
     let ErrorKind::ProtocolError(refusal) = error.kind() else { return Err(error.into()) };

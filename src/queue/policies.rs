@@ -26,7 +26,6 @@ pub struct QueuePolicy {
 }
 
 impl QueuePolicy {
-    /// Whether the policies set this argument.
     pub fn has(&self, term: &str) -> bool {
         self.effective_policy_definition.get(term).is_some()
     }

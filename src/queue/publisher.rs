@@ -17,7 +17,6 @@ use super::stuck_queues::StuckQueues;
 use super::{Broker, DeadLetters, Destination, Link, MARK, QueueError, Source};
 use crate::domain::trace_context::TraceContext;
 
-/// A message to publish.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
     pub to: Destination,
@@ -28,7 +27,6 @@ pub struct Outgoing {
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// The broker's answer to a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receipt {
     /// A majority of the nodes has the message on disk.
@@ -77,7 +75,6 @@ impl Publisher {
         Self { broker, link: Mutex::default(), stuck: parking_lot::Mutex::new(StuckQueues::new(stuck_after)) }
     }
 
-    /// Opens a link if none is open.
     pub async fn connect(&self) -> Result<(), QueueError> {
         let mut link = self.link.lock().await;
         if link.as_ref().is_none_or(|open| !open.link.channel.status().connected()) {
@@ -109,12 +106,10 @@ impl Publisher {
         receipts
     }
 
-    /// The queues to consume.
     pub fn sources(&self) -> Vec<Source> {
         self.broker.topology.sources()
     }
 
-    /// The state of the dead-letter queue; `None` if it does not exist.
     pub async fn dead_letters(&self) -> Result<Option<DeadLetters>, QueueError> {
         self.connect().await?;
         let link = self.link.lock().await;
@@ -247,7 +242,6 @@ impl Publisher {
 }
 
 impl Open {
-    /// Opens the missing channels for these queues.
     async fn open_channels(&mut self, keys: &[Option<ShortString>]) -> Result<(), QueueError> {
         for key in keys.iter().flatten() {
             if !self.channels.contains_key(key) {

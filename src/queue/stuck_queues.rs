@@ -26,7 +26,6 @@ const DELETE_MAX: Duration = Duration::from_secs(30);
 /// A mark without a time. Its consumer drops it.
 const PROBE: &[u8] = b"probe";
 
-/// The queues that confirm nothing to this publisher.
 pub(super) struct StuckQueues {
     stuck_after: Duration,
     /// Since when each queue has confirmed no message. Its declarations may still succeed: they need no leader.
@@ -132,7 +131,6 @@ impl Broker {
         timeout(PROBE_MAX, probing).await.ok()?.ok()
     }
 
-    /// Whether the queue reports messages within seconds.
     async fn holds_messages(&self, connection: &Connection, queue: &ShortString) -> bool {
         let asking = async {
             let channel = connection.create_channel().await.ok()?;

@@ -14,12 +14,15 @@ use crate::domain::delay::{ladder_ms, rung_for};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// To fulfilment.
     GroupsPlaced,
     /// To the expiry of orders, after about this delay.
-    GroupsExpire { remaining_ms: i64 },
+    GroupsExpire {
+        remaining_ms: i64,
+    },
     /// To the workers for this payment channel.
-    PaymentRequested { channel: String },
+    PaymentRequested {
+        channel: String,
+    },
     /// To a queue itself: a mark. When it arrives, everything before it was delivered.
     Mark(Source),
 }
@@ -34,7 +37,6 @@ impl Destination {
     }
 }
 
-/// The origin of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     GroupsPlaced,
@@ -164,7 +166,6 @@ impl Topology {
         std::iter::once((self.name(DEAD), self.common())).chain(sources).collect()
     }
 
-    /// Declares the queue of one delay.
     pub(super) async fn declare_delay(&self, connection: &Connection, rung_ms: i64) -> Result<(), QueueError> {
         let mut arguments = self.dead_lettering_to(self.queue_of(&Source::GroupsExpire));
         arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(rung_ms));

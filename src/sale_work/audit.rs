@@ -21,7 +21,6 @@ const CHECK_EVERY: Duration = Duration::from_millis(200);
 const CHECKS_TO_REPORT: u32 = 5;
 /// An order is overdue this long after its deadline. The delay queues are up to a second late, and the sweeper comes after them.
 const OVERDUE_GRACE_MS: i64 = 45_000;
-/// Limit of evidence per finding.
 const EVIDENCE_MAX: usize = 20;
 
 #[derive(Debug, Clone, Serialize)]
@@ -41,7 +40,6 @@ pub struct SaleVerdict {
     pub findings: Vec<Finding>,
 }
 
-/// Work that is not settled.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct InFlight {
     /// Units of purchases without an order.

@@ -8,7 +8,6 @@ use crate::ledger::outbox::ParkedFilter;
 use crate::ledger::outflow::parked::ItemFilter;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The result of retrying everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetriedAll {
     pub retried: u64,

@@ -106,7 +106,6 @@ impl DriftWatch {
     }
 }
 
-/// Finds uncommitted holds.
 pub struct HoldWatch {
     stores: Stores,
     older_than_ms: u64,
@@ -119,7 +118,6 @@ pub struct HoldWatch {
     waiting: HashMap<(SaleId, Shard), usize>,
 }
 
-/// The findings of a step at a shard.
 struct Found {
     /// Holds and loans, and how many of them wait for another shard.
     holds: usize,

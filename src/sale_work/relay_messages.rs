@@ -96,7 +96,6 @@ fn groups_placed(groups: Vec<GroupId>) -> Outgoing {
     Outgoing { to: Destination::GroupsPlaced, id, body, trace: None }
 }
 
-/// The delayed expiry message of these groups.
 pub(super) fn groups_expire(groups: Vec<GroupId>, remaining_ms: i64) -> Outgoing {
     let id = OutboxKind::GroupExpire.message_id_of_many(&groups);
     let body = body(&GroupsExpireV1 { version: Version, groups });
@@ -138,7 +137,6 @@ mod tests {
         row(BrokerMessage::GroupExpire { group: group(n), members: 9, remaining_ms })
     }
 
-    /// Each message's destination, with its rows.
     fn sent(rows: &[OutboxRow<BrokerMessage>]) -> Vec<(Destination, Vec<usize>)> {
         let (messages, carried) = messages_for(rows);
         messages.into_iter().map(|message| message.to).zip(carried).collect()

@@ -19,7 +19,6 @@ const SELLING_A_TURN: usize = 500;
 const SELLING_TURNS: usize = 10;
 /// The shortest time between two reads of the list of selling sales.
 const SELLING_READ_APART: Duration = Duration::from_secs(5);
-/// Before the first sale.
 const BEFORE_ALL: SaleId = SaleId::from_db(0);
 
 /// Walks over all sales in Redis, without end.
@@ -33,7 +32,6 @@ pub struct SalesInTurn {
 
 pub(super) struct Turn {
     pub sales: Vec<SaleId>,
-    /// Whether this turn ends the walk.
     pub is_last: bool,
 }
 

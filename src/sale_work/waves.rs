@@ -30,7 +30,6 @@ impl WaveWatch {
         Self { stores, locked, failed: LockedSales::new(FAILED_FOR), waves_max, next_look: Instant::now() }
     }
 
-    /// Releases the due waves, at most `waves_max`.
     pub async fn release_due(&mut self) -> Result<Step, SaleError> {
         let now = Instant::now();
         if now < self.next_look {

@@ -28,7 +28,6 @@ pub struct Batcher<T, R> {
     queue: mpsc::Sender<Queued<T, R>>,
 }
 
-/// Why an item has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The queue is full. Nothing was written.

@@ -127,7 +127,6 @@ impl Backlog {
 }
 
 impl Ledger {
-    /// The kinds with an open alarm.
     pub async fn open_alarm_kinds(&self) -> Result<Vec<String>, LedgerError> {
         let kinds = sqlx::query_scalar!("SELECT DISTINCT kind FROM alarms WHERE cleared_at IS NULL");
         Ok(kinds.fetch_all(&self.pool).await?)

@@ -32,7 +32,6 @@ pub struct TokenHash {
     pub ends_at_ms: Option<i64>,
 }
 
-/// The result of replacing an application's token.
 pub enum Rotation {
     /// An instance that has loaded this version accepts the new token.
     Done { version: i64, old_ends_at: DateTime<Utc> },
@@ -62,7 +61,6 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Ordered by name.
     pub async fn apps(&self) -> Result<Vec<App>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT name, created_by, created_at,
@@ -124,7 +122,6 @@ impl Ledger {
         Ok(Rotation::Done { version, old_ends_at })
     }
 
-    /// The valid tokens of all applications.
     pub(super) async fn app_tokens(&self, tx: &mut PgConnection) -> Result<Vec<TokenHash>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT name AS "name!", token_hash AS "hash!", NULL::timestamptz AS ends_at FROM apps WHERE token_hash IS NOT NULL

@@ -1,7 +1,5 @@
 //! Stores policies. Every instance loads all of them.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use sqlx::{Executor, PgConnection};
 use uuid::Uuid;
@@ -13,7 +11,6 @@ use crate::ledger::flow::policy_rows::{insert, load, update};
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError, audit_log};
 
-/// The result of a change to a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PolicyChange {
     /// Done. Instances that have loaded this version apply the change.
@@ -27,7 +24,6 @@ pub enum PolicyChange {
 
 /// The reply to an instance that reports its version of the policies.
 pub struct Followed {
-    /// The newest version.
     pub newest: i64,
     /// The number of live instances, and the rank of this one by id.
     pub instances: u32,
@@ -83,7 +79,6 @@ impl Ledger {
         commit(tx).await
     }
 
-    /// Deletes the policy of these applications with this name.
     pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
@@ -131,7 +126,6 @@ impl Ledger {
         Ok(true)
     }
 
-    /// All policies, or the policies of one application.
     pub async fn policies(&self, app: Option<&Name>) -> Result<Vec<Policy>, LedgerError> {
         load(&mut *self.pool.acquire().await?, app.map(Name::as_str)).await
     }
@@ -156,26 +150,6 @@ impl Ledger {
         .await?;
         let to_u32 = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(Followed { newest: row.newest, instances: to_u32(row.alive), rank: to_u32(row.rank) })
-    }
-
-    /// Waits until every live instance follows `version`. Returns `false` when one does not within `timeout`.
-    pub async fn wait_until_followed(&self, version: i64, timeout: Duration) -> Result<bool, LedgerError> {
-        let deadline = tokio::time::Instant::now() + timeout;
-        loop {
-            let behind = sqlx::query_scalar!(
-                r#"SELECT count(*) AS "behind!" FROM instances
-                   WHERE policy_version < $1 AND seen_at > now() - $2::text::interval"#,
-                version,
-                ALIVE_FOR
-            );
-            if behind.fetch_one(&self.pool).await? == 0 {
-                return Ok(true);
-            }
-            if tokio::time::Instant::now() >= deadline {
-                return Ok(false);
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
     }
 
     /// Finds the policy of any of these applications with this name. Locks the policies, so that changes run one after another.

@@ -57,7 +57,6 @@ impl Ledger {
         Ok(minutes.collect())
     }
 
-    /// Deletes counts older than 90 days.
     pub async fn clear_minutes(&self) -> Result<u64, LedgerError> {
         let done = sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")
             .execute(&self.pool)

@@ -90,7 +90,6 @@ impl Row {
     }
 }
 
-/// All policies, or the policies of one application.
 pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) -> Result<Vec<Policy>, LedgerError> {
     let rows = sqlx::query_as!(
         Row,

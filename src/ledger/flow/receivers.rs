@@ -5,7 +5,6 @@ use crate::ledger::{Ledger, LedgerError};
 #[derive(Debug, Clone)]
 pub struct ReceiverAway {
     pub receiver: String,
-    /// In seconds.
     pub away_s: i64,
     pub error: String,
 }

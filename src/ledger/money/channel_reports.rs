@@ -16,7 +16,6 @@ use crate::ledger::money::refunds::refund_unwanted;
 use crate::ledger::orders::cancel::abandon;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A report, with the name of its channel.
 #[derive(Debug)]
 pub struct ReportOf {
     pub channel: String,

@@ -31,7 +31,6 @@ pub struct MoneyRow {
     pub note: Option<String>,
 }
 
-/// A filter for payments or refunds. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct MoneyFilter {
     pub order: Option<OrderId>,

@@ -11,7 +11,6 @@ use crate::domain::payment::PaymentId;
 use crate::ledger::money::payments::lock_order_of;
 use crate::ledger::{Ledger, LedgerError, micros};
 
-/// A payment that has a slot of its channel.
 #[derive(Debug, Clone)]
 pub struct DuePayment {
     pub id: PaymentId,

@@ -11,7 +11,6 @@ use crate::domain::payment::{About, PaymentId, RefundId, RefundKey};
 use crate::ledger::money::refunds::{RefundItem, queue};
 use crate::ledger::{Ledger, LedgerError, audit_log, micros};
 
-/// A question to a channel about a payment or refund.
 #[derive(Debug, Clone, Copy)]
 pub enum StatusQuery {
     /// With the claim under which the payment was sent.

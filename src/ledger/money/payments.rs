@@ -11,22 +11,18 @@ use crate::domain::payment::{PaymentId, PaymentStatus};
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A buyer's request to pay an order.
 #[derive(Debug, Clone)]
 pub struct PaymentRequest {
     pub order: OrderId,
     pub user: String,
     pub channel: String,
-    /// If the request is traced.
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// The result of a request to pay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaymentStart {
     /// The order's payment in flight: a new one, or an earlier one.
     Payment(PaymentId, PaymentStatus),
-    /// The buyer has no such order.
     Unknown,
     /// The order does not wait for payment, or waits for a payment through another channel.
     IllegalState,
@@ -187,8 +183,8 @@ pub(in crate::ledger) struct Movement<'a> {
     pub currency: &'a str,
 }
 
-/// Writes a line of the journal: each movement of money has one, with a debit and a credit account (migrations/0005_money.sql names them).
-/// A second line of this kind for the same payment or refund fails the transaction.
+/// Writes a movement's line of the journal, with its accounts (migrations/0005_money.sql names them). A second line of this kind for the
+/// same payment or refund fails the transaction.
 pub(in crate::ledger) async fn write(
     tx: &mut PgConnection,
     entry: &str,

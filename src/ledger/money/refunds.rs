@@ -24,7 +24,6 @@ pub struct RefundItem {
     pub currency: String,
 }
 
-/// The result of asking for a refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefundAsked {
     Refund(RefundId, RefundStatus),
@@ -32,7 +31,6 @@ pub enum RefundAsked {
     IllegalState,
 }
 
-/// Money to return.
 struct NewRefund<'a> {
     payment: PaymentId,
     order: Uuid,

@@ -29,7 +29,6 @@ struct Group {
 const BACKLOG_MAX: usize = 8192;
 /// A commit slower than this counts as stalled. Purchases wait behind it.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
-/// How long a measured wait stays valid.
 const WAIT_VALID: Duration = Duration::from_millis(100);
 /// How long a commit waits for a sale's epoch. Shorter than `STALLED_AFTER`, because other sales wait with it. A refill locks the epoch for
 /// milliseconds.
@@ -52,7 +51,6 @@ struct Pulse {
     /// When each lane began its commit, in milliseconds after `started`; 0: idle.
     began: Vec<AtomicU64>,
     queued: AtomicUsize,
-    /// Sales with a locked epoch.
     locked: LockedSales,
     /// How long the oldest group of the last commit had waited, in microseconds, and when this was measured.
     wait_us: AtomicU64,

@@ -32,7 +32,6 @@ pub struct StatusChange {
     pub to: String,
 }
 
-/// A message about an order, with the state of its delivery.
 #[derive(Debug)]
 pub struct OrderMessage {
     pub id: i64,
@@ -44,7 +43,6 @@ pub struct OrderMessage {
 }
 
 impl Ledger {
-    /// An order of any buyer, with its details.
     pub async fn order_details(&self, id: OrderId) -> Result<Option<OrderDetails>, LedgerError> {
         let mut tx = self.begin_reading().await?;
         let Some(order) = order_on(&mut tx, id).await? else { return Ok(None) };

@@ -14,7 +14,6 @@ use crate::ledger::orders::groups::{GroupSize, uuids};
 use crate::ledger::outbox::close_split;
 use crate::ledger::{Ledger, LedgerError};
 
-/// The result of an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryOutcome {
     /// All orders have ended or are paid.

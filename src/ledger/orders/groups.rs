@@ -19,10 +19,8 @@ use crate::ledger::{Ledger, LedgerError};
 /// The consumer's name in the dedup rows.
 const CONSUMER: &str = "fulfil";
 
-/// The traces of traced groups.
 pub type Traces = HashMap<GroupId, TraceContext>;
 
-/// A group, with its number of orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
     pub group: GroupId,
@@ -58,7 +56,6 @@ pub(super) struct Claimed {
 }
 
 impl Ledger {
-    /// The unsettled groups among these.
     pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let rows = sqlx::query!(
             "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND num_nulls(settled_at) = 1 ORDER BY place",
@@ -147,7 +144,6 @@ pub(super) fn uuids(groups: &[GroupId]) -> Vec<Uuid> {
     groups.iter().map(|group| group.0).collect()
 }
 
-/// The traced groups with their traces.
 pub(super) fn traces_of(claimed: &[Claimed], traces: &Traces) -> Vec<(Uuid, String)> {
     let trace = |row: &Claimed| {
         let given = traces.get(&GroupId(row.group)).map(TraceContext::to_text);

@@ -25,7 +25,6 @@ impl Purchase {
     }
 }
 
-/// The result of committing a purchase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
     /// The group's row is committed, now or by an earlier try.

@@ -56,7 +56,6 @@ pub struct OrderStep {
     pub of: OwnedOrder,
 }
 
-/// A filter for orders.
 #[derive(Debug, Clone, Default)]
 pub struct OrderFilter {
     pub sale: Option<SaleId>,
@@ -205,7 +204,6 @@ impl Ledger {
         rows.fetch_all(&self.pool).await?.into_iter().collect()
     }
 
-    /// The secret for deriving order ids.
     pub async fn order_id_secret(&self) -> Result<[u8; 32], LedgerError> {
         let secret =
             sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.pool).await?;

@@ -14,7 +14,6 @@ use crate::ledger::{Ledger, LedgerError};
 /// Orders per read of an export.
 const PIECE: i64 = 1000;
 
-/// A filter for orders. All conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct OrderSearch {
     pub sale: Option<SaleId>,

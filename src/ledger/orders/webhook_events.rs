@@ -10,7 +10,6 @@ use crate::ledger::outbox::{RetryTerms, one_line};
 use crate::ledger::{Ledger, LedgerError};
 use seckill_webhook::backoff_ms;
 
-/// A claimed change of an order's status.
 #[derive(Debug, Clone)]
 pub struct OrderEvent {
     pub order: OrderId,
@@ -33,11 +32,9 @@ pub struct OrderEvent {
 pub struct TakenEvents {
     pub events: Vec<OrderEvent>,
     pub now_s: i64,
-    /// Whether there may be more.
     pub more: bool,
 }
 
-/// The result of writing an event's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventOutcome {
     /// The event is deleted. `freed`: how many later events of its order are due now.

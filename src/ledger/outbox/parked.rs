@@ -10,7 +10,6 @@ use crate::ledger::{Ledger, LedgerError, audit_log};
 /// Row limit per transaction that makes rows pending again. It keeps locks and work small, however many rows are parked.
 pub const UNPARK_STEP: i64 = 1000;
 
-/// A parked row, for people.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct ParkedRow {
     pub id: i64,
@@ -26,7 +25,6 @@ pub struct ParkedRow {
     pub payload: Value,
 }
 
-/// A filter for parked rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ParkedFilter {
     pub kind: Option<ParkedKind>,

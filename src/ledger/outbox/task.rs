@@ -8,12 +8,10 @@ use crate::domain::order::HoldRelease;
 use crate::domain::payment::PaymentId;
 use crate::ledger::LedgerError;
 
-/// A message to publish.
 #[derive(Debug, Clone)]
 pub enum BrokerMessage {
     GroupPlaced {
         group: GroupId,
-        /// The number of its purchases.
         members: usize,
     },
     GroupExpire {

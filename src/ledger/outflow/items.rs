@@ -8,7 +8,6 @@ use uuid::Uuid;
 use crate::domain::outflow::{LATENESS, Pace};
 use crate::ledger::{Ledger, LedgerError, audit_log, micros};
 
-/// An item to send once, in its turn.
 #[derive(Debug, Clone)]
 pub struct NewItem {
     /// Also the receiver's Idempotency-Key.
@@ -24,11 +23,9 @@ pub enum Enqueued {
     Taken,
     /// An item with this id exists, in any state.
     Known,
-    /// The channel's queue is full.
     Full,
 }
 
-/// A channel, for operators.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct ChannelFigures {
     pub name: String,
@@ -44,7 +41,6 @@ pub struct ChannelFigures {
 }
 
 impl ChannelFigures {
-    /// The age of the oldest waiting item, in seconds.
     pub fn oldest_s(&self) -> i64 {
         self.oldest_at.map_or(0, |at| (self.now - at).num_seconds())
     }
@@ -63,7 +59,6 @@ fn without_secrets(target: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// The settings of a channel that can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutflowTerms {
     pub rate: i32,
@@ -273,7 +268,6 @@ impl Ledger {
         )).await
     }
 
-    /// All channels with their last counts.
     pub async fn outflow_figures(&self) -> Result<Vec<ChannelFigures>, LedgerError> {
         Ok(sqlx::query_as!(
             ChannelFigures,

@@ -29,7 +29,6 @@ pub struct ParkedItem {
     pub payload: String,
 }
 
-/// A filter for parked items.
 #[derive(Debug, Clone, Default)]
 pub struct ItemFilter {
     pub channel: Option<String>,

@@ -15,7 +15,6 @@ use crate::ledger::outflow::items::drop_key_if_empty;
 use crate::ledger::{Ledger, LedgerError, micros};
 use seckill_webhook::backoff_ms;
 
-/// An item with its time slot.
 #[derive(Debug, Clone)]
 pub struct Slot {
     pub item: Uuid,
@@ -41,7 +40,6 @@ pub struct Slot {
     turn_us: i64,
 }
 
-/// The effect of an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Done,
@@ -194,7 +192,6 @@ impl Ledger {
         .await
     }
 
-    /// Writes a sent item's outcome.
     pub async fn settle_slot(
         &self,
         slot: &Slot,

@@ -10,7 +10,6 @@ use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::ledger::sales::audit_checks::{CHECKS, Needs};
 use crate::ledger::{Ledger, LedgerError};
 
-/// One sale's figures, from one snapshot.
 #[derive(Debug, Clone)]
 pub struct LedgerSnapshot {
     pub total_stock: i64,
@@ -33,7 +32,6 @@ pub struct LedgerSnapshot {
     /// Orders and purchases that hold units.
     pub live: HashMap<OrderId, LiveOrder>,
     pub unsettled_rows: i64,
-    /// Broken invariants.
     pub findings: Vec<Finding>,
 }
 
@@ -52,7 +50,6 @@ pub struct Finding {
     pub evidence: Vec<String>,
 }
 
-/// Row limit per finding.
 const EVIDENCE_MAX: i64 = 20;
 
 impl Ledger {

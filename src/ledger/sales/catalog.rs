@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::Executor;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::domain::ids::DocId;
@@ -32,7 +33,6 @@ pub struct CatalogChanges {
     pub version: i64,
 }
 
-/// The reply to an instance's heartbeat.
 pub struct Heartbeat {
     /// By PostgreSQL's clock.
     pub now_ms: i64,
@@ -144,25 +144,46 @@ impl Ledger {
             .await
     }
 
-    /// Waits until every live instance has loaded `version`. Returns `false` if one has not within `wait_max`.
+    /// Waits until every live instance has loaded `version` of the catalogue. Returns `false` if one has not within `wait_max`.
     pub async fn wait_for_instances(&self, version: i64, wait_max: Duration) -> Result<bool, LedgerError> {
-        let deadline = tokio::time::Instant::now() + wait_max;
-        loop {
+        until_none(wait_max, async || {
             let behind = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "behind!" FROM instances
                    WHERE catalog_version < $1 AND seen_at > now() - $2::text::interval"#,
                 version,
                 ALIVE_FOR
-            )
-            .fetch_one(&self.pool)
-            .await?;
-            if behind == 0 {
-                return Ok(true);
-            }
-            if tokio::time::Instant::now() >= deadline {
-                return Ok(false);
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            );
+            behind.fetch_one(&self.pool).await
+        })
+        .await
     }
+
+    /// Waits until every live instance follows `version` of the policies. Returns `false` if one does not within `wait_max`.
+    pub async fn wait_until_followed(&self, version: i64, wait_max: Duration) -> Result<bool, LedgerError> {
+        until_none(wait_max, async || {
+            let behind = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "behind!" FROM instances
+                   WHERE policy_version < $1 AND seen_at > now() - $2::text::interval"#,
+                version,
+                ALIVE_FOR
+            );
+            behind.fetch_one(&self.pool).await
+        })
+        .await
+    }
+}
+
+/// Repeats a count until it is 0. Returns `false` if it is not within `wait_max`.
+async fn until_none(
+    wait_max: Duration,
+    count: impl AsyncFn() -> Result<i64, sqlx::Error>,
+) -> Result<bool, LedgerError> {
+    let deadline = Instant::now() + wait_max;
+    while count().await? > 0 {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(true)
 }

@@ -63,7 +63,6 @@ pub struct Sharded {
     pub per_user: Units,
 }
 
-/// A sale without pending work.
 #[derive(Debug)]
 pub struct RestingSale {
     pub shards: SaleShards,
@@ -71,7 +70,6 @@ pub struct RestingSale {
     pub left: i64,
 }
 
-/// A ticket as recorded in the ledger.
 #[derive(Debug, Clone)]
 pub struct LedgerTicket {
     pub order: OrderId,

@@ -90,7 +90,6 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears the lapsed holds of cleared sales, one page.
     pub async fn clear_lapsed_holds(&self, from: Uuid) -> Result<(Uuid, u64), LedgerError> {
         let row = sqlx::query!(
             r#"WITH page AS (SELECT order_id, sale_id FROM lapsed_holds WHERE order_id > $1 ORDER BY order_id LIMIT $2),
@@ -146,7 +145,6 @@ impl Ledger {
         Ok((row.last.unwrap_or_default(), row.gone.unsigned_abs()))
     }
 
-    /// Clears old lines of the audit log, at most one page.
     pub async fn clear_audit_log(&self, days: i32) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM audit_log WHERE id IN (
@@ -177,7 +175,6 @@ impl Ledger {
         Ok((row.last, row.gone.unsigned_abs()))
     }
 
-    /// Clears old processed messages, at most one page.
     pub async fn clear_processed_messages(&self, messages_days: i32) -> Result<u64, LedgerError> {
         let done = sqlx::query!(
             "DELETE FROM processed_messages WHERE (message_id, consumer) IN (

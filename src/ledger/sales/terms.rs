@@ -18,7 +18,6 @@ pub struct SaleFigures {
     pub stock: i64,
 }
 
-/// A filter for sales.
 #[derive(Debug, Clone, Default)]
 pub struct SaleSearch {
     pub only: Option<SaleId>,
@@ -193,7 +192,6 @@ impl Ledger {
         Ok(Some(version))
     }
 
-    /// Whether the sale has purchases or orders.
     pub async fn is_bought_in(&self, sale: SaleId) -> Result<bool, LedgerError> {
         is_bought_in(&mut *self.pool.acquire().await?, sale).await
     }

@@ -36,7 +36,6 @@ pub struct DueWaves {
     pub next_in: Option<Duration>,
 }
 
-/// The terms that only a sale's manager sees.
 #[derive(Debug, Clone)]
 pub struct SalePlan {
     pub refund_returns_stock: bool,

@@ -54,7 +54,6 @@ struct Sick {
     until: Instant,
 }
 
-/// Waiting and running refills, and the results of earlier ones.
 pub(super) struct RefillQueue {
     stores: Stores,
     waiting: BTreeMap<(Need, SaleId), SaleShards>,
@@ -141,7 +140,6 @@ impl RefillQueue {
         }
     }
 
-    /// Starts refills up to the limits.
     pub fn start(&mut self, servers: &ServerRuns) {
         while let Some((&(need, sale), &of)) = self.waiting.first_key_value() {
             let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
@@ -243,7 +241,6 @@ impl RefillQueue {
         false
     }
 
-    /// Pauses a sale.
     fn rest(&mut self, sale: SaleId, pause: Duration) {
         let failures = self.sick.get(&sale).map_or(0, |sick| sick.failures);
         self.sick.insert(sale, Sick { failures, until: Instant::now() + pause });

@@ -143,7 +143,6 @@ impl RefillSupervisor {
         }
     }
 
-    /// Waits a few seconds for running refills.
     pub async fn finish(self) {
         self.queue.finish().await;
     }
