@@ -48,8 +48,7 @@ pub fn note_answer(span: &mut Span, answer: &Result<HttpAnswer, SendError>) {
     }
 }
 
-/// Sends a request within its slot: `None` if the slot has passed. `beside` runs while the answer is awaited; it is first polled when
-/// the kernel has the request.
+/// Sends a request within its slot; `None` if that has passed. `beside` runs during the wait for the answer, after the request has left.
 pub async fn send_in_slot(
     sender: &HttpSender,
     ready: PreparedRequest,

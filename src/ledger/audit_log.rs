@@ -42,8 +42,7 @@ impl Ledger {
         append(&mut *self.pool.acquire().await?, actor, action, subject, details).await
     }
 
-    /// Appends a line about an event that changed nothing, such as a refusal, unless `counted` has had all its lines of this minute. The
-    /// next written line says how many were skipped.
+    /// Appends a line about an event that changed nothing, at most 30 a minute for `counted`. The next line says how many were skipped.
     pub async fn record_bounded(&self, counted: &str, line: NewLine<'_>) -> Result<(), LedgerError> {
         append_bounded(&mut *self.pool.acquire().await?, counted, line).await
     }

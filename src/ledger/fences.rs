@@ -5,9 +5,8 @@ use sqlx::PgConnection;
 use super::LedgerError;
 use crate::domain::ids::FenceToken;
 
-/// Checks a token in the caller's transaction, before any write under the lock. Until the end of the transaction, no other transaction
-/// passes this check for the same lock. The same token may pass again. Fails with `Overtaken` if a newer token has been seen: another holder
-/// has the lock.
+/// Checks a token before any write under the lock. The lock's other transactions wait here until this one ends. Fails with `Overtaken` if a
+/// newer token was seen: another holder has the lock.
 pub async fn check(connection: &mut PgConnection, name: &str, token: FenceToken) -> Result<(), LedgerError> {
     let newest = sqlx::query_scalar!(
         "INSERT INTO fences (name, token) VALUES ($1, $2)

@@ -47,8 +47,7 @@ use primary::Primary;
 
 /// Time limit for the heartbeat's answer, and for the test of a returned connection.
 const PING_MAX: Duration = Duration::from_secs(2);
-/// How long, after an interrupted `BEGIN`, every returned connection is tested for an open transaction. The affected connection returns at
-/// once.
+/// How long after an interrupted `BEGIN` every returned connection is tested for an open transaction.
 const DOUBTED_FOR: Duration = Duration::from_secs(600);
 /// Time limit for statements that may take long.
 const ANSWERED_MAX: Duration = Duration::from_secs(900);
@@ -200,8 +199,7 @@ impl Ledger {
         tokio::time::timeout(limit, step).await.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
     }
 
-    /// Pings the server every second, until cancelled. After several lost pings, all waiting for the server is given up. A connection to a
-    /// vanished server would wait for minutes.
+    /// Pings the server every second. After several lost pings, all waiting for the server is given up: it would last for minutes.
     pub async fn watch(self, stop: CancellationToken) {
         let mut lost = 0;
         while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_some() {

@@ -51,8 +51,7 @@ impl Ledger {
 /// The pause after a notice. A rush commits hundreds of groups per second, and each notice wakes every process.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Sends notices from its own task, so that no caller waits for PostgreSQL. The first is sent at once. Changes during a send or a pause
-/// share the next notice.
+/// Sends notices from its own task. The first is sent at once. Changes during a send or a pause share the next notice.
 #[derive(Clone, Default)]
 pub struct Notifier {
     outbox: Arc<Notify>,
@@ -85,8 +84,7 @@ impl Notifier {
     }
 }
 
-/// Wakes subscribed workers of this process, and records the pressure that other processes report. A busy worker finds the notice
-/// afterwards.
+/// Wakes subscribed workers of this process, and records the pressure that other processes report.
 #[derive(Clone)]
 pub struct Listener {
     pressure: Arc<Pressure>,

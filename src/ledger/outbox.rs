@@ -122,8 +122,7 @@ impl Ledger {
         ClaimedBatch::new(self, tx, rows, ClaimedRow::release)
     }
 
-    /// Counts a failed attempt to process a message. The message is sent again later, or parked after `max_attempts`. Returns whether it
-    /// was parked.
+    /// Counts a failure. The message is sent again later, or parked after `max_attempts`. Returns whether it was parked.
     pub async fn fail_message(
         &self,
         kind: OutboxKind,
@@ -146,8 +145,7 @@ impl Ledger {
         Ok(parked)
     }
 
-    /// Sends messages again later, without counting a failure, because their sale is locked now. Skips outbox rows that are locked: their
-    /// messages are sent again like lost ones.
+    /// Sends messages again later, without counting a failure. Skips locked rows: their messages are sent again like lost ones.
     pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
         self.run(sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'

@@ -28,8 +28,7 @@ impl Ledger {
     pub async fn open_session(&self, new: &NewSession<'_>) -> Result<Option<(AccountRole, i64)>, LedgerError> {
         let NewSession { token_hash, account, password_hash, session_ms, address } = *new;
         let mut tx = self.begin().await?;
-        // The lock orders the sign-ins of one account, so that two at once see each other's session. It also waits for a change of the
-        // account.
+        // Orders the sign-ins of one account, so that two at once see each other's session. Waits for a change of the account.
         let role = sqlx::query_scalar!(
             "SELECT role FROM accounts WHERE name = $1 AND password_hash = $2 AND disabled_at IS NULL FOR UPDATE",
             account.as_str(),

@@ -200,8 +200,7 @@ pub struct LiveStream {
 }
 
 impl LiveStream {
-    /// Waits for the next sample. A slow reader misses samples that are no longer kept. `None` when the service stops. Dropping the future
-    /// loses no sample.
+    /// Waits for the next sample that is still kept. `None` when the service stops. Dropping the future loses no sample.
     pub async fn next(&mut self) -> Option<Arc<Sample>> {
         loop {
             if let Some(sample) = self.ready.pop_front() {

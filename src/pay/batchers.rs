@@ -1,5 +1,4 @@
-//! Payment requests that arrive together are written in one transaction, so that a peak is recorded within a second or two. So are callbacks
-//! that report successful payments.
+//! Writes payment requests that arrive together in one transaction, and callbacks about successful payments too.
 
 use tokio_util::task::TaskTracker;
 
@@ -26,8 +25,7 @@ impl PaymentBatchers {
         }
     }
 
-    /// Begins to pay an order through a channel, or finds the payment in flight; `None` if there is no such channel. Does not wait for a
-    /// locked order.
+    /// Begins to pay an order, or finds the payment in flight; `None` if there is no such channel. Does not wait for a locked order.
     pub async fn pay(&self, request: PaymentRequest) -> Result<Option<PaymentStart>, PayError> {
         if self.service.channels.get(&request.channel).is_none() {
             return Ok(None);
@@ -35,8 +33,7 @@ impl PaymentBatchers {
         Ok(Some(self.requests.write(request).await?))
     }
 
-    /// Applies a callback about a successful payment in flight that pays its order. `false`: the callback is of another kind, or its order
-    /// is locked; nothing was changed.
+    /// Applies a callback about a successful payment in flight. `false`: it is of another kind, or its order is locked. Nothing changed.
     pub async fn take(&self, callback: &Callback) -> Result<bool, PayError> {
         let success = |report: &&_| {
             matches!(report, ChannelReport { about: About::Payment { .. }, progress: Progress::Succeeded, .. })

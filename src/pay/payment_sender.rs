@@ -1,5 +1,4 @@
-//! Sends the payments of one channel at the channel's rate, however fast they arrive (docs/payments.md). Slots are claimed in batches.
-//! Each payment is sent in its slot or not at all.
+//! Sends the payments of one channel at its rate (docs/payments.md), each in its slot or not at all. Slots are claimed in batches.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -154,8 +153,7 @@ impl PaymentSender {
         self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
     }
 
-    /// Whether payments may be claimed, and how many at once. A channel that keeps failing gets a pause, then one payment at a time
-    /// as a probe.
+    /// Whether payments may be claimed, and how many. A channel that keeps failing gets a pause, then one payment as a probe.
     fn admitted(&self) -> Result<(Admission, u32), Duration> {
         let admission = self.breaker.lock().admit(self.now_ms());
         let admission = admission.map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))?;
@@ -197,8 +195,7 @@ impl PaymentSender {
         die_at!("pay.settled");
     }
 
-    /// If this payment was late, moves the payments without a slot by the same time, so that no second gets too many
-    /// (docs/delivery.md).
+    /// If this payment was late, moves the later slots too, so that no second gets too many (docs/delivery.md).
     async fn leave_room(&self, payment: &DuePayment) {
         let late = Instant::now().saturating_duration_since(payment.earliest);
         if late > PROMPT * 2 {

@@ -19,8 +19,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A step that has waited this long had nothing to do. In a backlog, the broker delivers the next messages faster.
 const IDLE_FROM: Duration = Duration::from_millis(20);
 
-/// Consumes one queue with messages of type `M`. Subscribes on the first step, and again after a lost subscription: then the broker
-/// redelivers unacknowledged messages.
+/// Consumes one queue. Subscribes on the first step, and after a lost subscription: then the broker redelivers.
 pub struct Consumer<M> {
     broker: Broker,
     source: Source,

@@ -72,8 +72,7 @@ impl Broker {
         Self { config: config.amqp.clone(), topology, node: Arc::default() }
     }
 
-    /// Opens a connection and a channel, and declares all queues. lapin does not reconnect. After a lost link, the caller pauses and opens
-    /// another.
+    /// Opens a connection and a channel, and declares all queues. lapin does not reconnect: the caller opens another link.
     async fn link(&self, name: &'static str) -> Result<Link, QueueError> {
         let patience = Duration::from_millis(self.config.connect_timeout_ms) / 2;
         let has_others = self.nodes()?.len() > 1;

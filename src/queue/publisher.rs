@@ -87,8 +87,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Sends all messages, then waits for all receipts. Returns a receipt for each, in order. After an error, their outcome is unknown: send
-    /// them again.
+    /// Sends all messages. Returns a receipt for each, in order. After an error, their outcome is unknown: send them again.
     pub async fn publish(&self, messages: &[Outgoing]) -> Result<Vec<Receipt>, QueueError> {
         if self.stuck.lock().replace(&self.broker) {
             *self.link.lock().await = None;

@@ -47,8 +47,7 @@ impl StuckQueues {
         self.unconfirmed_since.entry(queue.clone()).or_insert_with(Instant::now);
     }
 
-    /// Begins to replace the queue that was stuck longest, in the background, one at a time. Returns whether one was replaced since the
-    /// last call: the caller must declare it again.
+    /// Begins to replace the queue that was stuck longest. Returns whether one was replaced since the last call: declare it again.
     pub fn replace(&mut self, broker: &Broker) -> bool {
         let mut was_replaced = false;
         if let Some((queue, mut replacing)) = self.replacing.take() {
@@ -102,8 +101,7 @@ impl Broker {
         Ok(true)
     }
 
-    /// Whether the queue does not answer, or always refuses and holds nothing. A full queue reports its messages, but not every time: if
-    /// its leader is busy, the broker reports none.
+    /// Whether the queue does not answer, or always refuses and reports no messages. A full one may report none if its leader is busy.
     async fn is_stuck(&self, connection: &Connection, queue: &ShortString) -> bool {
         for _ in 0..REFUSALS {
             match self.probe(connection, queue).await {

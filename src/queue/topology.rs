@@ -172,8 +172,7 @@ impl Topology {
         self.queue(connection, self.delay_queue(rung_ms), arguments).await
     }
 
-    /// The arguments of every queue: copies on a majority of nodes, and a length limit. A full queue refuses messages, which then stay in
-    /// the outbox.
+    /// The arguments of every queue. A full queue refuses messages, which then stay in the outbox.
     fn common(&self) -> FieldTable {
         let mut arguments = FieldTable::default();
         arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
@@ -194,8 +193,7 @@ impl Topology {
         arguments
     }
 
-    /// Declares and binds a queue. A queue that exists with other arguments, such as an earlier limit, is used as it is: the broker closes
-    /// a channel that declares it differently.
+    /// Declares and binds a queue. One with other arguments is used as it is: the broker closes a channel that declares it differently.
     async fn queue(&self, connection: &Connection, name: ShortString, arguments: FieldTable) -> Result<(), QueueError> {
         let mut channel = connection.create_channel().await?;
         if let Err(error) = channel.queue_declare(name.clone(), QUEUE, arguments).await {

@@ -66,8 +66,7 @@ impl GroupWork {
         Ok(())
     }
 
-    /// Splits a group that cannot be settled whole. A group of one is settled in any case, accepted or rejected. If this fails too, the
-    /// message is sent again later, and finally parked.
+    /// Splits a group. A group of one is accepted or rejected. If this fails, the message is sent again later, and finally parked.
     async fn settle_unusual(&self, size: &GroupSize, why: &str, traces: &Traces) -> Result<(), LedgerError> {
         let group = size.group;
         let settled = if size.members > 1 {

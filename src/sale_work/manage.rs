@@ -14,8 +14,7 @@ use crate::gate::server_runs::has_no_master;
 use crate::ledger::sales::products::NewPicture;
 use crate::sale::{SaleError, Stores};
 
-/// How long a change waits until every instance has loaded it. Below the admin API's 5 s, because a successful change must not look like a
-/// failure.
+/// How long a change waits for the instances. Below the admin API's 5 s: a successful change must not look like a failure.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long added units may take until they are for sale.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -27,9 +26,8 @@ impl Stores {
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 
-    /// Creates a sale with times that count from `from_ms`. Waits briefly until it is loaded everywhere. Returns whether it is. After an
-    /// error, the sale was not created. Once it is in the ledger, there is no error: instances fill and load it by themselves, and the caller
-    /// must not create it twice.
+    /// Creates a sale with times that count from `from_ms`. Returns whether it is loaded everywhere after a brief wait. Once it is in the
+    /// ledger, there is no error: instances fill and load it by themselves, and the caller must not create it twice.
     pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
         let (sale, version) = self.ledger.create_sale(new, random_keys(), Some(from_ms), actor).await?;
         let published = timeout(WAIT_MAX, self.publish_sale(sale, version)).await.unwrap_or(Ok(false));
@@ -65,8 +63,7 @@ impl Stores {
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
         let added = self.ledger.add_stock(sale, units, actor).await?;
         if added {
-            // Workers do the same; the first one releases the units. A failure here is no error, because the units are already added, and
-            // the caller must not add them twice.
+            // Workers do the same. A failure is no error: the units are already added, and the caller must not add them twice.
             let released = timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await;
             if !matches!(released, Ok(Ok(_))) {
                 tracing::warn!(%sale, ?released, "units added, but not yet for sale; workers try again");
@@ -75,15 +72,13 @@ impl Stores {
         Ok(added)
     }
 
-    /// Removes a sale without purchases, also from Redis and from the memory of every instance. Returns `false` if the sale does not exist
-    /// or has orders.
+    /// Removes a sale without purchases, everywhere. Returns `false` if the sale does not exist or has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
         let Some(of) = self.ledger.shards_of(&[sale]).await?.pop().map(|of| of.shards) else { return Ok(false) };
         if self.ledger.is_bought_in(sale).await? {
             return Ok(false);
         }
-        // Redis first. If the sale stays in the ledger, it is refilled, but keys of a removed sale would never be found. The refill lock
-        // keeps a refill from starting in between.
+        // Redis first: keys of a removed sale would never be found. The lock keeps a refill from starting in between.
         let run_id = self.gate.connect_to_runs().await?.run_id(of).ok_or_else(has_no_master)?;
         let lock = self.gate.holder().lock_within(&lock_name(of, &run_id), REFILL_LEASE, WAIT_MAX).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("a refill of the sale")) };

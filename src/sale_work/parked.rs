@@ -49,8 +49,7 @@ pub async fn retry_items(
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 
-/// Repeats a step until it finds nothing or the time is up. Returns the sum. A failure after the first step is no error: the remaining rows
-/// are visible.
+/// Repeats a step until it finds nothing or the time is up. Returns the sum. After the first step, a failure is no error.
 async fn in_steps(most: Duration, mut step: impl AsyncFnMut() -> Result<u64, LedgerError>) -> Result<u64, LedgerError> {
     let (began, mut all) = (Instant::now(), 0);
     loop {

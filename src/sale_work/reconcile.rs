@@ -113,8 +113,7 @@ pub struct HoldWatch {
     in_turn: SalesInTurn,
     /// Sales with holds left by the last step.
     unfinished: Vec<SaleId>,
-    /// How many loans at the head of a shard's list wait for their lenders. The next step reads the loans behind them. After the end, it
-    /// starts at the head again.
+    /// How many loans at the head of a shard's list wait for their lenders. The next step reads the loans behind them.
     waiting: HashMap<(SaleId, Shard), usize>,
 }
 

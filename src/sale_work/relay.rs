@@ -26,8 +26,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Publishes one batch and marks the confirmed messages. If the broker cannot be reached, rows are unlocked unchanged, and no attempt
-    /// is counted.
+    /// Publishes one batch and marks the confirmed messages. If the broker is away, rows stay unchanged, and no attempt is counted.
     #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
@@ -148,8 +147,7 @@ fn outcome_of(rows: &[OutboxRow<BrokerMessage>], carried: &[Vec<usize>], receipt
     outcome
 }
 
-/// Begins a span for each traced row, and gives it to the row's message, which carries only this row. Returns the spans with the places of
-/// their messages.
+/// Begins a span for each traced row, and gives it to the row's message. Returns the spans with their places.
 fn publish_spans(
     rows: &[OutboxRow<BrokerMessage>],
     carried: &[Vec<usize>],

@@ -69,8 +69,7 @@ fn parts(places: &[usize], orders_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>
     parts
 }
 
-/// The class of rows that may share a message. A row that has failed goes alone, so that it fails alone. A traced row goes alone, because a
-/// message carries one trace.
+/// The class of rows that may share a message. A row that has failed goes alone. So does a traced one: a message has one trace.
 fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
     if row.attempts > 0 || row.trace.is_some() {
         return None;

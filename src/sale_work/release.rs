@@ -67,8 +67,7 @@ impl Stores {
         Ok(if progressed { Step::More } else { Step::Idle })
     }
 
-    /// Releases units of one shard, and ends their borrowers' loans. Returns the lowest epoch of Redis's answers: if that is current, all
-    /// of them are.
+    /// Releases units of one shard, and ends their borrowers' loans. Returns the lowest epoch of Redis's answers.
     #[tracing::instrument(level = "debug", skip_all, fields(sale = %of.shards.sale, rows = rows.len()))]
     async fn release(&self, of: Sharded, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
         let (mut holds, mut waves, mut epochs) = (Vec::<HoldRelease>::new(), Vec::new(), Vec::new());

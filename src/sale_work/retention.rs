@@ -6,8 +6,7 @@ use crate::ledger::LedgerError;
 use crate::ledger::sales::retention::Cursor;
 use crate::sale::{SaleError, Step, Stores};
 
-/// The days until data is cleared. Messages of a sale count from its end, steps from the clearing of its messages, and records for people
-/// from their own time.
+/// Messages of a sale count from its end, steps from the clearing of its messages, and records from their own time.
 #[derive(Debug, Clone, Copy)]
 pub struct RetentionTerms {
     pub messages_days: i32,

@@ -23,8 +23,7 @@ const STEP_MAX: Duration = Duration::from_secs(120);
 const REST_FACTOR: u32 = 19;
 const REST_MAX: Duration = Duration::from_secs(60);
 
-/// How long a worker that gives way waits after a notice. If the notice comes from the first purchases of a rush, the serving instances
-/// have reported a backlog by then.
+/// How long a worker that gives way waits after a notice: by then, instances in a rush have reported a backlog.
 const RUSH_SEEN_WITHIN: Duration = Duration::from_millis(50);
 
 pub struct Terms {

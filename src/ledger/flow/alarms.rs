@@ -59,8 +59,7 @@ pub struct Backlog {
     pub more: bool,
 }
 
-/// Counts at most `most` pending rows of each kind, and at most `most` parked rows. The partial indexes keep finished rows out of this
-/// query.
+/// Counts at most `most` pending rows of each kind, and at most `most` parked rows, by partial indexes.
 async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Backlog>, LedgerError> {
     let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();
     // Each limit is one row larger, to show that there are more. The first index of order events has the parked ones too, at its end.
@@ -132,8 +131,7 @@ impl Ledger {
         Ok(kinds.fetch_all(&self.pool).await?)
     }
 
-    /// Raises an alarm for each new trouble, except a slight one. Clears an alarm that was not seen for `clear_after_ms`. Several workers
-    /// may call this at once.
+    /// Raises an alarm for each trouble that is not slight. Clears an alarm that was not seen for `clear_after_ms`.
     pub async fn update_alarms(
         &self,
         kind: AlarmKind,

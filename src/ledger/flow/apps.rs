@@ -144,8 +144,7 @@ impl Ledger {
         Ok(exists.fetch_one(&self.pool).await?)
     }
 
-    /// Grants an account a role on the policies of an application. Without a role, revokes the grant. Returns `false` if the application
-    /// does not exist.
+    /// Grants an account a role on an application's policies, or revokes it. Returns `false` if the application does not exist.
     pub async fn grant(
         &self,
         app: &Name,

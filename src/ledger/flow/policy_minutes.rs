@@ -37,8 +37,7 @@ impl Ledger {
         .await
     }
 
-    /// The counts of a policy in a range of minutes since the epoch, ordered by time, as in the primary key. Minutes without a call have no
-    /// row.
+    /// The counts of a policy in a range of minutes since the epoch, by time. Minutes without a call have no row.
     pub async fn policy_minutes(&self, policy: i64, range: Range<i64>) -> Result<Vec<PolicyMinute>, LedgerError> {
         let rows = sqlx::query!(
             r#"SELECT floor(extract(epoch FROM minute) / 60)::bigint AS "minute!", granted, refused, waited_ms, failed

@@ -10,8 +10,7 @@ pub struct ReceiverAway {
 }
 
 impl Ledger {
-    /// Records whether a connection to a receiver succeeded, or its error; `None` if unknown. A success costs a statement only after this
-    /// process has reported the receiver as away.
+    /// Records whether a connection to a receiver succeeded. A success costs a statement only after this process has reported a failure.
     pub async fn note_receiver(&self, receiver: &str, reached: Option<Result<(), String>>) {
         let written = match reached {
             Some(Err(why)) => {

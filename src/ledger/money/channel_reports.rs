@@ -50,9 +50,8 @@ impl Ledger {
         }
     }
 
-    /// Applies the successful payments among these reports in one transaction: the payment is in flight, and its order waits for it.
-    /// Returns for each report whether it was applied. All others changed nothing, nor did reports with a locked order or payment. Apply
-    /// each of these with [`take_in`](Self::take_in).
+    /// Applies the reports of successful payments in flight whose orders wait for them, in one transaction. Returns for each report whether
+    /// it was applied. Apply each of the others with `take_in`: it is of another kind, or its order or payment is locked.
     pub async fn pay_orders(&self, reports: &[ReportOf]) -> Result<Vec<bool>, LedgerError> {
         let (mut keys, mut orders, mut channels) = (Vec::new(), Vec::new(), Vec::new());
         let (mut amounts, mut currencies) = (Vec::new(), Vec::new());

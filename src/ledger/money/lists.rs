@@ -64,8 +64,7 @@ impl Ledger {
         refunds_on(&mut *self.begin_reading().await?, filter).await
     }
 
-    /// Quarantined callbacks that are not settled, newest first, with ids below `before`. The index `callbacks_set_aside_open` has all of
-    /// them. They are few.
+    /// Quarantined callbacks that are not settled, newest first, with ids below `before` (index `callbacks_set_aside_open`).
     pub async fn callbacks_set_aside(&self, before: Option<i64>, limit: i64) -> Result<Vec<SetAside>, LedgerError> {
         Ok(sqlx::query_as!(
             SetAside,

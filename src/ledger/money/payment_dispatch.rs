@@ -113,8 +113,7 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let after = Instant::now();
-        // Rows locked by the relay are skipped. The relay sends them once more, and that message settles them. Payments that are being
-        // taken back are skipped too.
+        // Rows locked by the relay are skipped: the relay sends them once more. Payments that are being taken back are skipped too.
         sqlx::query!(
             "UPDATE outbox SET status = 'processed', processed_at = now()
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
@@ -149,9 +148,8 @@ impl Ledger {
         Ok(Claimed::Due { payments, looked_at: ids.len() })
     }
 
-    /// Takes back a payment that the channel does not have. It is sent again later, under the same key. If its order does not wait for
-    /// payment any more, the payment is abandoned: at once if no request was sent, else when no request can be on its way any more. `sent`:
-    /// for how long a request may be on its way; `None` if none was sent.
+    /// Takes back a payment that the channel does not have. It is sent again later, under the same key. If its order does not wait for it
+    /// any more, it is abandoned when no request can be on its way. `sent`: how long one may be; `None` if none was sent.
     pub async fn take_back(
         &self,
         payment: PaymentId,

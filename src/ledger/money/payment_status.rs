@@ -154,8 +154,7 @@ impl Ledger {
         Ok(tx.commit().await?)
     }
 
-    /// Sends a refund again under the same key, because the channel has never received it. Returns `false` if the item is not done: the
-    /// item is parked then, and waits for an operator.
+    /// Sends a refund again under the same key: the channel has never received it. Returns `false` if the item is parked for an operator.
     pub async fn refund_again(&self, key: RefundKey) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key.0)

@@ -1,5 +1,4 @@
-//! Refunds. A refund is written in the transaction of its cause, leaves by its channel's outflow, and ends with the channel's report. The
-//! lock order is in channel_reports.rs.
+//! Refunds: written in the transaction of their cause, sent by their channel's outflow, and ended by the channel's report.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -190,8 +189,7 @@ pub(in crate::ledger) async fn refund_unwanted(
     Ok(())
 }
 
-/// Writes a refund and queues it in the outflow. If the outflow is full, it is queued later. A refund of 0 ends at once, without the
-/// channel.
+/// Writes a refund and queues it in the outflow, or later if that is full. A refund of 0 ends at once, without the channel.
 async fn create_refund(
     tx: &mut PgConnection,
     refund: &NewRefund<'_>,

@@ -1,5 +1,4 @@
-//! Cancels unpaid orders (protocol, rule 8). Status, stock, the buyer's counter and the release of the hold change in one transaction, and
-//! only while the order waits for payment.
+//! Cancels unpaid orders (protocol, rule 8): status, stock, the buyer's counter and the hold's release change in one transaction.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -131,8 +130,7 @@ async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid], reason: Canc
     Ok(())
 }
 
-/// Abandons the payments of these orders that were certainly not sent. A payment that may have been sent is not sent again: its channel is
-/// asked about it.
+/// Abandons the payments of these orders that were certainly not sent. For one that may have been sent, the channel is asked.
 pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "UPDATE payments SET status = 'abandoned', ended_at = now()

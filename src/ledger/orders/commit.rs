@@ -70,8 +70,7 @@ async fn note_locked(
     Ok(free.len() < sales.len())
 }
 
-/// Commits purchases together. If that fails, commits each group alone. If a group fails alone, commits its members as groups of one. So a
-/// bad row fails no other.
+/// Commits purchases together; if that fails, each group alone; if that fails too, its members as groups of one.
 async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
     match insert_on(connection, purchases).await {
         Ok(outcomes) => return Ok(outcomes),

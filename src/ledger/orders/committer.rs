@@ -30,8 +30,7 @@ const BACKLOG_MAX: usize = 8192;
 /// A commit slower than this counts as stalled. Purchases wait behind it.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 const WAIT_VALID: Duration = Duration::from_millis(100);
-/// How long a commit waits for a sale's epoch. Shorter than `STALLED_AFTER`, because other sales wait with it. A refill locks the epoch for
-/// milliseconds.
+/// How long a commit waits for a sale's epoch. Other sales wait with it. A refill locks the epoch for milliseconds.
 const LOCK_WAIT: &str = "SET lock_timeout = '250ms'";
 /// A slower commit is given up. It is unknown then whether it took effect.
 const COMMIT_MAX: Duration = Duration::from_secs(5);
@@ -159,8 +158,7 @@ impl Committer {
     }
 }
 
-/// Waits for a group. Then takes the groups behind it, until they have `batch_max` purchases. Never divides a group. Returns none when the
-/// last handle was dropped and the queue is empty.
+/// Waits for a group, then takes the groups behind it, up to about `batch_max` purchases. Returns none at the end of the queue.
 async fn next_groups(queue: &Mutex<mpsc::Receiver<Group>>, batch_max: usize) -> Vec<Group> {
     let mut queue = queue.lock().await;
     let (mut groups, mut purchases) = (Vec::new(), 0);

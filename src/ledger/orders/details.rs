@@ -66,8 +66,7 @@ impl Ledger {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        // Messages of a payment or group have the payment's or group's id. The query lists all kinds, because the index `outbox_once`
-        // begins with the kind.
+        // Messages of a payment or group have its id. All kinds are listed, because the index `outbox_once` begins with the kind.
         let of_others = payments.iter().map(|payment| payment.id).chain(group);
         let about: Vec<Uuid> = std::iter::once(id.0).chain(of_others).collect();
         let kinds: Vec<String> = OutboxKind::VARIANTS.iter().map(OutboxKind::to_string).collect();

@@ -1,5 +1,4 @@
-//! Cancels unpaid orders at their deadline (protocol, rule 8), a whole group at once. A single order counts as a group of one: the order's
-//! id names it.
+//! Cancels unpaid orders at their deadline (protocol, rule 8), a whole group at once. A single order counts as a group of one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -87,8 +86,7 @@ impl Ledger {
         Ok(ids.iter().map(|id| (GroupId(*id), expiry(id))).collect())
     }
 
-    /// Gives each unpaid order of a group its own expiry, and closes the group's, in one transaction. Returns the number of orders; `None`
-    /// if the group's expiry was already closed.
+    /// Gives each unpaid order of a group its own expiry instead of the group's. Returns their number; `None` if the group's was closed.
     pub async fn split_expiry(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
         let mut tx = self.begin().await?;
         if !close_split(&mut tx, OutboxKind::GroupExpire, group, why).await? {

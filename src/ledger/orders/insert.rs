@@ -29,8 +29,7 @@ struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// A group is all purchases with its id, in their order. They have the same sale, epoch and shard, because one call to Redis has
-    /// answered all of them.
+    /// A group is all purchases with its id, in their order. One call to Redis has answered all, so they have one sale, epoch and shard.
     fn of(purchases: &'a [Purchase]) -> Self {
         let mut members: Vec<&Purchase> = purchases.iter().collect();
         members.sort_by_key(|purchase| purchase.group);
@@ -64,8 +63,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Inserts the groups of these purchases in one transaction. Skips a group if its epoch is not the sale's current one. Returns for each
-/// purchase whether its group has a row now.
+/// Inserts the groups of these purchases that are of their sale's current epoch. Returns for each purchase whether its group has a row.
 pub(super) async fn insert_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],

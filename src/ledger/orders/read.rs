@@ -79,8 +79,7 @@ impl Ledger {
         }
     }
 
-    /// The existing orders among these. An accepted one is found only with its buyer. Other orders may belong to another buyer. A row that
-    /// cannot be read is `None`, and fails no other.
+    /// The existing orders among these, also of other buyers; an accepted one only with its buyer. A row that cannot be read is `None`.
     pub async fn orders_of_buyers(
         &self,
         asked: &[(OrderId, &str)],
@@ -173,8 +172,7 @@ impl Ledger {
         Ok((row.units, row.newest.map(OrderId)))
     }
 
-    /// The steps of each order after the given step, in order. Steps of one order commit in the order of their ids, because the order's row
-    /// is locked. Steps of different orders may not.
+    /// The steps of each order after the given step. Those of one order commit in the order of their ids. Those of several may not.
     pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
         let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
         let rows = sqlx::query!(
@@ -213,8 +211,7 @@ impl Ledger {
 
 /// As `Ledger::order`, on the caller's connection.
 pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-    // One snapshot, as above. A group of one is found by its key. If nothing is found, all unsettled groups are read: 10,000 in a backlog
-    // of a million orders.
+    // One snapshot, as above. A group of one is found by its key. If nothing is found, all unsettled groups are read.
     let row = sqlx::query_as!(
         OrderRow,
         r#"WITH made AS MATERIALIZED (

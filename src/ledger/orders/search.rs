@@ -75,8 +75,7 @@ impl Ledger {
         Ok(Some(FoundOrders { orders: found, next, lacks_accepted }))
     }
 
-    /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist. Uses one connection until
-    /// it is dropped.
+    /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist.
     pub async fn export_orders(&self, search: OrderSearch) -> Result<Option<OrderExport>, LedgerError> {
         let mut tx = self.begin_reading().await?;
         let with_accepted =
@@ -130,8 +129,7 @@ impl Place {
         let Some(before) = before else { return Ok(Some(Self::Start)) };
         match list {
             List::Accepted => {
-                // A purchase that has become an order had a place too. If neither a group of one nor the order is found, all unsettled
-                // groups are read.
+                // A purchase that has become an order had a place too. If nothing else is found, all unsettled groups are read.
                 let row = sqlx::query!(
                     r#"WITH known AS MATERIALIZED (
                          SELECT place, 1 AS member FROM purchase_groups WHERE id = $1

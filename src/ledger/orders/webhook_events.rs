@@ -61,8 +61,7 @@ impl Ledger {
         Ok(changed.rows_affected() > 0)
     }
 
-    /// Claims the oldest due events that are the first of their order. The claim lasts for `lease`. An event behind an earlier one is
-    /// delayed until that one is due.
+    /// Claims, for `lease`, the oldest due events that are the first of their order. An event behind an earlier one is delayed.
     pub async fn take_order_events(&self, limit: i64, lease: Duration) -> Result<TakenEvents, LedgerError> {
         let rows = sqlx::query!(
             r#"WITH due AS (

@@ -74,8 +74,7 @@ impl<T> ClaimedBatch<T> {
         Ok(Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows })
     }
 
-    /// A transaction with the row locks, and the ids of the rows that are still ours. A consumer may have changed or locked a leased row
-    /// meanwhile.
+    /// A transaction with the row locks, and the ids of the rows that are still ours: a consumer may have changed a leased row.
     async fn claimed(&mut self) -> Result<(Transaction<'static, Postgres>, HashSet<i64>), LedgerError> {
         if let Some(tx) = self.tx.take() {
             return Ok((tx, self.ids().into_iter().collect()));
@@ -102,8 +101,7 @@ impl<T> ClaimedBatch<T> {
 }
 
 impl ClaimedBatch<BrokerMessage> {
-    /// Replaces the row locks with a lease of `LEASE_MS` while the broker is slow. Otherwise consumers, which update the same rows, would
-    /// wait.
+    /// Replaces the row locks with a lease while the broker is slow, so that consumers, which update the same rows, do not wait.
     pub async fn lease(&mut self) -> Result<(), LedgerError> {
         let Some(mut tx) = self.tx.take() else { return Ok(()) };
         postpone(&mut tx, &self.ids(), LEASE_MS).await?;

@@ -3,8 +3,7 @@
 use crate::ledger::{Ledger, LedgerError};
 
 impl Ledger {
-    /// The queues, by key, that may hold overdue messages: sent, not processed, and late by `after_ms`. Payments appear by their kind, not
-    /// by channel.
+    /// The queues that may hold overdue messages: sent, not processed, and late by `after_ms`. All payment channels count as one.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
             r#"SELECT queue AS "queue!"
@@ -38,9 +37,8 @@ impl Ledger {
         self.run(sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'")).await
     }
 
-    /// Makes lost messages pending again, at most `limit` of each kind. A message is lost if it was sent before a mark, the mark left the
-    /// queue `after_ms` ago, and the message is not processed. An expiry enters its queue at its deadline. Returns the largest number of
-    /// one kind.
+    /// Makes lost messages pending again, at most `limit` of each kind: sent before a mark that left the queue `after_ms` ago, and not
+    /// processed. An expiry enters its queue at its deadline. Returns the largest number of one kind.
     pub async fn resend_unsettled(&self, after_ms: u64, limit: i64) -> Result<u64, LedgerError> {
         let after_ms = after_ms.cast_signed();
         let groups = sqlx::query!(

@@ -233,11 +233,9 @@ impl Ledger {
         Ok(gap_us.fetch_one(&self.pool).await?)
     }
 
-    /// Changes a channel's settings to the result of `decide`, under a lock. All changes and their lines of the audit log are one
-    /// transaction. Returns `false` if there is no such channel.
-    ///
-    /// A paused channel still uses its claimed slots (100 ms of them). More than a second lies between the last slot of an old rate and the
-    /// first of a new one, so that no second sees both.
+    /// Changes a channel's settings to the result of `decide`, with a line in the audit log. Returns `false` if there is no such channel. A
+    /// paused channel still uses its claimed slots (100 ms). More than a second lies between the slots of two rates, so that no second sees
+    /// both.
     pub async fn change_outflow<E: From<LedgerError>>(
         &self,
         name: &str,

@@ -66,8 +66,7 @@ impl Ledger {
         }
     }
 
-    /// Makes parked items of a channel pending again: these ids, or without ids the first `UNPARK_STEP`. Returns how many. They are sent
-    /// before later items of their keys.
+    /// Makes parked items pending again: these, or the first `UNPARK_STEP`. Returns how many. They precede later items of their keys.
     pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
         let mut tx = self.begin().await?;
         // Not locked, because keys are locked first. Items that become pending meanwhile are skipped below.

@@ -1,7 +1,4 @@
-//! Slots of an outflow: claims the next slot together with its item, and writes the outcome.
-//!
-//! Lock order of every transaction: key, item, channel. Only a claim locks its channel first. It skips locked keys, so there is no
-//! deadlock.
+//! Slots of an outflow. Lock order: key, item, channel. Only a claim locks its channel first, and skips locked keys: no deadlock.
 
 use std::time::{Duration, Instant};
 

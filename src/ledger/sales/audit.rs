@@ -162,8 +162,7 @@ impl Ledger {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let asked: HashSet<Uuid> = ids.iter().copied().collect();
         let mut known = HashSet::new();
-        // Groups first, because a group that is settled meanwhile is found as an order. Compared here, because PostgreSQL would compare
-        // each member with each id.
+        // Groups first: a group that is settled meanwhile is found as an order. PostgreSQL would compare each member with each id.
         let mut groups = sqlx::query_scalar!(
             "SELECT order_ids FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL",
             sale.get()

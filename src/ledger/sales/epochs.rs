@@ -174,8 +174,7 @@ impl Ledger {
         Ok(Epoch(epoch))
     }
 
-    /// Locks an epoch's row for a change. Row locks are unfair: new shared locks overtake a waiting exclusive one. Table locks are fair, so
-    /// the second attempt queues for the table.
+    /// Locks an epoch's row. New shared row locks overtake a waiting exclusive one, so the second attempt queues for the table.
     async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
         for wait in [IN_ROW, IN_TABLE] {
             let mut tx = self.begin().await?;
@@ -245,8 +244,7 @@ impl Ledger {
         Ok(found.fetch_one(&self.pool).await?)
     }
 
-    /// Begins to read the contents of a refill. Call it after `raise_epoch`: then no purchase of an older epoch can commit after this
-    /// snapshot.
+    /// Begins to read a refill. After `raise_epoch`, no purchase of an older epoch can commit after this snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
         let mut tx = self.begin().await?;
         // The first page sorts all purchases of the sale, which may be millions.
@@ -259,8 +257,7 @@ impl Ledger {
             sqlx::query_scalar!("SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NOT NULL", sale.get())
                 .fetch_all(&mut *tx)
                 .await?;
-        // With cursors, a statement reads one page, however many tickets there are. DECLARE takes no bind parameters. A sale's id is a
-        // number, so it is safe here.
+        // Cursors read any number of tickets by pages. DECLARE takes no bind parameters, but a sale's id is a number, so it is safe.
         let orders = format!(
             "DECLARE orders_tickets NO SCROLL CURSOR FOR
              SELECT o.id, o.user_id, o.quantity::bigint, o.shard, o.status NOT IN ('cancelled', 'rejected', 'refunded'),

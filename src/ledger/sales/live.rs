@@ -10,17 +10,13 @@ use crate::ledger::{Ledger, LedgerError};
 /// Limit of outbox rows per count, and so of index entries read.
 const DEPTH_MAX: i64 = 10_000;
 
-/// A count of a sale's orders or lapsed holds that took a time T is followed by a pause of 19 T. So counting takes at most 5 % of
-/// PostgreSQL's time.
+/// After a count that took T, there is a pause of 19 T, so that counting takes at most 5 % of PostgreSQL's time.
 pub const REST_FACTOR: u32 = 19;
 
 impl Ledger {
-    /// A sale's figures; `None` if there is no such sale.
-    ///
-    /// The sale's row and its waves are read by key (`sale_waves_of_sale`), the alarm by `alarms_open`. Each outbox figure reads at most
-    /// 10,000 entries of a partial index (`outbox_due`, `outbox_sent`, `outbox_parked`). The orders of the sale are counted
-    /// (`orders_of_sale`, `purchase_groups_unsettled`), so the caller rests in proportion. A purchase in two groups counts twice until one
-    /// of them is settled, because a check would cost a look-up for each.
+    /// A sale's figures; `None` if there is no such sale. Rows are read by key, or by partial indexes (`outbox_due`, `outbox_sent`,
+    /// `outbox_parked`, `alarms_open`), at most 10,000 each. Only the sale's orders are counted (`orders_of_sale`,
+    /// `purchase_groups_unsettled`), so the caller rests. A purchase in two groups counts twice until one is settled.
     pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
         let mut tx = self.begin().await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;

@@ -1,5 +1,4 @@
-//! Selects the sales to check: selling ones, changed ones, and the others in turn. No query here reads all sales, even if very many are
-//! planned.
+//! Selects the sales to check: selling ones, changed ones, and the others in turn. No query here reads all sales.
 
 use super::epochs::{EpochRow, Row};
 use crate::domain::ids::SaleId;
@@ -61,8 +60,7 @@ impl Ledger {
         }
     }
 
-    /// The epochs of these sales, and of all that wait for a refill (index `sale_epochs_to_fill`), ordered by id. Only sales that Redis
-    /// keeps.
+    /// The epochs of these sales, and of all that wait for a refill (index `sale_epochs_to_fill`), by id; only of sales in Redis.
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(

@@ -45,8 +45,7 @@ pub struct SalePlan {
 }
 
 impl Ledger {
-    /// Adds units to a sale's stock, as a wave that is due now. Returns `false` if the sale does not exist, is closed, or has unlimited
-    /// stock.
+    /// Adds a wave that is due now. Returns `false` if the sale does not exist, is closed, or has unlimited stock.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, LedgerError> {
         let mut tx = self.begin().await?;
         let added = sqlx::query!(
@@ -67,8 +66,7 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The sales with due waves, among the first `limit` waves of the next second (index `sale_waves_to_release`). Skips the sales in
-    /// `without`.
+    /// The sales with due waves, among the first `limit` waves of the next second (index `sale_waves_to_release`).
     pub async fn due_waves(&self, limit: i64, without: &[SaleId]) -> Result<DueWaves, LedgerError> {
         let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let waves = sqlx::query!(

@@ -21,8 +21,7 @@ use crate::ledger::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::SalesInTurn;
 
-/// The lease of a refill's lock, renewed during the refill. If its instance dies, the sale stays closed this long, unless the Redis server
-/// was restarted since.
+/// The lease of a refill's lock, renewed during the refill. If its instance dies, the sale stays closed this long.
 pub(super) const REFILL_LEASE: Duration = Duration::from_secs(3);
 
 /// How often a long refill reports its progress.
@@ -52,8 +51,7 @@ pub(super) fn is_whole(row: &EpochRow, servers: &ServerRuns, state: SaleState) -
 }
 
 impl Stores {
-    /// Takes the next sales in turn, and drops them from Redis if they ended more than `retire_after_ms` ago. Their orders stay in the
-    /// ledger.
+    /// Takes the next sales in turn, and drops those that ended more than `retire_after_ms` ago from Redis.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
         let sales = in_turn.next(&self.ledger).await?.sales;
         for row in self.ledger.retired(&sales, retire_after_ms).await? {
@@ -64,8 +62,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Refills a sale under a lock, unless another instance has just done so. Errors: `Busy` if another instance refills the sale,
-    /// `Overtaken` if one has done so meanwhile.
+    /// Refills a sale under a lock. Errors: `Busy` if another instance refills it, `Overtaken` if one has done so meanwhile.
     pub(super) async fn refill_once(
         &self,
         servers: &mut ServerRuns,
@@ -126,8 +123,7 @@ impl Stores {
         drop(snapshot);
         drop(slot);
         if row.epoch > Epoch(0) {
-            // An instance may remember that the old epoch was sold out, and does not know the ticket holders of the new one. Nothing is
-            // sold until every such memory has expired (rule 13).
+            // An instance may remember that the old epoch was sold out. Nothing is sold until every such memory has expired (rule 13).
             tokio::time::sleep_until(begun_at + self.gate.sold_out_memory(of)).await;
         }
         let _slot = slots.acquire().await;

@@ -120,8 +120,7 @@ impl RefillQueue {
         }
     }
 
-    /// Another process has filled this sale on another server. If this process filled it on our current server, there are two masters, and
-    /// the sale pauses.
+    /// Another process has filled this sale on another server. If this one filled it on ours, there are two masters.
     pub fn taken_elsewhere(&mut self, of: SaleShards, servers: &ServerRuns) {
         let sale = of.sale;
         if self.filled.contains_key(&sale) && self.filled.get(&sale) == servers.run_id(of).as_ref() {
@@ -165,8 +164,7 @@ impl RefillQueue {
         }
     }
 
-    /// Waits until a refill ends, or planned sales may start. Never returns if there is nothing to wait for. Returns whether a server was
-    /// away.
+    /// Waits until a refill ends, or planned sales may start. May never return. Returns whether a server was away.
     pub async fn ended(&mut self) -> bool {
         let planned_from = self.planned_from.filter(|_| self.held_back);
         let ended = tokio::select! {

@@ -1,10 +1,7 @@
 //! Finds incomplete sales on this process's Redis server, or on its cluster's masters, and starts their refills (protocol, rules 10 and
-//! 11).
-//!
-//! Each check covers the server itself, and the sales that changed or were not in order. Once a second, a check also covers the sales that
-//! are live, start soon or have just ended, and a few of the others. Both lists take turns if they are long. If the server was replaced or
-//! may have lost its memory, all sales are compared. So the cost of a check does not depend on the number of planned sales, and little on
-//! that of live ones. A planned sale is checked before it starts.
+//! 11). Each check covers the server itself, and the sales that changed or were not in order; once a second, also sales that are live,
+//! start soon or have just ended, and a few of the others, in turn. If the server was replaced or may have lost its memory, all sales are
+//! compared. So the cost of a check does not depend on the number of planned sales.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -85,8 +82,7 @@ impl RefillSupervisor {
         }
     }
 
-    /// Leaves an incomplete sale to other processes for this time. This process has a lower priority, and its running refill would delay
-    /// theirs.
+    /// Leaves an incomplete sale to other processes for this time, because this process has a lower priority.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -247,8 +243,7 @@ impl RefillSupervisor {
         }
     }
 
-    /// Compares sales with Redis, and queues the incomplete ones. Returns whether a sale is missing that was complete on this server at its
-    /// last check. Then others may be missing too.
+    /// Compares sales with Redis, and queues the incomplete ones. Returns whether a sale is missing that was complete at its last check.
     async fn examine(&mut self, servers: &mut ServerRuns, rows: &[EpochRow], asked: bool) -> Result<bool, SaleError> {
         let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
         let states = servers.sale_states(&sales).await?;
@@ -332,8 +327,7 @@ impl RefillSupervisor {
     }
 }
 
-/// Closes a sale that has a newer epoch on another server. The ledger refuses purchases of the old epoch, and buyers must not get "sold
-/// out" from it either.
+/// Closes a sale that has a newer epoch on another server: buyers must not get "sold out" from the old one.
 async fn close_older(servers: &ServerRuns, row: &EpochRow, state: SaleState) {
     if let SaleState::Served(Standing { epoch, .. }) = state
         && epoch < row.epoch
