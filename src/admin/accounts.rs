@@ -75,7 +75,7 @@ impl Console {
             None => None,
         };
         let of_row = AccountChange { role: change.role, disabled: change.disabled, password_hash: hash.as_deref() };
-        match self.ledger.change_account(name, &of_row, account.name.as_str()).await? {
+        match self.ledger.change_account(name, &of_row, true, account.name.as_str()).await? {
             AccountOutcome::Changed => Ok(()),
             AccountOutcome::Unknown => Err(AdminError::Unknown("account")),
             AccountOutcome::LastAdmin => Err(AdminError::Conflict(format!(

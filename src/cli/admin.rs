@@ -12,7 +12,8 @@ use crate::admin::password::hash_new;
 use crate::app::stores;
 use crate::config::Config;
 use crate::domain::account::{AccountName, AccountRole, NewPassword};
-use crate::ledger::accounts::ListedAccount;
+use crate::ledger::Ledger;
+use crate::ledger::accounts::{AccountChange, AccountOutcome, ListedAccount};
 
 #[derive(Subcommand)]
 pub(super) enum AdminCommand {
@@ -76,15 +77,16 @@ impl AdminCommand {
             }
             Self::Password(AccountArg { name }) => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
-                check_found(&name, ledger.set_password(&name, &hash, ACTOR).await?)?;
+                change(&ledger, &name, &AccountChange { password_hash: Some(&hash), ..AccountChange::default() })
+                    .await?;
                 tracing::info!(%name, "password changed, and all sessions ended");
             }
             Self::Disable(AccountArg { name }) => {
-                check_found(&name, ledger.set_disabled(&name, true, ACTOR).await?)?;
+                change(&ledger, &name, &AccountChange { disabled: Some(true), ..AccountChange::default() }).await?;
                 tracing::info!(%name, "account disabled, and all sessions ended");
             }
             Self::Enable(AccountArg { name }) => {
-                check_found(&name, ledger.set_disabled(&name, false, ACTOR).await?)?;
+                change(&ledger, &name, &AccountChange { disabled: Some(false), ..AccountChange::default() }).await?;
                 tracing::info!(%name, "account enabled");
             }
             Self::SignOut(AccountArg { name }) => {
@@ -95,6 +97,11 @@ impl AdminCommand {
         }
         Ok(())
     }
+}
+
+/// Also makes a change that leaves no admin.
+async fn change(ledger: &Ledger, name: &AccountName, change: &AccountChange<'_>) -> anyhow::Result<()> {
+    check_found(name, ledger.change_account(name, change, false, ACTOR).await? != AccountOutcome::Unknown)
 }
 
 fn check_found(name: &AccountName, found: bool) -> anyhow::Result<()> {

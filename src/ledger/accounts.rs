@@ -108,30 +108,8 @@ impl Ledger {
         Ok(terms.fetch_optional(&self.pool).await?)
     }
 
-    /// Changes an account's password and ends its sessions. Returns `false` if there is no such account.
-    pub async fn set_password(&self, name: &AccountName, hash: &str, actor: &str) -> Result<bool, LedgerError> {
-        let change = AccountChange { password_hash: Some(hash), ..AccountChange::default() };
-        Ok(self.change(name, &change, false, actor).await? != AccountOutcome::Unknown)
-    }
-
-    /// Disables an account and ends its sessions, or enables it again. Returns `false` if there is no such account.
-    pub async fn set_disabled(&self, name: &AccountName, disabled: bool, actor: &str) -> Result<bool, LedgerError> {
-        let change = AccountChange { disabled: Some(disabled), ..AccountChange::default() };
-        Ok(self.change(name, &change, false, actor).await? != AccountOutcome::Unknown)
-    }
-
-    /// Changes an account, unless no admin could sign in afterwards: then nobody could make one in the console.
+    /// Makes all parts of the change, or none. `keeps_admin`: not if no admin could sign in afterwards, so that nobody could make one.
     pub async fn change_account(
-        &self,
-        name: &AccountName,
-        change: &AccountChange<'_>,
-        actor: &str,
-    ) -> Result<AccountOutcome, LedgerError> {
-        self.change(name, change, true, actor).await
-    }
-
-    /// Makes all parts of the change, or none. `keeps_admin`: requires that an admin is left.
-    async fn change(
         &self,
         name: &AccountName,
         change: &AccountChange<'_>,

@@ -42,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::{self, servers, tls};
+use crate::domain::ids::SaleId;
 pub use error::LedgerError;
 use primary::Primary;
 
@@ -246,6 +247,13 @@ impl Ledger {
         Ok(())
     }
 
+    /// Begins a read of one snapshot.
+    async fn begin_snapshot(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, LedgerError> {
+        let mut tx = self.begin_in(pool).await?;
+        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        Ok(tx)
+    }
+
     /// Begins a read for people: one read-only snapshot. Statements are cancelled after 3 s, before the caller gives up. Each is planned
     /// for its own values, because a generic plan uses no partial index.
     async fn begin_reading(&self) -> Result<Transaction<'static, Postgres>, LedgerError> {
@@ -316,6 +324,10 @@ pub async fn with_primary_first(config: &config::Database) -> String {
 
 fn is_encrypted(server: &PgConnectOptions) -> bool {
     matches!(server.get_ssl_mode(), PgSslMode::Require | PgSslMode::VerifyCa | PgSslMode::VerifyFull)
+}
+
+fn numbers(sales: &[SaleId]) -> Vec<i64> {
+    sales.iter().map(|sale| sale.get()).collect()
 }
 
 fn micros(duration: Duration) -> i64 {

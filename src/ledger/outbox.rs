@@ -23,8 +23,8 @@ pub use task::{BrokerMessage, UnitRelease};
 /// The approximate number of holds per claim of releases. A row has up to 1,000.
 const HOLDS_A_CLAIM: i64 = 2000;
 /// The kinds that go through the broker.
-const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::GroupExpire, OutboxKind::PaymentRequested];
-const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
+pub const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::GroupExpire, OutboxKind::PaymentRequested];
+pub const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
 
 #[derive(Debug, Clone, Copy)]
 pub struct RetryTerms {
@@ -45,16 +45,8 @@ pub struct OutboxRow<T> {
 }
 
 impl Ledger {
-    /// Whether messages are due. Asked before the claiming transaction, because usually none are.
-    pub async fn has_due_messages(&self) -> Result<bool, LedgerError> {
-        self.has_due(&MESSAGES).await
-    }
-
-    pub async fn has_due_releases(&self) -> Result<bool, LedgerError> {
-        self.has_due(&RELEASES).await
-    }
-
-    async fn has_due(&self, kinds: &[OutboxKind]) -> Result<bool, LedgerError> {
+    /// Whether rows of these kinds are due. Asked before the claiming transaction, because usually none are.
+    pub async fn has_due(&self, kinds: &[OutboxKind]) -> Result<bool, LedgerError> {
         // Reads the first entry of each kind in `outbox_due`. Any other query for due rows would scan the outbox in a long backlog.
         let due = sqlx::query_scalar!(
             r#"SELECT coalesce(bool_or((SELECT next_attempt_at FROM outbox WHERE status = 'pending' AND outbox.kind = k.kind

@@ -48,23 +48,15 @@ struct History {
     timeline: i32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Unfit {
-    #[error("is in recovery or read-only")]
-    NoWrites,
-    #[error("belongs to another cluster")]
-    OtherCluster,
-    #[error("was replaced by the promotion of another server")]
-    Replaced,
-}
-
 impl Standing {
-    /// Whether this server is usable, if the newest history seen is `known`.
-    fn judge(self, known: Option<History>) -> Result<History, Unfit> {
+    /// Whether this server is usable, if the newest history seen is `known`; or why not.
+    fn judge(self, known: Option<History>) -> Result<History, &'static str> {
         match known {
-            Some(known) if known.system != self.history.system => Err(Unfit::OtherCluster),
-            _ if !self.writes => Err(Unfit::NoWrites),
-            Some(known) if known.timeline > self.history.timeline => Err(Unfit::Replaced),
+            Some(known) if known.system != self.history.system => Err("belongs to another cluster"),
+            _ if !self.writes => Err("is in recovery or read-only"),
+            Some(known) if known.timeline > self.history.timeline => {
+                Err("was replaced by the promotion of another server")
+            }
             _ => Ok(self.history),
         }
     }
@@ -150,7 +142,7 @@ impl Primary {
             // A newly promoted server is used after the next check has found it.
             Ok(history) if known.is_none_or(|known| known == history) => Ok(()),
             Ok(_) => Err(self.doubt("was promoted a moment ago")),
-            Err(unfit) => Err(self.doubt(&unfit.to_string())),
+            Err(unfit) => Err(self.doubt(unfit)),
         }
     }
 
@@ -233,7 +225,7 @@ fn name(server: &PgConnectOptions) -> String {
 fn said(seen: &Result<(PgConnection, Standing), sqlx::Error>, known: Option<History>) -> String {
     match seen {
         Err(error) => format!("does not answer: {error}"),
-        Ok((_, standing)) => standing.judge(known).map_or_else(|unfit| unfit.to_string(), |_| "is one".to_owned()),
+        Ok((_, standing)) => standing.judge(known).map_or_else(str::to_owned, |_| "is one".to_owned()),
     }
 }
 

@@ -48,22 +48,14 @@ impl GroupWork {
             Settling::Unusual(why) => {
                 tracing::warn!(why, groups = groups.len(), "groups not settled together; trying one by one");
                 for size in together {
-                    self.settle_alone(size, &why, traces).await?;
+                    match self.ledger.settle_groups(&[size.group], traces).await? {
+                        Settling::Settled { orders } => count("accepted", orders),
+                        Settling::Unusual(why) => self.settle_unusual(size, &why, traces).await?,
+                    }
                 }
             }
         }
         Ok(Vec::new())
-    }
-
-    async fn settle_alone(&self, size: &GroupSize, why: &str, traces: &Traces) -> Result<(), LedgerError> {
-        if size.members == 1 {
-            return self.settle_unusual(size, why, traces).await;
-        }
-        match self.ledger.settle_groups(&[size.group], traces).await? {
-            Settling::Settled { orders } => count("accepted", orders),
-            Settling::Unusual(why) => self.settle_unusual(size, &why, traces).await?,
-        }
-        Ok(())
     }
 
     /// Splits a group. A group of one is accepted or rejected. If this fails, the message is sent again later, and finally parked.

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::die_at;
 use crate::ledger::Ledger;
-use crate::ledger::outbox::{BrokerMessage, OutboxRow, PublishOutcome, RetryTerms};
+use crate::ledger::outbox::{BrokerMessage, MESSAGES, OutboxRow, PublishOutcome, RetryTerms};
 use crate::queue::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt, Source};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::messages_for;
@@ -30,7 +30,7 @@ impl Relay {
     #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
-        if !self.ledger.has_due_messages().await? {
+        if !self.ledger.has_due(&MESSAGES).await? {
             return Ok(Step::Idle);
         }
         let mut claim = self.ledger.claim_messages(self.batch_max).await?;

@@ -9,7 +9,7 @@ use crate::domain::ids::{Epoch, SaleId, Shard, WaveId};
 use crate::domain::order::HoldRelease;
 use crate::domain::shards::SaleShards;
 use crate::gate::GateError;
-use crate::ledger::outbox::{OutboxRow, ReleaseOutcome, RetryTerms, UnitRelease};
+use crate::ledger::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryTerms, UnitRelease};
 use crate::ledger::sales::epochs::Sharded;
 use crate::sale::{SaleError, Step, Stores};
 
@@ -25,7 +25,7 @@ impl Stores {
         retry: RetryTerms,
         retire_after_ms: u64,
     ) -> Result<Step, SaleError> {
-        if !self.ledger.has_due_releases().await? {
+        if !self.ledger.has_due(&RELEASES).await? {
             return Ok(Step::Idle);
         }
         let mut claim = self.ledger.claim_releases(batch_max).await?;

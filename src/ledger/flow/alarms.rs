@@ -9,9 +9,6 @@ use crate::domain::alarm::{AlarmKind, Trouble};
 use crate::domain::message::OutboxKind;
 use crate::ledger::{Ledger, LedgerError};
 
-/// A receiver raises an alarm after this time away. A shorter absence may be a restart.
-const RECEIVER_AWAY_S: i64 = 10;
-
 /// Row limit per index of a backlog that people see.
 const BACKLOG_MAX: i64 = 10_000;
 /// Row limit per index for alarms and metrics, which count every few seconds.
@@ -313,11 +310,5 @@ impl Ledger {
         );
         let stuck = stuck.fetch_all(&self.pool).await?;
         Ok(stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows }))).collect())
-    }
-
-    pub async fn dead_receivers(&self) -> Result<Vec<Trouble>, LedgerError> {
-        let away = self.receivers_away(RECEIVER_AWAY_S).await?;
-        let details = |away_s: i64, error: &str| json!({ "away_s": away_s, "error": error });
-        Ok(away.iter().map(|row| Trouble::new(&row.receiver, details(row.away_s, &row.error))).collect())
     }
 }

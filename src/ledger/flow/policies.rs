@@ -1,7 +1,7 @@
 //! Stores policies. Every instance loads all of them.
 
 use serde_json::{Value, json};
-use sqlx::{Executor, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::account::Actor;
@@ -39,8 +39,7 @@ pub struct Policies {
 
 impl Ledger {
     pub async fn policies_and_tokens(&self) -> Result<Policies, LedgerError> {
-        let mut tx = self.begin().await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
         let policies = load(&mut tx, None).await?;
         let tokens = self.app_tokens(&mut tx).await?;

@@ -56,10 +56,7 @@ impl Ledger {
         Ok(minutes.collect())
     }
 
-    pub async fn clear_minutes(&self) -> Result<u64, LedgerError> {
-        let done = sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")
-            .execute(&self.pool)
-            .await?;
-        Ok(done.rows_affected())
+    pub async fn clear_minutes(&self) -> Result<(), LedgerError> {
+        self.run(sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")).await
     }
 }

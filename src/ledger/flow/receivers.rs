@@ -1,13 +1,12 @@
 //! Receivers that refuse connections.
 
+use serde_json::json;
+
+use crate::domain::alarm::Trouble;
 use crate::ledger::{Ledger, LedgerError};
 
-#[derive(Debug, Clone)]
-pub struct ReceiverAway {
-    pub receiver: String,
-    pub away_s: i64,
-    pub error: String,
-}
+/// A receiver raises an alarm after this time away. A shorter absence may be a restart.
+const RECEIVER_AWAY_S: i64 = 10;
 
 impl Ledger {
     /// Records whether a connection to a receiver succeeded. A success costs a statement only after this process has reported a failure.
@@ -42,14 +41,15 @@ impl Ledger {
         self.run(sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver)).await
     }
 
-    /// The receivers that have been away for at least `away_s`, and were tried within the last minute.
-    pub async fn receivers_away(&self, away_s: i64) -> Result<Vec<ReceiverAway>, LedgerError> {
-        let away = sqlx::query_as!(
-            ReceiverAway,
+    /// The receivers that have been away for a while, and were tried within the last minute.
+    pub async fn dead_receivers(&self) -> Result<Vec<Trouble>, LedgerError> {
+        let away = sqlx::query!(
             r#"SELECT receiver, extract(epoch FROM now() - since)::bigint AS "away_s!", error FROM receivers_away
                WHERE tried_at >= now() - interval '1 minute' AND since <= now() - $1::bigint * interval '1 second'"#,
-            away_s
+            RECEIVER_AWAY_S
         );
-        Ok(away.fetch_all(&self.pool).await?)
+        let details = |away_s: i64, error: &str| json!({ "away_s": away_s, "error": error });
+        let away = away.fetch_all(&self.pool).await?;
+        Ok(away.iter().map(|row| Trouble::new(&row.receiver, details(row.away_s, &row.error))).collect())
     }
 }

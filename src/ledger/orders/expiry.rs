@@ -11,7 +11,7 @@ use crate::domain::order::CancelReason;
 use crate::ledger::orders::cancel::{cancel, lock_overdue};
 use crate::ledger::orders::groups::{GroupSize, uuids};
 use crate::ledger::outbox::close_split;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, numbers};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryOutcome {
@@ -110,7 +110,6 @@ impl Ledger {
     /// Orders that are overdue by more than `grace_ms`, because their message was lost. Each is named as a group of one. Orders with a
     /// parked expiry are left to people. Sales in `without` are skipped.
     pub async fn overdue(&self, grace_ms: u64, limit: i64, without: &[SaleId]) -> Result<Vec<GroupId>, LedgerError> {
-        let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let ids = sqlx::query_scalar!(
             "SELECT id FROM orders o
              WHERE status = 'pending_payment' AND expires_at < now() - $1::bigint * interval '1 ms'
@@ -121,7 +120,7 @@ impl Ledger {
              ORDER BY expires_at LIMIT $2",
             grace_ms.cast_signed(),
             limit,
-            &without
+            &numbers(without)
         )
         .fetch_all(&self.pool)
         .await?;

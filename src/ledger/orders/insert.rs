@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::trace_context::TraceContext;
-use crate::ledger::LedgerError;
 use crate::ledger::orders::purchase::{Committed, Purchase};
+use crate::ledger::{LedgerError, numbers};
 
 /// Groups as the columns of a statement. The members of a group are neighbours in the member columns.
 #[derive(Default)]
@@ -119,10 +119,9 @@ pub(super) async fn unlocked_epochs(
     connection: &mut PgConnection,
     sales: &[SaleId],
 ) -> Result<HashSet<SaleId>, LedgerError> {
-    let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
     let free = sqlx::query_scalar!(
         "SELECT sale_id FROM sale_epochs WHERE sale_id = ANY($1) ORDER BY sale_id FOR KEY SHARE SKIP LOCKED",
-        &sales
+        &numbers(sales)
     );
     Ok(free.fetch_all(connection).await?.into_iter().map(SaleId::from_db).collect())
 }

@@ -60,8 +60,7 @@ impl Ledger {
         overdue_grace_ms: i64,
         retire_after_ms: u64,
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
-        let mut tx = self.begin().await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         // This counts all rows of a sale, and searches the whole outbox.
         (&mut *tx).execute("SET LOCAL statement_timeout = '300s'").await?;
         // Right after a rush, the planner still takes these tables for small, and would choose nested loops.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use sqlx::Executor;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -45,8 +44,7 @@ const CHANGES_MAX: i64 = 1000;
 impl Ledger {
     /// The catalogue in one snapshot. `with_ids`: also the ids of all sales and products, which are far more than Redis keeps.
     pub async fn catalogue(&self, retire_after_ms: u64, with_ids: bool) -> Result<CatalogSnapshot, LedgerError> {
-        let mut tx = self.begin().await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         let version = sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&mut *tx).await?;
         let live = sqlx::query_scalar!(
             "SELECT id FROM sales WHERE ends_at > now() - $1::bigint * interval '1 ms'",
@@ -70,8 +68,7 @@ impl Ledger {
         version: i64,
         retire_after_ms: u64,
     ) -> Result<Option<CatalogChanges>, LedgerError> {
-        let mut tx = self.begin_in(&self.reserved).await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx = self.begin_snapshot(&self.reserved).await?;
         let rows = sqlx::query!(
             "SELECT version, kind, id, removed FROM catalog_changes WHERE version > $1 ORDER BY version LIMIT $2",
             version,
@@ -113,14 +110,12 @@ impl Ledger {
     }
 
     /// Clears changes older than a day. An instance further behind loads the whole catalogue.
-    pub async fn clear_changes(&self) -> Result<u64, LedgerError> {
-        let done = sqlx::query!(
+    pub async fn clear_changes(&self) -> Result<(), LedgerError> {
+        self.run(sqlx::query!(
             "DELETE FROM catalog_changes WHERE at < now() - interval '1 day'
                AND version < (SELECT version FROM catalog_version)"
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected())
+        ))
+        .await
     }
 
     /// Records that an instance is live and has loaded `version`.

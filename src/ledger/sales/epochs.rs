@@ -8,7 +8,7 @@ use crate::domain::ids::{Epoch, OrderId, SaleId, Shard, Units, WaveId};
 use crate::domain::sale::SaleStatus;
 use crate::domain::shards::SaleShards;
 use crate::domain::stock::Stock;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, numbers};
 
 /// First attempt to lock an epoch's row. Each lock may take 250 ms, all of them 400 ms.
 const IN_ROW: &str = "SET LOCAL lock_timeout = '250ms'; SET LOCAL statement_timeout = '400ms'";
@@ -116,7 +116,6 @@ impl Ledger {
         if sales.is_empty() {
             return Ok(Vec::new());
         }
-        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
@@ -124,7 +123,7 @@ impl Ledger {
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE e.in_redis AND e.sale_id = ANY($2) AND s.ends_at <= now() - $1::bigint * interval '1 ms'"#,
             retire_after_ms.cast_signed(),
-            &sales
+            &numbers(sales)
         )
         .fetch_all(&self.pool)
         .await?;
@@ -200,7 +199,6 @@ impl Ledger {
 
     /// The sales in Redis, among these, without pending work: no purchase without an order, and no release on its way to Redis.
     pub async fn resting(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<RestingSale>, LedgerError> {
-        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query!(
             r#"SELECT s.id, s.shards, s.captcha <> 'none' AS "asks_pass!", e.epoch, s.stock FROM sales s JOIN sale_epochs e ON e.sale_id = s.id
              WHERE s.id = ANY($2)
@@ -209,7 +207,7 @@ impl Ledger {
                AND NOT EXISTS (SELECT FROM outbox o WHERE o.sale_id = s.id AND o.status = 'pending'
                                AND o.kind IN ('hold_release', 'wave_release'))"#,
             retire_after_ms.cast_signed(),
-            &sales
+            &numbers(sales)
         )
         .fetch_all(&self.pool)
         .await?;
@@ -324,10 +322,9 @@ pub(in crate::ledger) async fn shards_of(
     if sales.is_empty() {
         return Ok(Vec::new());
     }
-    let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
     let rows = sqlx::query!(
         r#"SELECT id, shards, per_user, captcha <> 'none' AS "asks_pass!" FROM sales WHERE id = ANY($1)"#,
-        &sales
+        &numbers(sales)
     );
     let of = rows.fetch_all(with).await?.into_iter().map(|row| {
         let shards = sharding(row.id, row.shards, row.asks_pass)?;

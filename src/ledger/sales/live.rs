@@ -18,8 +18,7 @@ impl Ledger {
     /// `outbox_parked`, `alarms_open`), at most 10,000 each. Only the sale's orders are counted (`orders_of_sale`,
     /// `purchase_groups_unsettled`), so the caller rests. A purchase in two groups counts twice until one is settled.
     pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
-        let mut tx = self.begin().await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         (&mut *tx).execute("SET LOCAL statement_timeout = '2s'").await?;
         let row = sqlx::query!(
             r#"SELECT status, total_stock, stock, (extract(epoch FROM now()) * 1000)::bigint AS "read_at_ms!",

@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use crate::domain::ids::SaleId;
 use crate::domain::picture::{Picture, PictureFile, Size};
 use crate::domain::sale::{Product, ProductChange, Sale};
-use crate::ledger::sales::terms::{self, load_sales};
+use crate::ledger::sales::terms::{self, load_sales, product};
 use crate::ledger::{Ledger, LedgerError, audit_log};
 
 pub struct NewPicture {
@@ -132,11 +132,8 @@ impl Ledger {
             text,
             limit
         );
-        let rows = rows.fetch_all(&self.pool).await?.into_iter().map(|row| {
-            let picture = row.picture.map(|Json(picture)| picture);
-            Product { id: row.id, name: row.name, description: row.description, picture }
-        });
-        Ok(rows.collect())
+        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        Ok(rows.map(|row| product(row.id, row.name, row.description, row.picture)).collect())
     }
 
     /// The product of this name, by `products_name_unique`.
@@ -147,10 +144,8 @@ impl Ledger {
                FROM products WHERE name = $1"#,
             name
         );
-        Ok(row.fetch_optional(&self.pool).await?.map(|row| {
-            let picture = row.picture.map(|Json(picture)| picture);
-            Product { id: row.id, name: row.name, description: row.description, picture }
-        }))
+        let row = row.fetch_optional(&self.pool).await?;
+        Ok(row.map(|row| product(row.id, row.name, row.description, row.picture)))
     }
 
     pub async fn catalog_version(&self) -> Result<i64, LedgerError> {

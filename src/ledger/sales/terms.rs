@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use sqlx::PgConnection;
 use sqlx::types::Json;
-use sqlx::{Executor, PgConnection};
 
 use crate::domain::ids::{DocId, SaleId, Units};
 use crate::domain::picture::Picture;
@@ -95,6 +95,10 @@ pub(super) fn per_user(units: i32) -> Result<Units, LedgerError> {
 pub(super) fn shard_count(shards: i16) -> Result<ShardCount, LedgerError> {
     let shards = u64::try_from(shards).ok().and_then(|n| ShardCount::parse(n).ok());
     shards.ok_or(LedgerError::Unreadable("sales.shards"))
+}
+
+pub(super) fn product(id: i64, name: String, description: String, picture: Option<Json<Picture>>) -> Product {
+    Product { id, name, description, picture: picture.map(|Json(picture)| picture) }
 }
 
 /// The catalogue version of this transaction's changes. Its row stays locked until the commit.
@@ -249,8 +253,7 @@ impl Ledger {
 
     /// A document, and the catalogue version of the same snapshot.
     pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
-        let mut tx = self.begin().await?;
-        (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         let as_of = version(&mut tx).await?;
         let document = match id {
             DocId::Sale(id) => load_sales(&mut tx, &[id]).await?.pop().map(Document::Sale),
@@ -261,10 +264,8 @@ impl Ledger {
                        FROM products WHERE id = $1"#,
                     id
                 );
-                row.fetch_optional(&mut *tx).await?.map(|row| {
-                    let picture = row.picture.map(|Json(picture)| picture);
-                    Document::Product(Product { id: row.id, name: row.name, description: row.description, picture })
-                })
+                let row = row.fetch_optional(&mut *tx).await?;
+                row.map(|row| Document::Product(product(row.id, row.name, row.description, row.picture)))
             }
         };
         Ok((document, as_of))

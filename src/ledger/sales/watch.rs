@@ -2,7 +2,7 @@
 
 use super::epochs::{EpochRow, Row};
 use crate::domain::ids::SaleId;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError, numbers};
 
 /// Changes per statement.
 const CHANGES_MAX: i64 = 1000;
@@ -62,7 +62,6 @@ impl Ledger {
 
     /// The epochs of these sales, and of all that wait for a refill (index `sale_epochs_to_fill`), by id; only of sales in Redis.
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
-        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
@@ -73,7 +72,7 @@ impl Ledger {
                WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
                ORDER BY e.sale_id"#,
             retire_after_ms.cast_signed(),
-            &sales
+            &numbers(sales)
         )
         .fetch_all(&self.pool)
         .await?;
@@ -82,7 +81,6 @@ impl Ledger {
 
     /// The epochs of these sales, if Redis keeps them.
     pub async fn epochs_of(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
-        let sales: Vec<i64> = sales.iter().map(|sale| sale.get()).collect();
         let rows = sqlx::query_as!(
             Row,
             r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
@@ -90,7 +88,7 @@ impl Ledger {
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE e.sale_id = ANY($2) AND s.ends_at > now() - $1::bigint * interval '1 ms'"#,
             retire_after_ms.cast_signed(),
-            &sales
+            &numbers(sales)
         )
         .fetch_all(&self.pool)
         .await?;

@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::domain::ids::SaleId;
-use crate::ledger::{Ledger, LedgerError, audit_log};
+use crate::ledger::{Ledger, LedgerError, audit_log, numbers};
 
 /// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
 const WAVES_MAX: i64 = 1000;
@@ -68,13 +68,12 @@ impl Ledger {
 
     /// The sales with due waves, among the first `limit` waves of the next second (index `sale_waves_to_release`).
     pub async fn due_waves(&self, limit: i64, without: &[SaleId]) -> Result<DueWaves, LedgerError> {
-        let without: Vec<i64> = without.iter().map(|sale| sale.get()).collect();
         let waves = sqlx::query!(
             r#"SELECT sale_id, ceil(extract(epoch FROM due_at - now()) * 1000)::bigint AS "in_ms!" FROM sale_waves
                WHERE released_at IS NULL AND due_at <= now() + interval '1 second' AND sale_id <> ALL($2)
                ORDER BY due_at LIMIT $1"#,
             limit,
-            &without
+            &numbers(without)
         )
         .fetch_all(&self.pool)
         .await?;
