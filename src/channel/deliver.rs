@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -61,16 +62,11 @@ pub async fn send_in_slot(
         sender.keep(ready);
         return None;
     }
-    let sending = sender.send(ready, patience);
-    tokio::pin!(sending);
-    let at_once = poll!(&mut sending);
-    let answer = async {
-        match at_once {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => sending.await,
-        }
-    };
-    Some(tokio::join!(answer, beside).0)
+    let mut sending = pin!(sender.send(ready, patience));
+    Some(match poll!(&mut sending) {
+        Poll::Ready(answer) => tokio::join!(std::future::ready(answer), beside).0,
+        Poll::Pending => tokio::join!(sending, beside).0,
+    })
 }
 
 /// Writes an outcome to the ledger, with retries until `deadline`; `None` if no try succeeded. After the deadline the item's lease has

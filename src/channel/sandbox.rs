@@ -50,14 +50,8 @@ impl Document {
             (Some(order), None) => About::Payment { key: PaymentId(self.key), order },
             (None, None) => return None,
         };
-        let (amount_cents, currency) = (self.amount_cents, self.currency);
-        Some(ChannelReport {
-            about,
-            progress: self.status,
-            amount_cents,
-            currency,
-            reference: self.id.unwrap_or_default(),
-        })
+        let Self { status: progress, amount_cents, currency, .. } = self;
+        Some(ChannelReport { about, progress, amount_cents, currency, reference: self.id.unwrap_or_default() })
     }
 }
 
@@ -105,12 +99,11 @@ impl Sandbox {
         verify(&self.secrets, signed.id, signed.timestamp, signed.signature, body, now_s)?;
         let unreadable = |error: &dyn std::fmt::Display| BadCallback::Unreadable(error.to_string());
         let callback: Callback = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
-        let (subject, progress) = callback.kind.split_once('.').unwrap_or_default();
         let report = callback.data.report().ok_or_else(|| unreadable(&"it names no order and no payment"))?;
-        let progress = match progress {
-            "succeeded" => Progress::Succeeded,
-            "failed" => Progress::Failed,
-            _ => Progress::Pending,
+        let (subject, progress) = match callback.kind.split_once('.').unwrap_or_default() {
+            (subject, "succeeded") => (subject, Progress::Succeeded),
+            (subject, "failed") => (subject, Progress::Failed),
+            (subject, _) => (subject, Progress::Pending),
         };
         if (subject == "refund") != report.about.is_refund() || progress != report.progress {
             return Err(unreadable(&"its type does not fit its data"));

@@ -110,13 +110,16 @@ impl PaymentSender {
             if self.stop.is_cancelled() || Instant::now() > deadline {
                 return Ok(ledger.postpone_payments(&left, SEND_AGAIN_AFTER).await?);
             }
-            let (admission, most) = match self.admitted() {
-                Ok(admitted) => admitted,
-                Err(wait) => {
-                    self.rest(wait).await;
+            // A channel that keeps failing gets a pause, then one payment at a time as a probe.
+            let admission = self.breaker.lock().admit(self.now_ms());
+            let admission = match admission {
+                Ok(admission) => admission,
+                Err(wait_ms) => {
+                    self.rest(Duration::from_millis(wait_ms.max(50))).await;
                     continue;
                 }
             };
+            let most = if admission == Admission::Probe { 1 } else { u32::MAX };
             // By then the request has been answered, or has timed out.
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
             let claimed = ledger.claim_payments(&channel.name, &left, most, ask_after).await;
@@ -151,13 +154,6 @@ impl PaymentSender {
 
     async fn rest(&self, wait: Duration) {
         self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
-    }
-
-    /// Whether payments may be claimed, and how many. A channel that keeps failing gets a pause, then one payment as a probe.
-    fn admitted(&self) -> Result<(Admission, u32), Duration> {
-        let admission = self.breaker.lock().admit(self.now_ms());
-        let admission = admission.map_err(|wait_ms| Duration::from_millis(wait_ms.max(50)))?;
-        Ok((admission, if admission == Admission::Probe { 1 } else { u32::MAX }))
     }
 
     async fn deliver(&self, payment: &DuePayment, mut span: Option<Span>, admission: Admission) {

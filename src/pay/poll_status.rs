@@ -56,8 +56,8 @@ impl PaymentService {
         let key = about.key();
         let reply = channel.ask(about).await;
         die_at!("status.answered");
-        match reply {
-            Ok(StatusReply::ChannelReport(report)) => match (self.take_in(channel, &report).await?, query) {
+        match (reply, query) {
+            (Ok(StatusReply::ChannelReport(report)), _) => match (self.take_in(channel, &report).await?, query) {
                 (ReportOutcome::Pending, StatusQuery::Payment { payment, claim, .. }) => {
                     ledger.payments_taken(&[(payment, claim)], self.terms.ask_after).await?;
                 }
@@ -66,21 +66,18 @@ impl PaymentService {
                     let (message, body) = (format!("asked-{key}"), format!("{report:?}"));
                     ledger.set_aside(&channel.name, &message, problem, &body).await?;
                 }
-                (ReportOutcome::Pending, StatusQuery::Refund { .. })
-                | (ReportOutcome::Applied | ReportOutcome::Refunding | ReportOutcome::Known, _) => {}
+                _ => {}
             },
-            Ok(StatusReply::Unknown) => match query {
-                StatusQuery::Payment { payment, claim, .. } => {
-                    ledger.take_back(payment, claim, Some(self.terms.on_its_way), Duration::ZERO).await?;
-                    self.notifier.outbox_changed();
-                }
-                StatusQuery::Refund { key, .. } => {
-                    let again = ledger.refund_again(key).await?;
-                    tracing::warn!(%key, again, "the channel never received this refund");
-                }
-            },
-            Ok(StatusReply::Unclear(answer)) => tracing::info!(%key, answer, "the channel's answer does not say"),
-            Err(error) => tracing::info!(%key, %error, "the channel could not be asked"),
+            (Ok(StatusReply::Unknown), StatusQuery::Payment { payment, claim, .. }) => {
+                ledger.take_back(payment, claim, Some(self.terms.on_its_way), Duration::ZERO).await?;
+                self.notifier.outbox_changed();
+            }
+            (Ok(StatusReply::Unknown), StatusQuery::Refund { key, .. }) => {
+                let again = ledger.refund_again(key).await?;
+                tracing::warn!(%key, again, "the channel never received this refund");
+            }
+            (Ok(StatusReply::Unclear(answer)), _) => tracing::info!(%key, answer, "the channel's answer does not say"),
+            (Err(error), _) => tracing::info!(%key, %error, "the channel could not be asked"),
         }
         Ok(())
     }

@@ -99,11 +99,11 @@ impl BrokerInspection {
     async fn queue(&self, name: &ShortString, arguments: FieldTable) -> Result<Declared, QueueError> {
         // The second declaration would create a missing queue, so it is only sent for an existing one.
         let existing = QueueDeclareOptions { passive: true, ..QUEUE };
-        match judge(self.declare(name, existing, FieldTable::default()).await)? {
-            Declared::AsConfigured => {}
-            other => return Ok(other),
+        let found = self.declare(name, existing, FieldTable::default()).await?;
+        if found != Declared::AsConfigured {
+            return Ok(found);
         }
-        let declared = judge(self.declare(name, QUEUE, arguments.clone()).await)?;
+        let declared = self.declare(name, QUEUE, arguments.clone()).await?;
         let Declared::Otherwise(why) = &declared else { return Ok(declared) };
         let Some(bound) = other_bound(why) else { return Ok(declared) };
         // The broker reports only the first difference. With the queue's own bound, it reports another one, if any.
@@ -112,10 +112,8 @@ impl BrokerInspection {
             Some(bound) => arguments.insert(BOUND.into(), AMQPValue::LongLongInt(bound)),
             None => arguments.remove(&ShortString::from(BOUND)),
         };
-        Ok(match judge(self.declare(name, QUEUE, arguments.into()).await)? {
-            Declared::AsConfigured => declared,
-            worse => worse,
-        })
+        let other = self.declare(name, QUEUE, arguments.into()).await?;
+        Ok(if other == Declared::AsConfigured { declared } else { other })
     }
 
     /// On a separate channel, because the broker closes a channel after a refused declaration.
@@ -124,21 +122,24 @@ impl BrokerInspection {
         name: &ShortString,
         options: QueueDeclareOptions,
         arguments: FieldTable,
-    ) -> Result<(), lapin::Error> {
+    ) -> Result<Declared, QueueError> {
         let channel = self.looking.create_channel().await?;
-        channel.queue_declare(name.clone(), options, arguments).await.map(drop)
+        judge(channel.queue_declare(name.clone(), options, arguments).await)
     }
 
     /// Publishes a message without a queue: to our exchange, or to the default one if ours does not exist yet.
     pub async fn publish(&self, to_ours: bool) -> Result<Published, QueueError> {
-        let mut blocked = pin!(self.publishing.events_listener().filter_map(|event| ready(reason_to_block(event))));
+        let mut blocked =
+            pin!(self.publishing.events_listener().filter_map(|event| {
+                ready(if let Event::ConnectionBlocked(why) = event { Some(why) } else { None })
+            }));
         tokio::select! {
             published = self.publish_to_nobody(to_ours) => match published {
                 Ok(Confirmation::Ack(Some(_))) => Ok(Published::Returned),
                 Ok(_) => Ok(Published::Taken),
                 Err(error) => match judge::<()>(Err(error))? {
                     Declared::Refused(why) => Ok(Published::Refused(why)),
-                    Declared::AsConfigured | Declared::Missing | Declared::Otherwise(_) => Err(QueueError::Closed),
+                    _ => Err(QueueError::Closed),
                 },
             },
             Some(why) = blocked.next() => Ok(Published::Blocked(why)),
@@ -162,13 +163,6 @@ impl BrokerInspection {
     /// Closes the connections. The broker ends a blocked one only when it reads again, so the caller limits the time.
     pub async fn close(&self) {
         let _ = tokio::join!(self.looking.close(200, "looked".into()), self.publishing.close(200, "looked".into()));
-    }
-}
-
-fn reason_to_block(event: Event) -> Option<String> {
-    match event {
-        Event::ConnectionBlocked(why) => Some(why),
-        _ => None,
     }
 }
 

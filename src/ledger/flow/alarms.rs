@@ -92,34 +92,18 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
     };
     let mut kinds: Vec<Backlog> = Vec::new();
     for row in &rows {
-        let counted = Backlog {
-            kind: row.kind.clone(),
-            pending: row.pending,
-            parked: row.parked,
-            oldest_s: row.oldest_s,
-            more: limited_with(row.part, &row.kind) > most,
-        };
-        match kinds.iter_mut().find(|known| known.kind == counted.kind) {
-            Some(known) => known.add(&counted, most),
-            None => kinds.push(counted.at_most(most)),
-        }
+        let place = kinds.iter().position(|known| known.kind == row.kind).unwrap_or_else(|| {
+            kinds.push(Backlog { kind: row.kind.clone(), pending: 0, parked: 0, oldest_s: 0, more: false });
+            kinds.len() - 1
+        });
+        // No row is pending, or parked, in two of the indexes.
+        let of = &mut kinds[place];
+        of.pending = (of.pending + row.pending).min(most);
+        of.parked = (of.parked + row.parked).min(most);
+        of.oldest_s = of.oldest_s.max(row.oldest_s);
+        of.more |= limited_with(row.part, &row.kind) > most;
     }
     Ok(kinds)
-}
-
-impl Backlog {
-    /// Adds the rows of this kind from another index. No row is pending, or parked, in two of the indexes.
-    fn add(&mut self, other: &Self, most: i64) {
-        self.pending = (self.pending + other.pending).min(most);
-        self.parked = (self.parked + other.parked).min(most);
-        self.oldest_s = self.oldest_s.max(other.oldest_s);
-        self.more |= other.more;
-    }
-
-    fn at_most(mut self, most: i64) -> Self {
-        (self.pending, self.parked) = (self.pending.min(most), self.parked.min(most));
-        self
-    }
 }
 
 impl Ledger {

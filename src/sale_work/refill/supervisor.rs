@@ -232,9 +232,8 @@ impl RefillSupervisor {
                 "Redis evicts keys when its memory is full: its sales are closed until it does not"
             );
         }
-        let ledger = &self.stores.ledger;
         let closed = async {
-            let rows = ledger.in_time(ledger.epochs(self.retire_after_ms)).await?;
+            let rows = self.stores.ledger.in_time(self.stores.ledger.epochs(self.retire_after_ms)).await?;
             let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
             Ok::<_, SaleError>(servers.delete_where_evicted(&sales).await?)
         };
