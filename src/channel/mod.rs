@@ -16,7 +16,6 @@ use seckill_webhook::{
     HttpAnswer, HttpSender, InvalidSecret, PreparedRequest, Secret, SendError, SignatureError, SignedRequest,
 };
 
-/// A payment or refund that a channel is asked to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Charge<'a> {
     pub about: About,
@@ -140,12 +139,10 @@ impl Channel {
         self.interface.request(charge, now_s)
     }
 
-    /// Asks for the state of a payment or refund, by its key.
     pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
         Ok(self.interface.read_status(&self.get(&self.interface.status_url(about)).await?))
     }
 
-    /// Reads a callback, and checks its signature.
     pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
         self.interface.read_callback(signed, body, now_s)
     }

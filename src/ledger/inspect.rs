@@ -58,7 +58,6 @@ pub struct Standby {
 pub struct SchemaState {
     pub newest: i64,
     pub missing: Vec<i64>,
-    /// Begun, but not finished.
     pub unfinished: Vec<i64>,
     /// Applied, but with another text.
     pub changed: Vec<i64>,
@@ -249,7 +248,6 @@ fn parse<T: DeserializeOwned>(json: &str) -> Result<T, LedgerError> {
     serde_json::from_str(json).map_err(|_| LedgerError::Unreadable("what PostgreSQL says of itself"))
 }
 
-/// The id of the server process behind this connection.
 async fn session(connection: &mut PgConnection) -> Result<i64, LedgerError> {
     read("SELECT pg_backend_pid()::text", connection).await
 }

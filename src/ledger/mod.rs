@@ -50,7 +50,6 @@ use primary::Primary;
 const PING_MAX: Duration = Duration::from_secs(2);
 /// How long after an interrupted `BEGIN` every returned connection is tested for an open transaction.
 const DOUBTED_FOR: Duration = Duration::from_secs(600);
-/// Time limit for statements that may take long.
 const ANSWERED_MAX: Duration = Duration::from_secs(900);
 /// After this many lost pings in a row, all waiting for the server is given up.
 const PINGS_LOST: u32 = 3;
@@ -229,7 +228,6 @@ impl Ledger {
         self.begin_in(&self.pool).await
     }
 
-    /// As [`begin`](Self::begin), in one of the two pools.
     async fn begin_in(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         let mut begin = pin!(pool.begin());
         // Declared last, so dropped first: the interruption is noted before the connection returns.

@@ -37,7 +37,6 @@ impl Ledger {
         self.send_notice(topic, "").await
     }
 
-    /// Reports this process's backlog of purchases to the others.
     pub async fn report_pressure(&self, report: Report) -> Result<(), LedgerError> {
         self.send_notice(Topic::Pressure, &report.text()).await
     }

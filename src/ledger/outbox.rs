@@ -22,7 +22,6 @@ pub use task::{BrokerMessage, UnitRelease};
 
 /// The approximate number of holds per claim of releases. A row has up to 1,000.
 const HOLDS_A_CLAIM: i64 = 2000;
-/// The kinds that go through the broker.
 pub const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::GroupExpire, OutboxKind::PaymentRequested];
 pub const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
 

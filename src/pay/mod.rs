@@ -166,7 +166,6 @@ impl PaymentService {
         Ok(Some(problem))
     }
 
-    /// Applies a channel's report, from a callback or an answer.
     async fn take_in(&self, channel: &Channel, report: &ChannelReport) -> Result<ReportOutcome, PayError> {
         self.open().await?;
         let taken = self.ledger.in_time(self.ledger.take_in(&channel.name, report, &channel.outflow())).await?;

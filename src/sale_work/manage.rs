@@ -131,8 +131,10 @@ impl Stores {
 }
 
 pub enum ProductSet {
-    /// Its id, and whether every live instance has loaded the change.
-    Done { id: i64, known_everywhere: bool },
+    Done {
+        id: i64,
+        known_everywhere: bool,
+    },
     /// The change has an alternative text, but the product has no picture. Nothing was changed.
     NoPicture,
 }

@@ -24,7 +24,6 @@ const BEFORE_ALL: SaleId = SaleId::from_db(0);
 /// Walks over all sales in Redis, without end.
 pub struct SalesInTurn {
     limit: usize,
-    /// The sales of the next turns.
     ahead: VecDeque<SaleId>,
     /// The last id read; `BEFORE_ALL` before a walk.
     last: SaleId,

@@ -10,7 +10,6 @@ use tokio_util::task::TaskTracker;
 
 /// Items per transaction.
 const BATCH_MAX: usize = 256;
-/// Concurrent transactions.
 const LANES: usize = 2;
 /// The shortest time between the starts of two batches, so that batches grow under load. A lone item is written at once. A channel that
 /// sends callbacks one after another gets at most 50 answers per second.

@@ -22,7 +22,6 @@ pub enum PolicyChange {
     NotOwned,
 }
 
-/// The reply to an instance that reports its version of the policies.
 pub struct Followed {
     pub newest: i64,
     /// The number of live instances, and the rank of this one by id.
@@ -133,7 +132,6 @@ impl Ledger {
         Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?)
     }
 
-    /// Records the version that an instance follows.
     pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<Followed, LedgerError> {
         let row = sqlx::query!(
             r#"WITH noted AS (

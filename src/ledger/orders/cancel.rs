@@ -54,7 +54,6 @@ pub(super) struct Unpaid {
     quantity: i32,
 }
 
-/// Locks the overdue unpaid orders among these.
 pub(super) async fn lock_overdue(tx: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Unpaid>, LedgerError> {
     let orders = sqlx::query_as!(
         Unpaid,

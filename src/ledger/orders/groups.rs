@@ -201,7 +201,6 @@ pub(super) async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Resu
     Ok(row.all_counted)
 }
 
-/// Makes the orders of all members, and an expiry for each group.
 async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, String)]) -> Result<(), LedgerError> {
     let (traced, traces): (Vec<Uuid>, Vec<String>) = traces.iter().cloned().unzip();
     sqlx::query!(
@@ -221,7 +220,6 @@ async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, St
     write_expiries(tx, groups).await
 }
 
-/// Adds the row for the delayed cancellation of each group.
 pub(super) async fn write_expiries(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)

@@ -114,7 +114,6 @@ pub(super) async fn insert_on(
     Ok(purchases.iter().map(outcome).collect())
 }
 
-/// The sales without a locked epoch among these.
 pub(super) async fn unlocked_epochs(
     connection: &mut PgConnection,
     sales: &[SaleId],

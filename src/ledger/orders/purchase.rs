@@ -31,6 +31,5 @@ pub enum Committed {
     Durable,
     /// The sale has another epoch: the hold may no longer exist.
     StaleEpoch,
-    /// The commit failed, or its outcome is unknown.
     Unknown,
 }

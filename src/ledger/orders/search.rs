@@ -19,7 +19,6 @@ pub struct OrderSearch {
     pub sale: Option<SaleId>,
     pub user: Option<UserId>,
     pub status: Option<OrderStatus>,
-    /// Only rows after this order in the list: the next page.
     pub before: Option<OrderId>,
     pub limit: i64,
 }
@@ -39,7 +38,6 @@ pub struct FoundOrders {
 enum List {
     /// Purchases without an order, ordered by group.
     Accepted,
-    /// Orders, by creation time.
     Orders,
 }
 
@@ -201,7 +199,6 @@ fn owned(rows: impl Iterator<Item = OrderRow>) -> Result<Vec<OwnedOrder>, Ledger
     rows.map(OwnedOrder::try_from).collect()
 }
 
-/// A purchase without an order, with its place in the list.
 struct AcceptedRow {
     place: i64,
     member: i64,

@@ -28,7 +28,6 @@ pub struct ParkedRow {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ParkedFilter {
     pub kind: Option<ParkedKind>,
-    /// Only rows before this id: the next page.
     pub before: Option<i64>,
     pub limit: i64,
 }

@@ -48,7 +48,6 @@ pub enum UnitRelease {
     },
 }
 
-/// A row of the claiming statements.
 pub(super) struct ClaimedRow {
     pub(super) id: i64,
     pub(super) kind: String,

@@ -32,7 +32,6 @@ pub struct ParkedItem {
 #[derive(Debug, Clone, Default)]
 pub struct ItemFilter {
     pub channel: Option<String>,
-    /// Only items below this number: the next page.
     pub before: Option<i64>,
     pub limit: i64,
 }

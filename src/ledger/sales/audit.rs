@@ -23,8 +23,6 @@ pub struct LedgerSnapshot {
     pub promised_units: i64,
     /// Ended orders with an unprocessed release of their hold, with their units.
     pub unreleased: HashMap<OrderId, i64>,
-    /// Units of waves that are not released.
-    pub held_back: i64,
     /// Payments and refunds with an unknown outcome.
     pub money_under_way: i64,
     /// Released waves with an unprocessed row, with their units.
@@ -114,7 +112,16 @@ impl Ledger {
         .fetch_all(&mut *tx)
         .await?;
         let mut findings = Vec::new();
-        stock_adds_up(row.total_stock, row.stock, row.live_units, row.kept, row.held_back, &mut findings);
+        let (total, stock, in_orders, kept, held_back) =
+            (row.total_stock, row.stock, row.live_units, row.kept, row.held_back);
+        if total != -1 && stock + in_orders + kept + held_back != total {
+            let evidence = format!(
+                "total {total}, left {stock}, in live orders {in_orders}, kept {kept}, in unreleased waves {held_back}"
+            );
+            let problem = "stock left, units in live orders, refunded units that were kept and unreleased waves do not \
+                           add up to the total";
+            findings.push(Finding { invariant: "I1", problem: problem.into(), evidence: vec![evidence] });
+        }
         let is_kept = |needs| match needs {
             Needs::Nothing => true,
             Needs::Messages => !row.cleared,
@@ -138,7 +145,6 @@ impl Ledger {
             retired: row.retired,
             live_units: row.live_units,
             promised_units: row.promised_units,
-            held_back: row.held_back,
             money_under_way: row.money,
             unreleased_waves: waves.into_iter().map(|r| (WaveId(r.order_id), r.quantity.into())).collect(),
             unreleased: unreleased.into_iter().map(|r| (OrderId(r.order_id), r.quantity.into())).collect(),
@@ -174,19 +180,5 @@ impl Ledger {
         let rows = sqlx::query_scalar!("SELECT id FROM orders WHERE id = ANY($1)", &ids);
         known.extend(rows.fetch_all(&self.pool).await?.into_iter().map(OrderId));
         Ok(known)
-    }
-}
-
-fn stock_adds_up(total: i64, stock: i64, live: i64, kept: i64, held_back: i64, findings: &mut Vec<Finding>) {
-    if total != -1 && stock + live + kept + held_back != total {
-        findings.push(Finding {
-            invariant: "I1",
-            problem:
-                "stock left, units in live orders, refunded units that were kept and unreleased waves do not add up to the total"
-                    .into(),
-            evidence: vec![format!(
-                "total {total}, left {stock}, in live orders {live}, kept {kept}, in unreleased waves {held_back}"
-            )],
-        });
     }
 }

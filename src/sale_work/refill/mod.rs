@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::die_at;
-use crate::domain::ids::{DocId, Epoch, SaleId, Shard};
+use crate::domain::ids::{DocId, Epoch, Shard};
 use crate::domain::sale::Document;
 use crate::domain::shards::SaleShards;
 use crate::gate::refill::{PutKind, TicketRow};
@@ -73,23 +73,16 @@ impl Stores {
         let run_id = servers.run_id(of).ok_or_else(has_no_master)?;
         let lock = self.gate.lock(&lock_name(of, &run_id), REFILL_LEASE).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
-        let refilled = self.refill_unless_whole(servers, sale, &run_id, slots).await;
+        let refill = async {
+            let Some(row) = self.ledger.in_time(self.ledger.epoch(sale)).await? else { return Ok(()) };
+            let state = servers.sale_states(&[row.shards]).await?.pop().unwrap_or(SaleState::Unknown);
+            if is_whole(&row, servers, state) { Ok(()) } else { self.refill(servers, &run_id, &row, slots).await }
+        };
+        let refilled = refill.await;
         if let Err(error) = lock.release().await {
             tracing::debug!(%sale, %error, "refill lock not released; its lease ends by itself");
         }
         refilled
-    }
-
-    async fn refill_unless_whole(
-        &self,
-        servers: &mut ServerRuns,
-        sale: SaleId,
-        run_id: &str,
-        slots: &LedgerSlots,
-    ) -> Result<(), SaleError> {
-        let Some(row) = self.ledger.in_time(self.ledger.epoch(sale)).await? else { return Ok(()) };
-        let state = servers.sale_states(&[row.shards]).await?.pop().unwrap_or(SaleState::Unknown);
-        if is_whole(&row, servers, state) { Ok(()) } else { self.refill(servers, run_id, &row, slots).await }
     }
 
     /// Raises the epoch, reads a snapshot of the ledger, writes it to Redis, records the server runs, and opens the sale. The record comes
@@ -198,7 +191,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::ids::OrderId;
+    use crate::domain::ids::{OrderId, SaleId};
     use crate::domain::shards::ShardCount;
 
     #[test]

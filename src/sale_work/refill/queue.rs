@@ -65,7 +65,6 @@ pub(super) struct RefillQueue {
     needed_slots: LedgerSlots,
     planned_slots: LedgerSlots,
     failed_slots: LedgerSlots,
-    /// When planned sales may be refilled.
     planned_from: Option<Instant>,
     /// Whether planned sales waited for that moment when places were last given.
     held_back: bool,

@@ -48,7 +48,6 @@ pub struct RefillSupervisor {
     version: Option<i64>,
     selling: SellingInTurn,
     in_turn: SalesInTurn,
-    /// The sales checked in this walk.
     walked: HashSet<SaleId>,
     /// The server on which all sales were last compared with the ledger, and when.
     compared: Option<(Identity, Instant)>,
