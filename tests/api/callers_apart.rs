@@ -417,7 +417,7 @@ async fn a_receiver_that_has_answered_since_is_not_away() {
         let sql = "UPDATE receivers_away SET since = since - interval '20 s', tried_at = tried_at - interval '20 s'";
         system.execute(sql).await;
     };
-    let away = async || ledger.receivers_away(10).await.unwrap().len();
+    let away = async || ledger.dead_receivers().await.unwrap().len();
     refused().await;
     later().await;
     ledger.note_receiver("shop", Some(Ok(()))).await;

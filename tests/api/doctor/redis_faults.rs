@@ -71,7 +71,11 @@ async fn too_little_memory_for_the_planned_sales_is_found() {
     let mut waved = terms(100_000);
     waved.waves.push(seckill::domain::sale::Wave { after_ms: 60_000, units: 40_000 });
     for new in [waved, terms(-1)] {
-        stores.ledger.create_sale(&new.check().unwrap(), ["open", "waiting"], None, "test").await.unwrap();
+        stores
+            .ledger
+            .create_sale(&new.check().unwrap(), ["open", "waiting"].map(str::to_owned), None, "test")
+            .await
+            .unwrap();
     }
     let found = "2 sales with 100000 units to sell need about 300 MB; 1 unlimited not counted";
     bound("100mb").await.shows("redis.memory", Fail, found);
