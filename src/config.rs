@@ -16,7 +16,6 @@ pub use sections::{
     Pages, Payments, Purchase, Reconcile, Redis, Retention, Shop, Traces, Work,
 };
 
-/// The default of every setting, with its documentation.
 pub const DEFAULTS: &str = include_str!("../config.default.toml");
 
 #[derive(Debug, Clone, Deserialize)]
@@ -42,7 +41,6 @@ pub struct Config {
     pub work: Work,
     pub outflow: Outflow,
     pub payments: Payments,
-    /// Payment channels by name.
     pub channels: BTreeMap<String, Channel>,
     pub sandbox: seckill_sandbox::Settings,
     pub shop: Shop,
@@ -58,6 +56,8 @@ pub enum ConfigError {
     Unknown(String),
     #[error("configuration: {setting} {problem} (set {})", variable_of(setting))]
     Wrong { setting: &'static str, problem: &'static str },
+    #[error("configuration: {setting} must be {least} to {most} (set {})", variable_of(setting))]
+    OutOfBounds { setting: &'static str, least: i128, most: i128 },
     #[error("configuration: channels.{channel}.{setting} {problem} (set SECKILL_CHANNELS__{}__{})",
             channel.to_uppercase(), setting.to_uppercase())]
     WrongChannel { channel: String, setting: &'static str, problem: &'static str },
@@ -71,7 +71,7 @@ impl ConfigError {
     /// The wrong setting, such as `http.bind`, if the error is about one.
     pub fn setting(&self) -> Option<String> {
         match self {
-            Self::Wrong { setting, .. } => Some((*setting).to_owned()),
+            Self::Wrong { setting, .. } | Self::OutOfBounds { setting, .. } => Some((*setting).to_owned()),
             Self::WrongChannel { channel, setting, .. } => Some(format!("channels.{channel}.{setting}")),
             Self::Unreadable(_) | Self::Unknown(_) | Self::WrongChannelName(_) => None,
         }
@@ -81,7 +81,6 @@ impl ConfigError {
 macro_rules! sensitive {
     ($($name:ident),+) => {$(
         impl std::fmt::Debug for $name {
-            /// Leaves out all fields: the section has secrets, which must never reach a log.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
             }
@@ -91,27 +90,16 @@ macro_rules! sensitive {
 sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Flow, Shop);
 
 impl Config {
-    /// The defaults, overridden by the process's environment.
-    ///
-    /// # Errors
-    /// A setting is unknown, missing or not valid.
     pub fn load() -> Result<Self, ConfigError> {
         Self::read(&std::env::vars().collect())
     }
 
-    /// The defaults, overridden by a given environment.
-    ///
-    /// # Errors
-    /// A setting is unknown, missing or not valid.
     pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
         layers(environment)?.try_deserialize::<Self>()?.checked()
     }
 }
 
 /// The sandbox bank's settings under a given environment. The bank needs no other settings, and they are not checked.
-///
-/// # Errors
-/// A setting is unknown or not valid, or the secret is missing outside development mode.
 pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill_sandbox::Settings, ConfigError> {
     #[derive(Deserialize)]
     struct Alone {

@@ -16,7 +16,6 @@ use crate::domain::picture::Size;
 use crate::ledger::sales::products::NewPicture;
 use crate::low_priority;
 
-/// The longest file.
 pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// Enough for pictures of cameras. Drawing a picture of this size takes about half a gigabyte of memory.
 const PIXELS_MAX: u64 = 40_000_000;
@@ -32,7 +31,6 @@ const QUALITY: u8 = 82;
 /// How long a picture is queued behind the one before it.
 const LINE_MAX: Duration = Duration::from_secs(10);
 
-/// Why a file is refused as a picture.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
     #[error("the file is longer than 10 MiB")]
@@ -62,9 +60,6 @@ impl From<ImageError> for PictureError {
 }
 
 /// Draws the two sizes of a picture from a file. This takes seconds for a large picture.
-///
-/// # Errors
-/// The file is no picture, or is too large, cut off or broken.
 pub fn draw(file: &[u8]) -> Result<NewPicture, PictureError> {
     let large = fitted(on_white(decode(file)?), LARGE);
     let small = fitted(large.clone(), SMALL);
@@ -80,9 +75,6 @@ pub fn draw(file: &[u8]) -> Result<NewPicture, PictureError> {
 static DRAWING: Semaphore = Semaphore::const_new(1);
 
 /// `draw` on a thread that gives way to all others, one picture at a time.
-///
-/// # Errors
-/// Also `Busy`, if another picture takes too long, and `Failed`, if the decoder has failed.
 pub async fn draw_apart(file: Bytes) -> Result<NewPicture, PictureError> {
     let Ok(Ok(place)) = timeout(LINE_MAX, DRAWING.acquire()).await else { return Err(PictureError::Busy) };
     let (reply, drawn) = oneshot::channel();

@@ -17,7 +17,6 @@ const ACCOUNT_WINDOW_FACTOR: i64 = 6;
 /// The longest window of a limiter: 31 days.
 const WINDOW_MAX_MS: i64 = 2_678_400_000;
 
-/// A limit on attempts.
 struct AttemptLimit {
     name: &'static str,
     max: i64,
@@ -32,7 +31,6 @@ impl AttemptLimit {
     }
 }
 
-/// The limits on attempts to sign in.
 pub(super) struct AttemptLimits {
     limiter: Limiter,
     /// Without a budget of keys: each known browser has signed in before. Strangers who fill the budget keep no known browser out.
@@ -59,12 +57,10 @@ impl AttemptLimits {
         })
     }
 
-    /// Counts an attempt by a browser that is not known.
     pub(super) async fn count_at_address(&self, name: &AccountName, address: &str) -> Result<(), AdminError> {
         self.count(&self.limiter, &[(&self.at_address, &format!("{name} {address}")), (&self.address, address)]).await
     }
 
-    /// Counts an attempt by a browser that has signed in to this account before.
     pub(super) async fn count_at_device(&self, name: &AccountName, device: &str) -> Result<(), AdminError> {
         self.count(&self.of_devices, &[(&self.device, &format!("{name} {device}"))]).await
     }

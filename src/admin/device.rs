@@ -13,10 +13,8 @@ pub(super) struct DeviceTokens {
     secret: [u8; 32],
 }
 
-/// A browser that has signed in to the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
-    /// 32 random hexadecimal digits.
     pub id: String,
 }
 
@@ -33,7 +31,6 @@ impl DeviceTokens {
         format!("{now_ms}.{id}.{}", self.signature(account, now_ms, &id).to_hex())
     }
 
-    /// The browser that the token names, if the token is for this account, and not too old.
     pub(super) fn verify(&self, token: &str, account: &AccountName, now_ms: i64) -> Option<Device> {
         let mut parts = token.split('.');
         let [time, id, signature, None] = [parts.next(), parts.next(), parts.next(), parts.next()] else { return None };

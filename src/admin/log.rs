@@ -36,10 +36,6 @@ impl From<alarms::Alarm> for Alarm {
 }
 
 impl Console {
-    /// The newest lines of the audit log that pass the filter.
-    ///
-    /// # Errors
-    /// `Denied` for all but admins; `Invalid` names the part of the filter that is out of bounds.
     pub async fn audit_log(&self, account: &Account, filter: LogFilter) -> Result<Vec<LogLine>, AdminError> {
         admins_only(account)?;
         Ok(self.ledger.audit_log(&filter.check()?).await?)

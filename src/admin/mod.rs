@@ -42,7 +42,6 @@ use crate::pay::PayError;
 use crate::picture::PictureError;
 use crate::sale::{SaleError, Stores};
 
-/// Why a request of the admin API fails.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     #[error(transparent)]
@@ -70,7 +69,6 @@ pub enum AdminError {
     Denied(Denied),
     #[error("there is no such {0}")]
     Unknown(&'static str),
-    /// Conflicts with the current state.
     #[error("{0}")]
     Conflict(String),
     /// The parts are valid, but contradictory.
@@ -80,10 +78,8 @@ pub enum AdminError {
     Picture(#[from] PictureError),
     #[error(transparent)]
     Sale(#[from] SaleError),
-    /// The order's status does not allow this step.
     #[error("{0}")]
     IllegalState(&'static str),
-    /// So many of these are under way that no more can begin.
     #[error("too many {0} at once")]
     Busy(&'static str),
     #[error(transparent)]
@@ -97,28 +93,11 @@ impl AdminError {
             Self::Forged(why) => Some(why),
             Self::Denied(Denied::Hidden) => Some("not granted"),
             Self::Denied(Denied::Forbidden) | Self::Flow(FlowError::NotOwned) => Some("not allowed"),
-            Self::Flow(_)
-            | Self::Ledger(_)
-            | Self::Gate(_)
-            | Self::Invalid(_)
-            | Self::Malformed(_)
-            | Self::Hashing(_)
-            | Self::WrongCredentials
-            | Self::TooMany { .. }
-            | Self::SignedOut
-            | Self::Unknown(_)
-            | Self::Conflict(_)
-            | Self::Unworkable(_)
-            | Self::Picture(_)
-            | Self::Sale(_)
-            | Self::IllegalState(_)
-            | Self::Busy(_)
-            | Self::Pay(_) => None,
+            _ => None,
         }
     }
 }
 
-/// Signs accounts in, and acts for them.
 pub struct Console {
     ledger: Ledger,
     /// The ledger and the gate, for the use cases of sales.
@@ -137,7 +116,6 @@ pub struct Console {
     lapsed_of_sales: Rested<LapsedLists>,
 }
 
-/// How long a session lasts, and how often sign-in may be attempted.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionTerms {
     pub session_ms: i64,
@@ -148,7 +126,6 @@ pub struct SessionTerms {
     pub hashing: HashingTerms,
 }
 
-/// The configuration does not allow signing in.
 #[derive(Debug, thiserror::Error)]
 pub enum WrongTerms {
     #[error("configuration: admin.login_limit, admin.login_window_ms: {0}")]
@@ -186,7 +163,6 @@ impl Console {
     }
 }
 
-/// Refuses all but admins.
 pub fn admins_only(account: &Account) -> Result<(), AdminError> {
     if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
@@ -196,7 +172,6 @@ pub fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
     if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
 
-/// Refuses accounts that may not run sales.
 pub fn operators_only(account: &Account) -> Result<(), AdminError> {
     if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

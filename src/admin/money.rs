@@ -60,12 +60,10 @@ pub struct ConflictQuery {
     pub limit: Option<String>,
 }
 
-/// A page of payments or refunds, newest first.
 #[derive(Debug)]
 pub struct MoneyPage {
     pub figures: MoneyFigures,
     pub rows: Vec<MoneyRow>,
-    /// `before` of the next page; `None` on the last one.
     pub next: Option<Uuid>,
 }
 
@@ -125,7 +123,6 @@ impl Console {
         Ok(ConflictPage { conflicts, next_before })
     }
 
-    /// Marks a callback that was set aside as dealt with.
     pub async fn settle_conflict(&self, account: &Account, id: i64) -> Result<(), AdminError> {
         operators_only(account)?;
         match self.ledger.settle_set_aside(&[id], account.name.as_str()).await? {
@@ -134,7 +131,6 @@ impl Console {
         }
     }
 
-    /// Sends a refund again that its channel has refused, under a new key.
     pub async fn retry_refund(&self, account: &Account, refund: RefundId) -> Result<(), AdminError> {
         operators_only(account)?;
         if self.ledger.retry_refund(refund, account.name.as_str()).await? {

@@ -52,8 +52,6 @@ pub struct OrderQuery {
 }
 
 impl OrderQuery {
-    /// # Errors
-    /// A parameter that cannot be read.
     pub fn search(&self) -> Result<OrderSearch, Invalid> {
         let status = |text: &str| text.parse().map_err(|_| Invalid::new("status", "is not a status of orders"));
         Ok(OrderSearch {
@@ -70,7 +68,6 @@ impl OrderQuery {
     }
 }
 
-/// An export under way.
 pub struct Export {
     orders: OrderExport,
     until: Instant,
@@ -79,7 +76,6 @@ pub struct Export {
 }
 
 impl Export {
-    /// The next orders; none at the end.
     pub async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, AdminError> {
         if Instant::now() >= self.until {
             return Err(AdminError::Busy("exports"));
@@ -164,14 +160,12 @@ impl Console {
     }
 }
 
-/// Leaves out whose orders they are where the account may not learn it.
 fn hide_buyers(account: &Account, orders: &mut [OwnedOrder]) {
     if !account.sees_buyers() {
         orders.iter_mut().for_each(|owned| owned.user_id.clear());
     }
 }
 
-/// Whether an order, found by its id, fits the other conditions.
 fn fits(search: &OrderSearch, found: &OwnedOrder) -> bool {
     let order = &found.order;
     search.sale.is_none_or(|sale| sale == order.sale_id)

@@ -17,7 +17,6 @@ use crate::ledger::flow::alarms::{Alarm, Backlog};
 use crate::ledger::overview::CurrentSale;
 use crate::ledger::processes::SeenProcess;
 
-/// Sales and alarms that are listed.
 const SALES_MAX: i64 = 20;
 const ALARMS_MAX: i64 = 50;
 /// How long the overview waits for Redis: a server that does not answer costs the page its column and no more.
@@ -98,7 +97,6 @@ impl From<Alarm> for OpenAlarm {
 }
 
 impl Console {
-    /// How many alarms are open that the account may see.
     pub async fn open_alarms(&self, account: &Account) -> Result<i64, AdminError> {
         Ok(self.ledger.count_open_alarms(&visible_kinds(account)).await?)
     }

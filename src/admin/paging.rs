@@ -43,13 +43,11 @@ impl Console {
     }
 }
 
-/// Where the page before ended, in a list of numbered entries.
 pub fn before_number(text: &Option<String>) -> Result<Option<i64>, Invalid> {
     let wrong = || Invalid::new("before", "must be a whole number of at least 1");
     given(text).map(|text| text.parse::<i64>().ok().filter(|id| *id > 0).ok_or_else(wrong)).transpose()
 }
 
-/// Where the page before ended, in a list of entries with UUIDs.
 pub fn before_uuid(text: &Option<String>) -> Result<Option<Uuid>, Invalid> {
     given(text).map(|text| uuid(text, "before")).transpose()
 }
@@ -69,21 +67,6 @@ pub fn cut<T>(entries: &mut Vec<T>, limit: i64) -> Option<&T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn text(text: &str) -> Option<String> {
-        Some(text.to_owned())
-    }
-
-    #[test]
-    fn an_empty_parameter_is_none_and_a_wrong_one_is_refused() {
-        assert_eq!((limit(&None), limit(&text(" ")), limit(&text("7"))), (Ok(PAGE), Ok(PAGE), Ok(7)));
-        for wrong in ["0", "1001", "-1", "x", "1.5", "99999999999999999999"] {
-            assert!(limit(&text(wrong)).is_err(), "{wrong}");
-        }
-        assert_eq!((before_number(&text("")), before_number(&text("9"))), (Ok(None), Ok(Some(9))));
-        assert!(before_number(&text("0")).is_err() && before_number(&text("x")).is_err());
-        assert!(before_uuid(&text("x")).is_err() && before_uuid(&None) == Ok(None));
-    }
 
     #[test]
     fn a_page_that_is_not_the_last_has_a_next_one() {

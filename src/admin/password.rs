@@ -21,7 +21,6 @@ const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
 
-/// A password could not be hashed or verified.
 #[derive(Debug, thiserror::Error)]
 pub enum HashingError {
     #[error("password hashing: {0}")]
@@ -34,7 +33,6 @@ pub enum HashingError {
     Busy,
 }
 
-/// How many passwords are checked at once, how many more may wait, and how long.
 #[derive(Debug, Clone, Copy)]
 pub struct HashingTerms {
     pub threads: usize,
@@ -43,7 +41,6 @@ pub struct HashingTerms {
     pub wait_max: Duration,
 }
 
-/// The work of a thread.
 struct Job {
     task: Task,
     /// A stranger's place in the line.
@@ -80,9 +77,6 @@ impl Hasher {
     }
 
     /// Whether the password matches the hash. Without a hash it does not, and the answer takes as long.
-    ///
-    /// # Errors
-    /// `Busy` if the line is full, with strangers half full, or no answer came within `wait_max`.
     pub(super) async fn verify(
         &self,
         password: String,
@@ -100,16 +94,11 @@ impl Hasher {
         Ok(matches && is_known)
     }
 
-    /// The hash of a new password, with a random salt.
-    ///
-    /// # Errors
-    /// `Busy` if the line is full, or no answer came within `wait_max`.
     pub(super) async fn hash(&self, password: NewPassword) -> Result<String, HashingError> {
         let (reply, answer) = oneshot::channel();
         self.answered(Job { task: Task::Hash { password, reply }, place: None }, answer).await?
     }
 
-    /// Puts a job into the line, and waits for its answer.
     async fn answered<T>(&self, job: Job, answer: oneshot::Receiver<T>) -> Result<T, HashingError> {
         match self.line.try_send(job) {
             Ok(()) => match timeout(self.wait_max, answer).await {
@@ -121,7 +110,6 @@ impl Hasher {
     }
 }
 
-/// What each thread does until the line ends.
 fn work(jobs: &Mutex<Receiver<Job>>, pressure: &Pressure) {
     loop {
         let job = jobs.lock().recv();

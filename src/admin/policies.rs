@@ -16,7 +16,6 @@ use crate::flow::policy_changes::{self, NewToken};
 
 pub use crate::ledger::flow::apps::App;
 
-/// A policy as an account sees it.
 #[derive(Clone)]
 pub struct VisiblePolicy {
     pub policy: Policy,
@@ -64,7 +63,6 @@ struct PreviewedMinute {
 const MINUTE_MS: i64 = 60_000;
 
 impl Console {
-    /// The policies of the applications that the account sees, or of one of them.
     pub async fn policies(&self, account: &Account, app: Option<&Name>) -> Result<Vec<VisiblePolicy>, AdminError> {
         if let Some(app) = app {
             self.check_visible(account, app).await?;
@@ -163,7 +161,6 @@ impl Console {
         })
     }
 
-    /// Checks the terms of a change, and whether the account may change policies of all its applications.
     async fn check_change(&self, account: &Account, policy: NewPolicy) -> Result<NewPolicy, AdminError> {
         // Checked first, because it bounds the number of applications that are looked up.
         let policy = policy.check().map_err(FlowError::from)?;
@@ -174,7 +171,6 @@ impl Console {
         Ok(policy)
     }
 
-    /// The minutes of the last hour that are over.
     async fn last_hour(&self) -> Result<Range<i64>, AdminError> {
         let now = self.ledger.now_ms().await?.div_euclid(MINUTE_MS);
         Ok(now - SHOWN_MINUTES..now)
@@ -187,7 +183,6 @@ impl Console {
         Ok(minutes.collect())
     }
 
-    /// Deletes the policy that an application has under a name. Returns whether every instance already uses the change.
     pub async fn delete_policy(&self, account: &Account, name: &Name, app: &Name) -> Result<bool, AdminError> {
         self.check_visible(account, app).await?;
         Ok(policy_changes::delete(&self.ledger, name, std::slice::from_ref(app), account).await?)
@@ -203,13 +198,11 @@ impl Console {
         Ok(apps)
     }
 
-    /// Creates an application. Returns its token, which cannot be read again.
     pub async fn create_app(&self, account: &Account, app: &Name) -> Result<String, AdminError> {
         admins_only(account)?;
         Ok(policy_changes::create_app(&self.ledger, app, account.name.as_str()).await?)
     }
 
-    /// Replaces an application's token. The old one is valid for `overlap_ms` more.
     pub async fn rotate_token(&self, account: &Account, app: &Name, overlap_ms: i64) -> Result<NewToken, AdminError> {
         admins_only(account)?;
         Ok(policy_changes::rotate_token(&self.ledger, app, overlap_ms, account.name.as_str()).await?)
@@ -246,7 +239,6 @@ fn sum(refusals: impl Iterator<Item = Refusals>) -> Refusals {
     })
 }
 
-/// The warnings about the policies that share an application with a changed one, as they would be after the change.
 fn warnings_after(account: &Account, all: &[Policy], existing: Option<&Policy>, changed: NewPolicy) -> Vec<String> {
     let apps = changed.apps.clone();
     let others = all.iter().filter(|other| existing.is_none_or(|existing| existing.id != other.id)).cloned();

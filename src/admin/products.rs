@@ -21,9 +21,6 @@ pub struct ChangedProduct {
 
 impl Console {
     /// Products by name, those whose name follows `after`; `text` is a part of the name.
-    ///
-    /// # Errors
-    /// `Denied` for other accounts than operators, `Invalid` for a text that no product's name can contain.
     pub async fn products(
         &self,
         account: &Account,
@@ -42,20 +39,12 @@ impl Console {
         Ok(self.ledger.products(after, text, limit).await?)
     }
 
-    /// The product of this name; `None` if there is none, which can be made under the name.
-    ///
-    /// # Errors
-    /// `Denied`, and `Invalid` if the name can be none.
     pub async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
         operators_only(account)?;
         let named = ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
         Ok(self.ledger.product_named(&named.name).await?)
     }
 
-    /// Makes a product, or changes the given parts of it.
-    ///
-    /// # Errors
-    /// `Invalid`, and `Conflict` if a picture is described and there is none.
     pub async fn set_product(
         &self,
         account: &Account,
@@ -70,9 +59,6 @@ impl Console {
     }
 
     /// Checks that the account may set this product's picture, before the picture is read.
-    ///
-    /// # Errors
-    /// `Denied`, and `Invalid` if the name can be none.
     pub fn check_picture_of(&self, account: &Account, name: &str) -> Result<(), AdminError> {
         operators_only(account)?;
         ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;

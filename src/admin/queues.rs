@@ -59,11 +59,15 @@ pub struct ItemQuery {
     pub limit: Option<String>,
 }
 
-/// The backlog of the outbox, by kind, and a page of parked messages, newest first.
-#[derive(Debug)]
+/// The backlog of the outbox, and a page of parked messages, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Outbox)]
 pub struct OutboxPage {
+    #[serde(rename = "to_do")]
     pub figures: Vec<Backlog>,
     pub parked: Vec<ParkedRow>,
+    /// `before` of the next page; null on the last one.
+    #[serde(rename = "next_before")]
     pub next: Option<i64>,
 }
 
@@ -96,7 +100,6 @@ impl Console {
         Ok(OutboxPage { figures, parked, next })
     }
 
-    /// Sends one parked message again.
     pub async fn retry_message(&self, account: &Account, id: i64) -> Result<u64, AdminError> {
         operators_only(account)?;
         match parked::retry(&self.ledger, &[id], account.name.as_str()).await? {
@@ -118,7 +121,6 @@ impl Console {
         Ok(outflow_changes::outflows(&self.ledger).await?)
     }
 
-    /// Pauses or resumes an outflow, or changes its rate. Returns it as it is now.
     pub async fn change_outflow(
         &self,
         account: &Account,
@@ -145,7 +147,6 @@ impl Console {
         Ok(ItemPage { items, next_before })
     }
 
-    /// Sends one parked item of an outflow again.
     pub async fn retry_item(&self, account: &Account, id: Uuid) -> Result<(), AdminError> {
         operators_only(account)?;
         if self.ledger.unpark_outflow_item(id, account.name.as_str()).await? {
@@ -155,7 +156,6 @@ impl Console {
         }
     }
 
-    /// Sends all parked items of an outflow again, as far as the time allows.
     pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
         let outflows = self.ledger.outflow_figures().await?;

@@ -1,11 +1,11 @@
 //! Counts that take the longer, the more a sale has sold. A page that renews itself asks for them again and again; PostgreSQL is asked
 //! as seldom as the live page does it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use moka::future::Cache;
+use moka::policy::EvictionPolicy;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
@@ -13,26 +13,21 @@ use crate::domain::ids::SaleId;
 use crate::ledger::sales::live::REST_FACTOR;
 
 /// Sales whose counts are kept: more than are looked at in a minute.
-const SALES_MAX: usize = 64;
+const SALES_MAX: u64 = 64;
 /// A page waits this long for a count. A longer count goes on, and the page's next renewal finds it.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Counts of one kind, of the sales that were looked at last. One is read at a time.
 pub(super) struct Rested<T> {
-    kept: Arc<Mutex<HashMap<SaleId, Kept<T>>>>,
+    /// The last count of a sale, and when it may be read again. `None` if it could not be read in time.
+    kept: Cache<SaleId, (Option<Arc<T>>, Instant)>,
     turn: Arc<Semaphore>,
-}
-
-/// The last count of a sale: `None` if it could not be read in time.
-struct Kept<T> {
-    count: Option<Arc<T>>,
-    /// When it may be read again.
-    due: Instant,
 }
 
 impl<T: Send + Sync + 'static> Rested<T> {
     pub(super) fn new() -> Self {
-        Self { kept: Arc::default(), turn: Arc::new(Semaphore::new(1)) }
+        let kept = Cache::builder().max_capacity(SALES_MAX).eviction_policy(EvictionPolicy::lru()).build();
+        Self { kept, turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// A sale's count: the last one until PostgreSQL has rested from it, then a new one. `None` if it is not known and takes too long.
@@ -42,51 +37,39 @@ impl<T: Send + Sync + 'static> Rested<T> {
         F: Future<Output = Option<T>> + Send + 'static,
     {
         let until = tokio::time::Instant::now() + WAIT_MAX;
-        if let Some(count) = self.fresh(sale) {
+        if let Some(count) = self.fresh(sale).await {
             return count;
         }
         let Ok(Ok(turn)) = timeout_at(until, Arc::clone(&self.turn).acquire_owned()).await else {
-            return self.last(sale);
+            return self.last(sale).await;
         };
         // Another request may have read it while this one waited.
-        if let Some(count) = self.fresh(sale) {
+        if let Some(count) = self.fresh(sale).await {
             return count;
         }
-        let (kept, reading) = (Arc::clone(&self.kept), read());
+        let (kept, reading) = (self.kept.clone(), read());
         let reading = tokio::spawn(async move {
             let began = Instant::now();
             let count = reading.await.map(Arc::new);
             let now = Instant::now();
-            keep(&mut kept.lock(), sale, Kept { count: count.clone(), due: now + (now - began) * REST_FACTOR });
+            kept.insert(sale, (count.clone(), now + (now - began) * REST_FACTOR)).await;
             drop(turn);
             count
         });
         match timeout_at(until, reading).await {
             Ok(Ok(count)) => count,
-            Ok(Err(_)) | Err(_) => self.last(sale),
+            Ok(Err(_)) | Err(_) => self.last(sale).await,
         }
     }
 
-    /// The last count, if PostgreSQL rests from it.
-    fn fresh(&self, sale: SaleId) -> Option<Option<Arc<T>>> {
-        let kept = self.kept.lock();
-        kept.get(&sale).filter(|kept| Instant::now() < kept.due).map(|kept| kept.count.clone())
+    async fn fresh(&self, sale: SaleId) -> Option<Option<Arc<T>>> {
+        let (count, due) = self.kept.get(&sale).await?;
+        (Instant::now() < due).then_some(count)
     }
 
-    fn last(&self, sale: SaleId) -> Option<Arc<T>> {
-        self.kept.lock().get(&sale).and_then(|kept| kept.count.clone())
+    async fn last(&self, sale: SaleId) -> Option<Arc<T>> {
+        self.kept.get(&sale).await.and_then(|(count, _)| count)
     }
-}
-
-/// Keeps a count. If there are too many, it replaces the count that may be read again first.
-fn keep<T>(all: &mut HashMap<SaleId, Kept<T>>, sale: SaleId, count: Kept<T>) {
-    if all.len() >= SALES_MAX
-        && !all.contains_key(&sale)
-        && let Some(soonest) = all.iter().min_by_key(|(_, kept)| kept.due).map(|(sale, _)| *sale)
-    {
-        all.remove(&soonest);
-    }
-    all.insert(sale, count);
 }
 
 #[cfg(test)]
@@ -117,15 +100,5 @@ mod tests {
         assert_eq!(counts.of(sale, || read(slow)).await.as_deref(), Some(&0));
         assert_eq!(counts.of(SaleId::from_db(2), || read(Duration::ZERO)).await.as_deref(), Some(&1));
         assert_eq!(reads.load(Ordering::Relaxed), 2);
-    }
-
-    #[test]
-    fn no_more_sales_are_kept_than_there_are_places() {
-        let (mut all, now) = (HashMap::new(), Instant::now());
-        for n in 0..=SALES_MAX {
-            let due = now + Duration::from_secs(n as u64);
-            keep(&mut all, SaleId::from_db(n.cast_signed() as i64 + 1), Kept { count: Some(Arc::new(n)), due });
-        }
-        assert!(all.len() == SALES_MAX && !all.contains_key(&SaleId::from_db(1)));
     }
 }

@@ -79,10 +79,6 @@ struct WaveForm {
 }
 
 impl PlanForm {
-    /// The terms, with times that count from `now_ms`.
-    ///
-    /// # Errors
-    /// `Invalid` for a term out of its bounds, `Unworkable` for terms that contradict each other or the time.
     pub(super) fn new_sale(self, now_ms: i64) -> Result<NewSale, AdminError> {
         if self.waves.len() > WAVES_MAX {
             return Err(Invalid::new("waves", "must be at most 100").into());
@@ -121,7 +117,6 @@ impl PlanForm {
     }
 }
 
-/// The wrong term, named as the API names it.
 fn as_the_api_names_it(wrong: Invalid) -> AdminError {
     let unworkable = |field, problem| AdminError::Unworkable(Invalid::new(field, problem));
     match wrong.field {

@@ -22,7 +22,6 @@ pub use crate::ledger::sales::waves::WaveRow;
 
 /// The longest text that is searched for, in characters: no product's name is longer.
 const TEXT_MAX: usize = 200;
-/// Lines of each list of lapsed holds that a sale's page shows.
 const LAPSED_MAX: i64 = 20;
 
 /// A sale, as its manager sees it.
@@ -86,7 +85,6 @@ pub struct SaleDetails {
     pub page: String,
 }
 
-/// Who let most holds of a sale lapse, most first.
 #[derive(Default)]
 pub struct LapsedLists {
     pub by_buyer: Vec<LapsedHolds>,
@@ -104,7 +102,6 @@ pub struct Planned {
     pub page: String,
 }
 
-/// The address of a sale's page for buyers.
 fn page_of(sale: SaleId) -> String {
     format!("/sales/{sale}")
 }
@@ -128,8 +125,6 @@ pub struct SaleQuery {
 }
 
 impl SaleQuery {
-    /// # Errors
-    /// A parameter that cannot be read, or is out of its bounds.
     pub fn search(&self) -> Result<SaleSearch, Invalid> {
         let before = given(&self.before).map(SaleId::parse).transpose();
         let phase = given(&self.status).map(SalePhase::from_str).transpose();
@@ -148,13 +143,11 @@ impl SaleQuery {
 }
 
 impl Console {
-    /// Sales, newest first, for all accounts. Their phases count by PostgreSQL's time.
     pub async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
         let (sales, now_ms) = (self.ledger.sale_figures(search).await?, self.ledger.now_ms().await?);
         Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())
     }
 
-    /// One sale, for all accounts.
     pub async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
         let figures = self.ledger.sale_figures(&SaleSearch::one(sale)).await?.pop();
         let (figures, plan) = figures.zip(self.ledger.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
@@ -196,7 +189,6 @@ impl Console {
         self.lapsed_of_sales.of(sale, || count).await
     }
 
-    /// Who let holds of a sale lapse, most first: by buyer, or by network address. `lapsed_holds_of_sale` has them.
     pub async fn lapsed_holds(
         &self,
         account: &Account,
@@ -210,10 +202,6 @@ impl Console {
         Ok(self.ledger.lapsed_holds(sale, by_address, limit).await?)
     }
 
-    /// Plans a sale, which publishes it. Makes the product where it is missing.
-    ///
-    /// # Errors
-    /// `Invalid` for a term out of its bounds, `Unworkable` for terms that contradict each other or the time.
     pub async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
         operators_only(account)?;
         let now_ms = self.ledger.now_ms().await?;
@@ -222,10 +210,6 @@ impl Console {
         Ok(Planned { sale_id, everywhere, page: page_of(sale_id) })
     }
 
-    /// Pauses, resumes or closes a sale.
-    ///
-    /// # Errors
-    /// `Unknown`, and `Conflict` if the sale is closed, which is final.
     pub async fn set_sale_status(&self, account: &Account, sale: SaleId, status: SaleStatus) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
@@ -235,10 +219,6 @@ impl Console {
         }
     }
 
-    /// Adds units to a sale's stock, which are for sale at once.
-    ///
-    /// # Errors
-    /// `Unknown`, and `Conflict` if the sale is closed or its stock unlimited.
     pub async fn add_stock(&self, account: &Account, sale: SaleId, units: i32) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
@@ -248,10 +228,6 @@ impl Console {
         }
     }
 
-    /// Removes a sale that was never bought in.
-    ///
-    /// # Errors
-    /// `Unknown`, and `Conflict` if the sale has orders: then it can be closed.
     pub async fn remove_sale(&self, account: &Account, sale: SaleId) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
@@ -264,27 +240,5 @@ impl Console {
     pub async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
         let found = self.ledger.epoch(sale).await?;
         found.map(|_| ()).ok_or(AdminError::Unknown("sale"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn searches_are_bounded_and_empty_fields_are_none() {
-        let query = |parts: [&str; 4]| {
-            let [limit, before, status, q] = parts.map(|text| Some(text.to_owned()));
-            SaleQuery { limit, before, status, q }.search()
-        };
-        let search = query(["", "", "", " "]).unwrap();
-        assert_eq!((search.limit, search.before, search.phase, search.text), (100, None, None, None));
-        let search = query(["5", "7", "paused", " phone "]).unwrap();
-        assert_eq!((search.limit, search.before, search.phase), (5, Some(SaleId::from_db(7)), Some(SalePhase::Paused)));
-        assert_eq!(search.text.as_deref(), Some("phone"));
-        for wrong in [["0", "", "", ""], ["", "0", "", ""], ["", "", "closed", ""], ["", "", "", "a\u{7}b"]] {
-            assert!(query(wrong).is_err(), "{wrong:?}");
-        }
-        assert!(query(["", "", "", &"x".repeat(201)]).is_err());
     }
 }

@@ -21,7 +21,6 @@ pub(super) struct SessionTokens {
 }
 
 impl SessionTokens {
-    /// `secret` is the same at all instances; a key of its own is derived from it.
     pub(super) fn new(secret: &[u8; 32]) -> Self {
         Self { secret: blake3::derive_key("seckill admin session 2026", secret) }
     }
@@ -32,7 +31,6 @@ impl SessionTokens {
         SessionToken(format!("{random}{signature}"))
     }
 
-    /// The token that a cookie carried, if it was issued here.
     fn verify(&self, text: String) -> Option<SessionToken> {
         let (random, signature) = text.split_at_checked(32)?;
         // Compared as hashes, which blake3 does in constant time.
@@ -73,7 +71,6 @@ fn hex(bytes: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*bytes).to_hex().to_string()
 }
 
-/// A session that has just begun.
 pub struct SignedIn {
     pub token: SessionToken,
     /// By which the browser is known again. It gives no right.
@@ -82,10 +79,8 @@ pub struct SignedIn {
     pub expires_at_ms: i64,
 }
 
-/// Where an attempt to sign in comes from.
 pub struct Source {
     pub address: String,
-    /// The token of the browser, as its cookie carried it.
     pub device_token: Option<String>,
     pub now_ms: i64,
 }
@@ -109,7 +104,6 @@ pub struct Candidate {
     is_known: bool,
 }
 
-/// An attempt whose password has been checked.
 pub struct Checked {
     attempt: Attempt,
     /// The hash that the password was checked against, if it was right.
@@ -118,24 +112,18 @@ pub struct Checked {
 }
 
 impl Attempt {
-    /// Whether the browser has signed in to this account before.
     pub const fn has_known_browser(&self) -> bool {
         self.device.is_some()
     }
 }
 
 impl Checked {
-    /// Whether the password was right.
     pub const fn is_right(&self) -> bool {
         self.password_hash.is_some()
     }
 }
 
 impl Console {
-    /// Checks and counts an attempt to sign in, which costs little.
-    ///
-    /// # Errors
-    /// The name or password cannot be one, `TooMany` attempts, and `Gate` if the limiter does not answer.
     pub async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
         if password.chars().count() > PASSWORD_MAX {
@@ -151,9 +139,6 @@ impl Console {
     }
 
     /// Looks up the account, and counts the attempt for the account if it is a stranger's.
-    ///
-    /// # Errors
-    /// `TooMany` attempts by strangers, and `Gate` if the limiter does not answer.
     pub async fn look_up(&self, attempt: Attempt) -> Result<Candidate, AdminError> {
         let found = self.ledger.sign_in_terms(&attempt.name, &attempt.source.address, KNOWN_DAYS).await?;
         let is_known = attempt.device.is_some() || found.as_ref().is_some_and(|found| found.address_is_known);
@@ -164,9 +149,6 @@ impl Console {
     }
 
     /// Checks the password. For an unknown name that takes as long.
-    ///
-    /// # Errors
-    /// `Hashing` if too many passwords wait to be checked.
     pub async fn check_password(&self, candidate: Candidate) -> Result<Checked, AdminError> {
         let Candidate { mut attempt, password_hash, is_known } = candidate;
         let password = std::mem::take(&mut attempt.password);
@@ -205,10 +187,6 @@ impl Console {
         Err(AdminError::WrongCredentials)
     }
 
-    /// The session's token that a cookie carried.
-    ///
-    /// # Errors
-    /// `SignedOut` if no session ever had it.
     pub fn received(&self, text: String) -> Result<SessionToken, AdminError> {
         self.sessions.verify(text).ok_or(AdminError::SignedOut)
     }
@@ -219,15 +197,11 @@ impl Console {
         found.ok_or(AdminError::SignedOut)
     }
 
-    /// Ends the session.
     pub async fn sign_out(&self, token: &SessionToken) -> Result<(), AdminError> {
         Ok(self.ledger.close_session(token.hash().as_bytes()).await?)
     }
 
     /// Ends all sessions of the account or, for an admin, of another one. Returns how many there were.
-    ///
-    /// # Errors
-    /// `Denied` if only an admin may do that, `Unknown` if there is no such account.
     pub async fn sign_out_everywhere(&self, account: &Account, of: Option<&AccountName>) -> Result<u64, AdminError> {
         let of = of.unwrap_or(&account.name);
         if *of != account.name {

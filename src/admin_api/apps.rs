@@ -1,7 +1,6 @@
 //! Applications, and the accounts that may see or change their policies.
 
 use actix_web::HttpResponse;
-use actix_web::http::header::CACHE_CONTROL;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -95,10 +94,7 @@ pub async fn list_apps(ask: Ask) -> Answer {
     path = "/api/v1/admin/apps",
     request_body = NewApp,
     responses(
-        (
-            status = 201, description = "Created", body = Created,
-            headers(("Cache-Control" = String, description = "`no-store`")),
-        ),
+        (status = 201, description = "Created", body = Created),
         NotMade,
     ),
 )]
@@ -109,7 +105,7 @@ pub async fn create_app(ask: Ask) -> Answer {
         let token = console.create_app(&caller.account, &name).await?;
         Ok(Created { name, token })
     });
-    Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(created.await?))
+    Ok(HttpResponse::Created().json(created.await?))
 }
 
 /// Replace an application's token
@@ -121,10 +117,7 @@ pub async fn create_app(ask: Ask) -> Answer {
     params(("name" = Name, Path, description = "The application")),
     request_body = NewToken,
     responses(
-        (
-            status = 201, description = "Replaced", body = Rotated,
-            headers(("Cache-Control" = String, description = "`no-store`")),
-        ),
+        (status = 201, description = "Replaced", body = Rotated),
         NotChanged,
     ),
 )]
@@ -136,7 +129,7 @@ pub async fn rotate_app_token(ask: Ask) -> Answer {
         let (token, everywhere) = (new.token, new.everywhere);
         Ok(Rotated { name, token, old_token_ends_at_ms: new.old_ends_at_ms, everywhere })
     });
-    Ok(HttpResponse::Created().insert_header((CACHE_CONTROL, "no-store")).json(rotated.await?))
+    Ok(HttpResponse::Created().json(rotated.await?))
 }
 
 /// Let an account see an application's policies, or change them

@@ -3,11 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use actix_web::HttpResponse;
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::{Bytes, Data};
-use futures_util::StreamExt;
-use futures_util::stream::{once, unfold};
+use futures_util::stream::unfold;
 use tokio::time::{Instant, timeout_at};
 
 use super::sales::named_sale;
@@ -15,7 +12,7 @@ use super::{Answer, NotReadOne};
 use crate::admin::session::SessionToken;
 use crate::domain::ids::SaleId;
 use crate::http::caller::session_token;
-use crate::http::{AppState, Ask, Problem};
+use crate::http::{AppState, Ask, Problem, event_stream};
 use crate::live::{LiveStream, Sample};
 
 /// How often a stream checks that its session lasts.
@@ -24,7 +21,6 @@ const SESSION_EVERY: Duration = Duration::from_secs(3);
 const SESSION_UNCHECKED_MAX: Duration = Duration::from_secs(30);
 /// The longest life of a stream. The page then opens another one, at an instance that is running.
 const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
-/// The range of the pause before a page reconnects: after an instance has stopped, its pages spread out.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
 
 /// The figures of a sale and its surroundings, once a second
@@ -43,10 +39,7 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
         ),
     ),
     responses(
-        (
-            status = 200, description = "Events", body = String, content_type = "text/event-stream",
-            headers(("Cache-Control" = String, description = "`no-store`")),
-        ),
+        (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
         NotReadOne,
     ),
 )]
@@ -70,18 +63,10 @@ pub async fn watch_sale(ask: Ask) -> Answer {
         next_check: now + SESSION_EVERY,
         until: now + STREAM_MAX,
     };
-    let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
     let events = unfold(watching, |mut watching| async move { Some((watching.next().await?, watching)) });
-    let body = once(std::future::ready(retry)).chain(events).map(Ok::<_, actix_web::Error>);
-    Ok(HttpResponse::Ok()
-        .insert_header((CONTENT_TYPE, "text/event-stream"))
-        .insert_header((CACHE_CONTROL, "no-store"))
-        // nginx would otherwise buffer the events.
-        .insert_header(("X-Accel-Buffering", "no"))
-        .streaming(body))
+    Ok(event_stream(RETRY_MS, events))
 }
 
-/// A stream, and the session that it belongs to.
 struct Watching {
     stream: LiveStream,
     token: Rc<SessionToken>,
@@ -93,7 +78,6 @@ struct Watching {
 }
 
 impl Watching {
-    /// The next piece of the stream; `None` at its end.
     async fn next(&mut self) -> Option<Bytes> {
         let due = self.next_check.min(self.until);
         // A reader that is behind has a sample ready at every time: the session is checked first.
@@ -129,7 +113,6 @@ impl Watching {
     }
 }
 
-/// An event whose data is one line of JSON.
 fn event(sample: &Sample) -> Bytes {
     format!("event: figures\nid: {}\ndata: {}\n\n", sample.id, sample.json).into()
 }

@@ -1,10 +1,11 @@
-//! The audit log and the alarms.
+//! The overview, the alarms and the audit log.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Answer, NotReadSome, NotReadSomeGuarded};
+use super::{Answer, NotRead, NotReadSome, NotReadSomeGuarded};
 use crate::admin::log::{Alarm, LogLine};
+use crate::admin::overview::Overview;
 use crate::admin::paging::limit;
 use crate::domain::ids::Invalid;
 use crate::domain::log_filter::LogFilter;
@@ -62,7 +63,6 @@ impl LogQuery {
     }
 }
 
-/// The most entries of an answer where the caller names no limit.
 const LIMIT: i64 = 100;
 
 fn whole(field: &'static str, text: Option<String>) -> Result<Option<i64>, Invalid> {
@@ -110,4 +110,16 @@ pub async fn alarms(ask: Ask) -> Answer {
         Ok(Alarms { alarms: console.alarms(&caller.account, limit).await? })
     })
     .await
+}
+
+/// How the sales stand, and what needs a person
+///
+/// Viewers see sales and alarms; alarms that name an application are for admins.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/overview",
+    responses((status = 200, description = "The overview", body = Overview), NotRead),
+)]
+pub async fn overview(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| console.overview(&caller.account).await).await
 }

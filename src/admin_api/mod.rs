@@ -8,7 +8,6 @@ pub mod log;
 pub mod money;
 pub mod orders;
 pub mod outflows;
-pub mod overview;
 pub mod policies;
 pub mod products;
 pub mod queues;
@@ -22,10 +21,8 @@ use crate::domain::policy::Name;
 use crate::http::Problem;
 use crate::http::codes::problems;
 
-/// The answer of a handler.
 type Answer = Result<HttpResponse, Problem>;
 
-/// The name of an application, from a path or a body.
 fn app(text: &str) -> Result<Name, AdminError> {
     Ok(Name::parse(text, "app")?)
 }

@@ -1,7 +1,7 @@
 //! Orders of all buyers: searching, exporting and refunding them.
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE};
+use actix_web::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use actix_web::web::{Bytes, Data};
 use futures_util::Stream;
 use futures_util::stream::unfold;
@@ -10,66 +10,12 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotReadOne, NotReadSome, NotReadSomeGuarded};
 use crate::admin::AdminError;
-use crate::admin::money::MoneyRow;
 use crate::admin::order_lines::csv;
-use crate::admin::orders::{Export, OrderDetails, OrderQuery, OwnedOrder};
+use crate::admin::orders::{Export, FoundOrders, OrderDetails, OrderQuery};
 use crate::domain::ids::{Invalid, OrderId};
-use crate::domain::order::Order;
 use crate::domain::payment::{RefundId, RefundStatus};
 use crate::http::codes::problems;
 use crate::http::{AppState, Ask, Caller};
-
-/// An order and its buyer.
-#[derive(Serialize, ToSchema)]
-struct BuyersOrder {
-    #[serde(flatten)]
-    order: Order,
-    /// The buyer. For operators: for others it is empty.
-    user: String,
-}
-
-/// A page of orders, newest first. On the first page, purchases whose order is not made yet come before the orders.
-#[derive(Serialize, ToSchema)]
-struct BuyersOrders {
-    orders: Vec<BuyersOrder>,
-    /// `before` of the next page; null on the last one.
-    next_before: Option<OrderId>,
-    /// Whether such purchases are missing, because there are so many that reading them takes too long.
-    lacks_accepted: bool,
-}
-
-/// An order with all that belongs to it.
-#[derive(Serialize, ToSchema)]
-struct WholeOrder {
-    order: BuyersOrder,
-    /// From the first to the last. Those of sales that ended long ago are cleared.
-    changes: Vec<OrderChange>,
-    /// Newest first. For operators, as all that follows: for others it is empty.
-    payments: Vec<MoneyRow>,
-    refunds: Vec<MoneyRow>,
-    /// Messages about the order and its payments, oldest first.
-    messages: Vec<OrderMessage>,
-}
-
-/// A change of an order's status.
-#[derive(Serialize, ToSchema)]
-struct OrderChange {
-    at_ms: i64,
-    from: Option<String>,
-    to: String,
-}
-
-/// A message about an order, and how its delivery stands.
-#[derive(Serialize, ToSchema)]
-struct OrderMessage {
-    id: i64,
-    kind: String,
-    /// `pending`, `sent`, `processed` or `parked`.
-    status: String,
-    attempts: i32,
-    error: Option<String>,
-    created_at_ms: i64,
-}
 
 /// Why an order is refunded.
 #[derive(Deserialize, ToSchema)]
@@ -87,37 +33,6 @@ struct OrderRefund {
     status: RefundStatus,
 }
 
-impl From<OwnedOrder> for BuyersOrder {
-    fn from(OwnedOrder { order, user_id }: OwnedOrder) -> Self {
-        Self { order, user: user_id }
-    }
-}
-
-impl From<OrderDetails> for WholeOrder {
-    fn from(details: OrderDetails) -> Self {
-        let changes = details.changes.into_iter().map(|change| OrderChange {
-            at_ms: change.at.timestamp_millis(),
-            from: change.from,
-            to: change.to,
-        });
-        let messages = details.messages.into_iter().map(|message| OrderMessage {
-            id: message.id,
-            kind: message.kind,
-            status: message.status,
-            attempts: message.attempts,
-            error: message.last_error,
-            created_at_ms: message.created_at.timestamp_millis(),
-        });
-        Self {
-            order: details.order.into(),
-            changes: changes.collect(),
-            payments: details.payments,
-            refunds: details.refunds,
-            messages: messages.collect(),
-        }
-    }
-}
-
 problems! {
     NotRefunded: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, IllegalState, BodyTooLarge,
     TemporarilyUnavailable
@@ -132,15 +47,10 @@ problems! {
     get,
     path = "/api/v1/admin/orders",
     params(OrderQuery),
-    responses((status = 200, description = "A page of orders", body = BuyersOrders), NotReadSome),
+    responses((status = 200, description = "A page of orders", body = FoundOrders), NotReadSome),
 )]
 pub async fn search_orders(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        let found = console.orders(&caller.account, &caller.query::<OrderQuery>()?).await?;
-        let orders = found.orders.into_iter().map(BuyersOrder::from).collect();
-        Ok(BuyersOrders { orders, next_before: found.next, lacks_accepted: found.lacks_accepted })
-    })
-    .await
+    ask.answer(async |console, caller| console.orders(&caller.account, &caller.query::<OrderQuery>()?).await).await
 }
 
 /// Orders of all buyers, as a file
@@ -158,7 +68,6 @@ pub async fn search_orders(ask: Ask) -> Answer {
             status = 200, description = "The file", body = String, content_type = "text/csv; charset=utf-8",
             headers(
                 ("Content-Disposition" = String, description = "The file's name"),
-                ("Cache-Control" = String, description = "`no-store`"),
             ),
         ),
         NotReadSomeGuarded,
@@ -169,11 +78,10 @@ pub async fn export_orders(ask: Ask) -> Answer {
     let export =
         ask.act(async |console, caller| console.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
     let lines = lines(export.await?, app_state);
-    let mut answer = HttpResponse::Ok();
-    answer.insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"));
-    answer.insert_header((CONTENT_DISPOSITION, "attachment; filename=\"orders.csv\""));
-    answer.insert_header((CACHE_CONTROL, "no-store"));
-    Ok(answer.streaming(lines))
+    Ok(HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"))
+        .insert_header((CONTENT_DISPOSITION, "attachment; filename=\"orders.csv\""))
+        .streaming(lines))
 }
 
 /// The lines of an export, a piece at a time. Each piece is read in the line of the admin API, so that an export gives way as all reads
@@ -214,11 +122,10 @@ fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result
     get,
     path = "/api/v1/admin/orders/{id}",
     params(("id" = OrderId, Path, description = "The order")),
-    responses((status = 200, description = "The order", body = WholeOrder), NotReadOne),
+    responses((status = 200, description = "The order", body = OrderDetails), NotReadOne),
 )]
 pub async fn show_any_order(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| Ok(WholeOrder::from(console.order(&caller.account, order_id(caller)?).await?)))
-        .await
+    ask.answer(async |console, caller| console.order(&caller.account, order_id(caller)?).await).await
 }
 
 /// Refund a paid order

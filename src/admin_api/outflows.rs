@@ -3,9 +3,9 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::queues::{AllRetried, Retried};
+use super::queues::Retried;
 use super::{Answer, NotDoneToOne, NotReadGuarded, NotReadSomeGuarded};
-use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery};
+use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery, RetriedAll};
 use crate::flow::outflow_changes::OutflowChange;
 use crate::http::Ask;
 
@@ -113,11 +113,8 @@ pub async fn retry_outflow_item(ask: Ask) -> Answer {
     post,
     path = "/api/v1/admin/outflows/{name}/retry",
     params(("name" = String, Path, description = "The outflow")),
-    responses((status = 200, description = "The items are pending again", body = AllRetried), NotDoneToOne),
+    responses((status = 200, description = "The items are pending again", body = RetriedAll), NotDoneToOne),
 )]
 pub async fn retry_outflow_items(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        Ok(AllRetried::from(console.retry_items(&caller.account, caller.part("name")).await?))
-    })
-    .await
+    ask.answer(async |console, caller| console.retry_items(&caller.account, caller.part("name")).await).await
 }

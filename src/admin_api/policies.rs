@@ -119,7 +119,6 @@ problems! {
     UnworkableTerms, TemporarilyUnavailable
 }
 
-/// The policy that a body and a path describe.
 fn described(caller: &Caller) -> Result<NewPolicy, AdminError> {
     let form: PolicyForm = caller.body()?;
     Ok(form.named(caller.part("name")).map_err(FlowError::from)?)

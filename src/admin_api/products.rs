@@ -15,14 +15,13 @@ use super::{Answer, NotDone, NotMade};
 use crate::admin::AdminError;
 use crate::admin::products::ChangedProduct;
 use crate::domain::ids::Invalid;
-use crate::http::caller::as_sender_of_picture;
+use crate::http::codes::Code;
 use crate::http::extract::read_body;
 use crate::http::{AppState, Ask, Caller, Problem};
 use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
 
 /// A picture of 10 MiB arrives within this time over 1.5 Mbit/s.
 const UPLOAD_MAX: Duration = Duration::from_secs(60);
-/// Pictures that are read and drawn at a time.
 static UPLOADS: Semaphore = Semaphore::const_new(4);
 
 /// What is to change of a product. What is left out stays as it is.
@@ -79,7 +78,7 @@ pub async fn set_product(ask: Ask) -> Answer {
 )]
 pub async fn set_product_picture(request: HttpRequest, app_state: Data<AppState>, payload: Payload) -> Answer {
     // Before the file is read: strangers send no megabytes.
-    let named = as_sender_of_picture(request.clone(), &app_state, async move |console, caller| {
+    let named = Ask::with_picture(request.clone(), app_state.clone()).act(async move |console, caller| {
         let name = product_name(caller)?;
         console.check_picture_of(&caller.account, &name)?;
         Ok(name)
@@ -96,12 +95,11 @@ pub async fn set_product_picture(request: HttpRequest, app_state: Data<AppState>
         Some(length) if length > FILE_BYTES_MAX => return Err(Problem::too_large(FILE_BYTES_MAX).unread()),
         Some(_) => timeout(UPLOAD_MAX, read_body(payload, length, FILE_BYTES_MAX)).await,
     };
-    let file = file.map_err(|_| Problem::too_slow().unread())??;
+    let file = file.map_err(|_| Problem::from(Code::TooSlow).unread())??;
     let picture = draw_apart(file).await.map_err(AdminError::from)?;
     let hash = picture.hash.clone();
-    let changed = as_sender_of_picture(request, &app_state, async move |console, caller| {
-        console.set_product_picture(&caller.account, name, &picture).await
-    });
+    let changed = Ask::with_picture(request, app_state)
+        .act(async move |console, caller| console.set_product_picture(&caller.account, name, &picture).await);
     let ChangedProduct { product_id, everywhere } = changed.await?;
     let mut response = HttpResponse::Ok();
     // The connection has read more than its bound, and is not used again.

@@ -201,7 +201,6 @@ pub async fn lapsed_holds(ask: Ask) -> Answer {
     .await
 }
 
-/// The sale that the path names.
 pub fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
     Ok(SaleId::parse(caller.part("id"))?)
 }

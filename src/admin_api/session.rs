@@ -1,6 +1,5 @@
 //! Signing in and out.
 
-use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
@@ -78,7 +77,6 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
             status = 200, description = "Signed in", body = Session,
             headers(
                 ("Set-Cookie" = String, description = "The session, and in a second one the browser"),
-                ("Cache-Control" = String, description = "`no-store`"),
             ),
         ),
         NotSignedIn,
@@ -116,7 +114,6 @@ pub async fn sign_in(
     Ok(HttpResponse::Ok()
         .cookie(cookies.session(signed_in.token.as_str()))
         .cookie(cookies.device(&signed_in.device_token))
-        .insert_header((CACHE_CONTROL, "no-store"))
         .json(session))
 }
 
@@ -125,10 +122,7 @@ pub async fn sign_in(
     get,
     path = "/api/v1/admin/session",
     responses(
-        (
-            status = 200, description = "The session", body = Session,
-            headers(("Cache-Control" = String, description = "`no-store`")),
-        ),
+        (status = 200, description = "The session", body = Session),
         NotRead,
     ),
 )]
@@ -141,7 +135,7 @@ pub async fn show_session(ask: Ask) -> Answer {
             expires_at_ms: caller.expires_at_ms,
         })
     });
-    Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(session.await?))
+    Ok(HttpResponse::Ok().json(session.await?))
 }
 
 /// Sign out

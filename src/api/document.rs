@@ -24,22 +24,22 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
     ),
     paths(
         system::time,
-        buyer_api::sales::list,
-        buyer_api::sales::show,
-        buyer_api::sales::product,
-        buyer_api::state::json,
-        buyer_api::state::script,
-        buyer_api::challenges::create,
-        buyer_api::challenges::answer,
+        buyer_api::sales::list_sales,
+        buyer_api::sales::show_sale,
+        buyer_api::sales::show_product,
+        buyer_api::state::sale_state,
+        buyer_api::state::sale_state_script,
+        buyer_api::challenges::ask_challenge,
+        buyer_api::challenges::answer_challenge,
         buyer_api::purchases::create,
-        buyer_api::orders::list,
-        buyer_api::orders::show,
-        buyer_api::events::follow,
-        buyer_api::orders::cancel,
-        buyer_api::payments::pay,
-        buyer_api::payments::refund,
-        buyer_api::payments::channels,
-        buyer_api::payments::callback,
+        buyer_api::orders::list_orders,
+        buyer_api::orders::show_order,
+        buyer_api::events::follow_order,
+        buyer_api::orders::cancel_order,
+        buyer_api::payments::pay_order,
+        buyer_api::payments::refund_order,
+        buyer_api::payments::payment_channels,
+        buyer_api::payments::payment_callback,
         flow_api::permits::acquire,
         flow_api::permits::release,
         flow_api::gateway::authorize,
@@ -48,7 +48,7 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
         admin_api::session::show_session,
         admin_api::session::sign_out,
         admin_api::session::sign_out_everywhere,
-        admin_api::overview::overview,
+        admin_api::log::overview,
         admin_api::accounts::list_accounts,
         admin_api::accounts::create_account,
         admin_api::accounts::change_account,
@@ -89,9 +89,9 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
         admin_api::apps::set_grant,
         admin_api::log::audit_log,
         admin_api::log::alarms,
-        show,
-        system::alive,
-        system::ready,
+        openapi_document,
+        system::health,
+        system::readiness,
         system::metrics,
     ),
     components(schemas(problem::Body, LiveFigures)),
@@ -107,12 +107,10 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
 )]
 struct Addresses;
 
-/// Addresses of development mode only.
 #[derive(OpenApi)]
 #[openapi(paths(system::dev_token))]
 struct DevAddresses;
 
-/// How callers authenticate.
 struct SecuritySchemes {
     cookies: CookieNames,
 }
@@ -163,9 +161,6 @@ fn complete_admin_api(api: &mut openapi::OpenApi) {
 
 /// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
 /// `channels` are the payment channels that are offered.
-///
-/// # Errors
-/// The document cannot be serialized.
 pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<ApiDocument, serde_json::Error> {
     let mut api = Addresses::openapi();
     SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);
@@ -187,7 +182,7 @@ pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> 
     tag = "service",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)),
 )]
-pub async fn show(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
+pub async fn openapi_document(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
     let mut response = HttpResponse::Ok();
     response.insert_header(ContentType::json()).insert_header((CACHE_CONTROL, "public, max-age=60"));
     app_state.api.json.answer(&request, response)

@@ -15,7 +15,6 @@ use crate::buyer_api;
 use crate::flow_api;
 use crate::http::{problem, system, unsupported_methods};
 
-/// The page for browsers at unknown addresses.
 pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 
 /// The table of all addresses except the pages'. `dev` adds those of development mode. At an unknown address, `missing` gives browsers
@@ -30,11 +29,11 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
         };
         // The router tries addresses from the top, so the busiest addresses come first.
         at("/api/v1/sales/{id}/purchases", post().to(buyer_api::purchases::create));
-        at("/sales/{id}/state.js", get().to(buyer_api::state::script));
-        at("/api/v1/sales/{id}/challenges", post().to(buyer_api::challenges::create));
-        at("/api/v1/sales/{id}/passes", post().to(buyer_api::challenges::answer));
+        at("/sales/{id}/state.js", get().to(buyer_api::state::sale_state_script));
+        at("/api/v1/sales/{id}/challenges", post().to(buyer_api::challenges::ask_challenge));
+        at("/api/v1/sales/{id}/passes", post().to(buyer_api::challenges::answer_challenge));
         // A forged callback must not cost more than any other refused request.
-        at("/api/v1/payments/callbacks/{channel}", post().to(buyer_api::payments::callback));
+        at("/api/v1/payments/callbacks/{channel}", post().to(buyer_api::payments::payment_callback));
 
         // A gateway asks once for each request that it passes on. Envoy keeps that request's method, and appends its path.
         at("/api/v1/flow/authorize", any().to(flow_api::gateway::authorize));
@@ -44,19 +43,19 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
         if dev {
             at("/api/v1/dev/token", post().to(system::dev_token));
         }
-        at("/api/v1/products/{id}", get().to(buyer_api::sales::product));
-        at("/api/v1/sales", get().to(buyer_api::sales::list));
-        at("/api/v1/sales/{id}", get().to(buyer_api::sales::show));
-        at("/api/v1/sales/{id}/state", get().to(buyer_api::state::json));
+        at("/api/v1/products/{id}", get().to(buyer_api::sales::show_product));
+        at("/api/v1/sales", get().to(buyer_api::sales::list_sales));
+        at("/api/v1/sales/{id}", get().to(buyer_api::sales::show_sale));
+        at("/api/v1/sales/{id}/state", get().to(buyer_api::state::sale_state));
 
-        at("/api/v1/orders", get().to(buyer_api::orders::list));
-        at("/api/v1/orders/{id}", get().to(buyer_api::orders::show));
-        at("/api/v1/orders/{id}/events", get().to(buyer_api::events::follow));
-        at("/api/v1/orders/{id}/cancel", post().to(buyer_api::orders::cancel));
+        at("/api/v1/orders", get().to(buyer_api::orders::list_orders));
+        at("/api/v1/orders/{id}", get().to(buyer_api::orders::show_order));
+        at("/api/v1/orders/{id}/events", get().to(buyer_api::events::follow_order));
+        at("/api/v1/orders/{id}/cancel", post().to(buyer_api::orders::cancel_order));
 
-        at("/api/v1/orders/{id}/payments", post().to(buyer_api::payments::pay));
-        at("/api/v1/orders/{id}/refunds", post().to(buyer_api::payments::refund));
-        at("/api/v1/payments/channels", get().to(buyer_api::payments::channels));
+        at("/api/v1/orders/{id}/payments", post().to(buyer_api::payments::pay_order));
+        at("/api/v1/orders/{id}/refunds", post().to(buyer_api::payments::refund_order));
+        at("/api/v1/payments/channels", get().to(buyer_api::payments::payment_channels));
 
         at("/api/v1/flow/acquire", post().to(flow_api::permits::acquire));
         at("/api/v1/flow/release", post().to(flow_api::permits::release));
@@ -65,7 +64,7 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
         at("/api/v1/admin/session", get().to(admin_api::session::show_session));
         at("/api/v1/admin/session", delete().to(admin_api::session::sign_out));
         at("/api/v1/admin/sessions", delete().to(admin_api::session::sign_out_everywhere));
-        at("/api/v1/admin/overview", get().to(admin_api::overview::overview));
+        at("/api/v1/admin/overview", get().to(admin_api::log::overview));
         at("/api/v1/admin/accounts", get().to(admin_api::accounts::list_accounts));
         at("/api/v1/admin/accounts", post().to(admin_api::accounts::create_account));
         at("/api/v1/admin/accounts/{name}", put().to(admin_api::accounts::change_account));
@@ -107,9 +106,9 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
         at("/api/v1/admin/audit-log", get().to(admin_api::log::audit_log));
         at("/api/v1/admin/alarms", get().to(admin_api::log::alarms));
 
-        at("/api/openapi.json", get().to(document::show));
-        at("/healthz", get().to(system::alive));
-        at("/readyz", get().to(system::ready));
+        at("/api/openapi.json", get().to(document::openapi_document));
+        at("/healthz", get().to(system::health));
+        at("/readyz", get().to(system::readiness));
         at("/metrics", get().to(system::metrics));
         for (path, routes) in table {
             app.service(
@@ -125,11 +124,10 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
     }
 }
 
-/// The addresses of a process that only runs workers: its metrics and its health.
 pub fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         app.app_data(web::Data::new(metrics));
         app.service(resource("/metrics").route(get().to(system::worker_metrics)));
-        app.service(resource("/healthz").route(get().to(system::alive)));
+        app.service(resource("/healthz").route(get().to(system::health)));
     }
 }

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use crate::buyer_api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
 use crate::domain::limiter::{AlgorithmKind, ParameterBounds};
 
-/// Completes the schemas of a document. `channels` are the payment channels that are offered.
 pub fn complete(document: &mut Value, channels: &[String]) {
     let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
     if let Some(channel) = schemas.get_mut("Pay").and_then(|pay| pay.pointer_mut("/properties/channel"))
@@ -22,7 +21,6 @@ pub fn complete(document: &mut Value, channels: &[String]) {
     }
 }
 
-/// One schema for the answers to each kind of challenge.
 fn challenge_answer(description: Value) -> Value {
     let number = json!({ "type": "number", "minimum": -NUMBER_MAX, "maximum": NUMBER_MAX });
     let sample = json!({ "type": "array", "minItems": 3, "maxItems": 3, "items": number });
@@ -101,7 +99,6 @@ fn bound(properties: &mut Map<String, Value>, name: &str, least: i64, most: i64)
     }
 }
 
-/// The field has no meaning here: it is missing or null.
 fn only_null(properties: &mut Map<String, Value>, name: &str) {
     properties.insert(name.to_owned(), json!({ "type": "null" }));
 }

@@ -19,7 +19,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A client's limits of time and size.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// From a head's first byte to its end.
@@ -28,7 +27,6 @@ pub struct Bounds {
     pub answer: Duration,
     /// To send anything, from the connection's start or from the last answer. Longer than actix-web's own deadline.
     pub idle: Duration,
-    /// The longest body, in bytes.
     pub body: usize,
     /// The limit in bytes after a request's head, before the next head is read: the body, and requests sent ahead.
     pub ahead: usize,
@@ -38,7 +36,6 @@ pub struct Bounds {
 /// together with its head, before it knows the request.
 const READ_AT_ONCE: usize = 32 * 1024;
 
-/// A connection's current use.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     /// Idle since then. This includes a silent stream of events.
@@ -49,7 +46,6 @@ enum Phase {
     Request,
 }
 
-/// The server's information for the connection.
 pub struct ConnectionState {
     phase: Cell<Phase>,
     unanswered: Cell<usize>,
@@ -151,7 +147,6 @@ impl TimedStream {
     }
 }
 
-/// Ends a connection because of its client's fault.
 fn cut(what: &'static str, kind: io::ErrorKind) -> io::Error {
     metrics::counter!("seckill_clients_cut_total", "what" => what).increment(1);
     kind.into()

@@ -16,7 +16,6 @@ use crate::api::Shortcut;
 use crate::domain::origin::Origin;
 use crate::http::{self, Problem};
 
-/// The application of one worker thread, with the shortcut before it.
 pub struct Front<S> {
     pub app: S,
     pub shortcut: Option<Rc<Shortcut>>,

@@ -45,7 +45,6 @@ impl Rhythm {
     }
 }
 
-/// The connections, notices and tasks of a process.
 pub(super) struct Parts {
     pub config: Config,
     pub stores: Stores,
@@ -58,9 +57,6 @@ pub(super) struct Parts {
 
 impl Parts {
     /// Checks the servers, and starts to send and receive notices.
-    ///
-    /// # Errors
-    /// The settings are only for development mode, or name no server. Or a server refuses TLS, or could lose its memory.
     pub async fn assemble(config: Config, with_broker: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(config.purchase.wait_target_ms)));

@@ -43,7 +43,6 @@ use crate::sale::thread_state::ThreadState;
 use crate::sale::winners::Winners;
 use crate::telemetry;
 
-/// The HTTP service, bound and ready to run.
 pub struct Service {
     parts: Parts,
     server: Server,
@@ -55,7 +54,6 @@ pub struct Service {
     live: LiveSales,
 }
 
-/// Stops a service from outside.
 #[derive(Clone)]
 pub struct Stopper {
     handle: ServerHandle,
@@ -78,9 +76,6 @@ impl Stopper {
 impl Service {
     /// Loads the catalogue, binds the address, and starts the background work of a serving instance. `with_workers`: also starts the
     /// background workers.
-    ///
-    /// # Errors
-    /// A setting is invalid, the address is taken, or PostgreSQL does not answer.
     pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let metrics = telemetry::metrics();
@@ -240,7 +235,6 @@ fn challenge_terms(captcha: &config::Captcha) -> ChallengeTerms {
     }
 }
 
-/// The parts for the state of each worker thread.
 #[derive(Clone)]
 struct ThreadParts {
     stores: Stores,

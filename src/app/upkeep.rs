@@ -114,7 +114,6 @@ impl Parts {
         );
     }
 
-    /// Watches the free memory of Redis, for the sales and for the limiters.
     pub(super) fn watch_memory(&self, limiter: &Limiter, health: &Arc<Health>) {
         let state = (self.stores.gate.clone(), limiter.clone(), Arc::clone(health));
         self.repeat(Rhythm::every(EVERY_SECOND, "memory"), state, |(gate, limiter, health)| async move {
@@ -152,7 +151,6 @@ impl Parts {
         });
     }
 
-    /// Draws challenges in advance for the sales that need them.
     pub(super) fn prepare_challenges(&self, challenges: &Arc<Challenges>, catalog: &Arc<Catalog>) {
         let (challenges, catalog, stop) = (Arc::clone(challenges), Arc::clone(catalog), self.stop.clone());
         self.tasks.spawn(async move {
@@ -195,7 +193,6 @@ impl Parts {
         });
     }
 
-    /// Sends the changes of followed orders to their streams.
     pub(super) fn feed_order_streams(&self, streams: &OrderStreams) {
         self.repeat(
             Rhythm::every(EVERY_SECOND, "events").or_when(Topic::Orders).giving_way(),

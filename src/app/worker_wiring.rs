@@ -41,7 +41,6 @@ const MESSAGES_A_STEP: usize = 4;
 /// How long the work of a sale is postponed if another transaction has locked the sale.
 const LOCKED_FOR: Duration = Duration::from_secs(10);
 
-/// How often the figures for metrics are read.
 const METRICS_EVERY: Duration = Duration::from_secs(5);
 /// The pause between two pages of clearing. Slow, because nothing waits for it.
 const CLEAR_EVERY: Duration = Duration::from_secs(2);

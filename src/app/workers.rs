@@ -20,7 +20,6 @@ use crate::telemetry;
 /// of a live sale takes longer, and theirs must wait for it.
 const REFILL_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Runs the background workers, all or only these, until `stop` is cancelled.
 pub async fn work(config: Config, only: Option<Vec<Worker>>, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = telemetry::metrics();
     let parts = Parts::assemble(config, true).await?;

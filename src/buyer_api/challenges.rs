@@ -1,13 +1,10 @@
 //! `POST /api/v1/sales/{id}/challenges` and `POST /api/v1/sales/{id}/passes`
 
-use std::fmt;
-
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use seckill_captcha::{picture, slider};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::domain::captcha::ChallengeKind;
@@ -17,7 +14,7 @@ use crate::http::AppState;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, client_address, sale_id};
 use crate::http::problem::Problem;
-use crate::sale::challenges::{Answer, Challenge, Question};
+use crate::sale::challenges::{Answer, Question};
 use crate::sale::thread_state::ThreadState;
 
 /// Ids and texts in characters, trails in samples.
@@ -36,7 +33,7 @@ struct ChallengeWish {
     kind: Option<ChallengeKind>,
 }
 
-/// A challenge. Which further fields it has depends on its kind.
+/// A challenge.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Challenge)]
 struct ChallengeView {
@@ -45,95 +42,63 @@ struct ChallengeView {
     kind: ChallengeKind,
     /// An answer must arrive before this time.
     expires_at_ms: i64,
-    /// `image` and `slider`: a picture, as a `data:` address.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    image: Option<String>,
-    /// `image`: how many letters and digits the picture shows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    length: Option<usize>,
-    /// `slider`: the piece that belongs into the gap of the picture, as a `data:` address; transparent around the piece.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    piece: Option<String>,
-    /// `image` and `slider`: the size of the picture, in pixels.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    width: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    height: Option<usize>,
-    /// `slider`: width and height of the piece, in pixels.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    piece_size: Option<usize>,
-    /// `slider`: how far the piece lies below the upper edge of the picture, in pixels.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    piece_y: Option<u16>,
-    /// `work`: the text that is hashed before the nonce.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    prefix: Option<String>,
-    /// `work`: how many zero bits SHA-256 of the prefix and the nonce, written as a decimal number, begins with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    difficulty: Option<u32>,
+    #[serde(flatten)]
+    #[schema(inline)]
+    question: QuestionView,
     /// A debug build in development mode: an answer that passes; empty for work, which tests do themselves.
     #[cfg(debug_assertions)]
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
-    answer_for_tests: Option<serde_json::Value>,
+    answer_for_tests: Option<Value>,
 }
 
-impl ChallengeView {
-    /// `dev`: development mode, in which a debug build shows an answer that passes.
-    #[cfg_attr(not(debug_assertions), expect(unused_variables))]
-    fn new(challenge: Challenge, dev: bool) -> Self {
-        let view = Self {
-            challenge_id: challenge.id,
-            kind: challenge.question.kind(),
-            expires_at_ms: challenge.expires_at_ms,
-            image: None,
-            length: None,
-            piece: None,
-            width: None,
-            height: None,
-            piece_size: None,
-            piece_y: None,
-            prefix: None,
-            difficulty: None,
-            #[cfg(debug_assertions)]
-            answer_for_tests: dev.then(|| challenge.solution.map_or_else(|| serde_json::json!({}), for_tests)),
-        };
-        match challenge.question {
-            Question::Image { image } => Self {
-                image: Some(image),
-                length: Some(picture::LENGTH),
-                width: Some(picture::WIDTH),
-                height: Some(picture::HEIGHT),
-                ..view
-            },
-            Question::Slider { image, piece, piece_y } => Self {
-                image: Some(image),
-                piece: Some(piece),
-                width: Some(slider::WIDTH),
-                height: Some(slider::HEIGHT),
-                piece_size: Some(slider::PIECE),
-                piece_y: Some(piece_y),
-                ..view
-            },
-            Question::Work { prefix, difficulty } => {
-                Self { prefix: Some(prefix), difficulty: Some(difficulty), ..view }
+/// The fields that depend on the kind. Pictures are `data:` addresses; sizes and places are in pixels.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+enum QuestionView {
+    Image {
+        image: String,
+        /// How many letters and digits the picture shows.
+        length: usize,
+        width: usize,
+        height: usize,
+    },
+    Slider {
+        image: String,
+        width: usize,
+        height: usize,
+        /// The piece that belongs into the gap of the picture; transparent around the piece.
+        piece: String,
+        /// Width and height of the piece.
+        piece_size: usize,
+        /// How far the piece lies below the upper edge of the picture.
+        piece_y: u16,
+    },
+    Work {
+        /// The text that is hashed before the nonce.
+        prefix: String,
+        /// How many zero bits SHA-256 of the prefix and the nonce, written as a decimal number, begins with.
+        difficulty: u32,
+    },
+}
+
+impl From<Question> for QuestionView {
+    fn from(question: Question) -> Self {
+        match question {
+            Question::Image { image } => {
+                Self::Image { image, length: picture::LENGTH, width: picture::WIDTH, height: picture::HEIGHT }
             }
+            Question::Slider { image, piece, piece_y } => {
+                let (width, height) = (slider::WIDTH, slider::HEIGHT);
+                Self::Slider { image, width, height, piece, piece_size: slider::PIECE, piece_y }
+            }
+            Question::Work { prefix, difficulty } => Self::Work { prefix, difficulty },
         }
     }
 }
 
-/// An answer as a client sends it.
 #[cfg(debug_assertions)]
-fn for_tests(answer: Answer) -> serde_json::Value {
+fn for_tests(answer: Answer) -> Value {
     match answer {
         Answer::Text(text) => text.into(),
         Answer::Drag { x, trail } => serde_json::json!({ "x": x, "trail": trail }),
@@ -153,10 +118,10 @@ struct ChallengeAnswer {
     answer: GivenAnswer,
 }
 
-/// An answer within its bounds.
+#[derive(Deserialize)]
+#[serde(try_from = "Value")]
 struct GivenAnswer(Answer);
 
-/// The fields of answers that are objects.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnswerFields {
@@ -165,44 +130,37 @@ struct AnswerFields {
     nonce: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for GivenAnswer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnswerVisitor)
-    }
-}
+impl TryFrom<Value> for GivenAnswer {
+    type Error = String;
 
-struct AnswerVisitor;
-
-impl<'de> Visitor<'de> for AnswerVisitor {
-    type Value = GivenAnswer;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, or an object with x and trail, or an object with a nonce")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<GivenAnswer, E> {
-        if text.chars().count() > TEXT_MAX {
-            return Err(E::custom("answer must be at most 100 characters"));
-        }
-        Ok(GivenAnswer(Answer::Text(text.to_owned())))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<GivenAnswer, A::Error> {
+    fn try_from(given: Value) -> Result<Self, String> {
+        let fields = match given {
+            Value::String(text) if text.chars().count() > TEXT_MAX => {
+                return Err("answer must be at most 100 characters".to_owned());
+            }
+            Value::String(text) => return Ok(Self(Answer::Text(text))),
+            Value::Object(_) => AnswerFields::deserialize(given).map_err(|error| error.to_string())?,
+            _ => {
+                return Err(
+                    "answer must be a text, or an object with x and trail, or an object with a nonce".to_owned()
+                );
+            }
+        };
         let in_bounds = |number: &f64| number.abs() <= NUMBER_MAX;
-        match AnswerFields::deserialize(MapAccessDeserializer::new(fields))? {
+        match fields {
             AnswerFields { x: Some(x), trail: Some(trail), nonce: None } => {
                 if trail.len() > POINTS_MAX || !in_bounds(&x) || !trail.iter().flatten().all(in_bounds) {
-                    return Err(A::Error::custom("trail must have at most 500 samples, and numbers of at most 1e9"));
+                    return Err("trail must have at most 500 samples, and numbers of at most 1e9".to_owned());
                 }
-                Ok(GivenAnswer(Answer::Drag { x, trail }))
+                Ok(Self(Answer::Drag { x, trail }))
             }
             AnswerFields { x: None, trail: None, nonce: Some(nonce) } => {
                 if !(1..=20).contains(&nonce.len()) || !nonce.bytes().all(|b| b.is_ascii_digit()) {
-                    return Err(A::Error::custom("nonce must be 1 to 20 digits"));
+                    return Err("nonce must be 1 to 20 digits".to_owned());
                 }
-                Ok(GivenAnswer(Answer::Nonce(nonce)))
+                Ok(Self(Answer::Nonce(nonce)))
             }
-            AnswerFields { .. } => Err(A::Error::custom("answer must have x and trail, or nonce")),
+            AnswerFields { .. } => Err("answer must have x and trail, or nonce".to_owned()),
         }
     }
 }
@@ -232,14 +190,13 @@ problems! {
 #[utoipa::path(
     post,
     path = "/api/v1/sales/{id}/challenges",
-    operation_id = "ask_challenge",
     tag = "buying",
     security(("buyer" = [])),
     params(("id" = SaleId, Path, description = "The sale")),
     request_body = ChallengeWish,
     responses((status = 201, description = "To be solved by this buyer", body = ChallengeView), NoChallenge),
 )]
-pub async fn create(
+pub async fn ask_challenge(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -257,7 +214,14 @@ pub async fn create(
     };
     let address = client_address(request.head(), &app_state.trusted_proxies).to_string();
     let challenge = thread.challenge(sale, &buyer.user, &address, kind).await?;
-    Ok(HttpResponse::Created().json(ChallengeView::new(challenge, app_state.dev)))
+    Ok(HttpResponse::Created().json(ChallengeView {
+        challenge_id: challenge.id,
+        kind: challenge.question.kind(),
+        expires_at_ms: challenge.expires_at_ms,
+        question: challenge.question.into(),
+        #[cfg(debug_assertions)]
+        answer_for_tests: app_state.dev.then(|| challenge.solution.map_or_else(|| serde_json::json!({}), for_tests)),
+    }))
 }
 
 /// Answer a challenge
@@ -267,14 +231,13 @@ pub async fn create(
 #[utoipa::path(
     post,
     path = "/api/v1/sales/{id}/passes",
-    operation_id = "answer_challenge",
     tag = "buying",
     security(("buyer" = [])),
     params(("id" = SaleId, Path, description = "The sale")),
     request_body = ChallengeAnswer,
     responses((status = 201, description = "The answer is right", body = Pass), NoPass),
 )]
-pub async fn answer(
+pub async fn answer_challenge(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -311,28 +274,11 @@ mod tests {
         );
         assert!(matches!(answer(r#"{"nonce": "007"}"#), Ok(Answer::Nonce(nonce)) if nonce == "007"));
         let many = vec!["[0,0,0]"; POINTS_MAX + 1].join(",");
-        for wrong in [
-            "null",
-            "5",
-            "true",
-            "[]",
-            "{}",
-            r#"{"x": 1}"#,
-            r#"{"trail": []}"#,
-            r#"{"x": 1, "trail": [], "nonce": "1"}"#,
-            r#"{"x": 1, "trail": [], "more": 1}"#,
-            r#"{"x": "1", "trail": []}"#,
-            r#"{"x": 1, "trail": [[1, 2]]}"#,
-            r#"{"x": 1, "trail": [[1, 2, 3, 4]]}"#,
-            r#"{"x": 1e10, "trail": []}"#,
-            r#"{"x": 1, "trail": [[1, 2, 1e400]]}"#,
-            r#"{"nonce": 5}"#,
-            r#"{"nonce": ""}"#,
-            r#"{"nonce": "-5"}"#,
-            r#"{"nonce": "000000000000000000000"}"#,
-            &format!("\"{}\"", "x".repeat(TEXT_MAX + 1)),
-            &format!(r#"{{"x": 1, "trail": [{many}]}}"#),
-        ] {
+        let wrong = r#"null|5|true|[]|{}|{"x": 1}|{"trail": []}|{"x": 1, "trail": [], "nonce": "1"}|{"x": 1, "trail": [], "more": 1}|
+            {"x": "1", "trail": []}|{"x": 1, "trail": [[1, 2]]}|{"x": 1, "trail": [[1, 2, 3, 4]]}|{"x": 1e10, "trail": []}|
+            {"x": 1, "trail": [[1, 2, 1e400]]}|{"nonce": 5}|{"nonce": ""}|{"nonce": "-5"}|{"nonce": "000000000000000000000"}"#;
+        let long = [format!("\"{}\"", "x".repeat(TEXT_MAX + 1)), format!(r#"{{"x": 1, "trail": [{many}]}}"#)];
+        for wrong in wrong.split('|').chain(long.iter().map(String::as_str)) {
             assert!(answer(wrong).is_err(), "{wrong:.60}");
         }
         assert!(read(r#"{"answer": "a"}"#).is_err() && read(r#"{"challenge_id": "c"}"#).is_err());

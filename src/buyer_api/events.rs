@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::{Bytes, Data};
 use actix_web::{HttpRequest, HttpResponse};
-use futures_util::StreamExt;
-use futures_util::stream::{once, unfold};
+use futures_util::stream::unfold;
 use tokio::time::{Instant, timeout_at};
 
 use crate::domain::ids::OrderId;
 use crate::domain::order::Order;
-use crate::http::AppState;
-use crate::http::codes::problems;
+use crate::http::codes::{Code, problems};
 use crate::http::extract::order_id;
 use crate::http::problem::Problem;
+use crate::http::{AppState, event_stream};
 use crate::sale::order_streams::{Stream, Subscribed};
 use crate::sale::thread_state::ThreadState;
 
@@ -22,7 +20,6 @@ use crate::sale::thread_state::ThreadState;
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The longest life of a stream. The client then reconnects, with a token that is still valid, to a running instance.
 const STREAM_MAX: Duration = Duration::from_secs(15 * 60);
-/// The pause before a client reconnects. Its range spreads the clients of a stopped instance.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=5_000;
 
 problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExceeded, TemporarilyUnavailable);
@@ -38,7 +35,6 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExcee
 #[utoipa::path(
     get,
     path = "/api/v1/orders/{id}/events",
-    operation_id = "follow_order",
     tag = "orders",
     security(("buyer" = [])),
     params(
@@ -49,15 +45,12 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExcee
         ),
     ),
     responses(
-        (
-            status = 200, description = "Events", body = String, content_type = "text/event-stream",
-            headers(("Cache-Control" = String, description = "`no-store`")),
-        ),
+        (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
         (status = 204, description = "The event received last is the final one: do not reconnect"),
         NotFollowed,
     ),
 )]
-pub async fn follow(
+pub async fn follow_order(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -73,13 +66,12 @@ pub async fn follow(
     match app_state.bulkheads.orders.run(follow).await? {
         Subscribed::Stream(stream) => Ok(answer(stream, until)),
         Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
-        Subscribed::Unknown => Err(Problem::unknown_order()),
+        Subscribed::Unknown => Err(Code::UnknownOrder.into()),
         Subscribed::Full => Err(Problem::unavailable()),
     }
 }
 
 fn answer(stream: Stream, until: Instant) -> HttpResponse {
-    let retry = Bytes::from(format!("retry: {}\n\n", rand::random_range(RETRY_MS)));
     let events = unfold(stream, move |mut stream| async move {
         let now = Instant::now();
         // The token has expired.
@@ -97,13 +89,7 @@ fn answer(stream: Stream, until: Instant) -> HttpResponse {
         };
         Some((text, stream))
     });
-    let body = once(std::future::ready(retry)).chain(events).map(Ok::<_, actix_web::Error>);
-    HttpResponse::Ok()
-        .insert_header((CONTENT_TYPE, "text/event-stream"))
-        .insert_header((CACHE_CONTROL, "no-store"))
-        // nginx would otherwise buffer the events.
-        .insert_header(("X-Accel-Buffering", "no"))
-        .streaming(body)
+    event_stream(RETRY_MS, events)
 }
 
 /// An event whose data is one line of JSON.

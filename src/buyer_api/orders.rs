@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::Order;
 use crate::http::AppState;
-use crate::http::codes::problems;
+use crate::http::codes::{Code, problems};
 use crate::http::extract::{order_id, parse_order_id};
 use crate::http::problem::Problem;
 use crate::sale::cancellations::Cancellation;
@@ -35,13 +35,12 @@ problems! {
 #[utoipa::path(
     get,
     path = "/api/v1/orders/{id}",
-    operation_id = "show_order",
     tag = "orders",
     security(("buyer" = [])),
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order", body = Order), NotShown),
 )]
-pub async fn show(
+pub async fn show_order(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -49,7 +48,7 @@ pub async fn show(
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
-    Ok(HttpResponse::Ok().json(order.ok_or_else(Problem::unknown_order)?))
+    Ok(HttpResponse::Ok().json(order.ok_or(Code::UnknownOrder)?))
 }
 
 /// The buyer's orders, newest first
@@ -59,13 +58,12 @@ pub async fn show(
 #[utoipa::path(
     get,
     path = "/api/v1/orders",
-    operation_id = "list_orders",
     tag = "orders",
     security(("buyer" = [])),
     params(ListQuery),
     responses((status = 200, description = "A page of at most 100", body = [Order]), NotShown),
 )]
-pub async fn list(
+pub async fn list_orders(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -78,7 +76,7 @@ pub async fn list(
     if let Some(after) = after
         && thread.order_of(&buyer.user, after).await?.is_none()
     {
-        return Err(Problem::unknown_order());
+        return Err(Code::UnknownOrder.into());
     }
     let page = async move { thread.orders_of(&buyer.user, sale, after).await };
     let page = app_state.bulkheads.orders.run(page).await?;
@@ -94,13 +92,12 @@ pub async fn list(
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/cancel",
-    operation_id = "cancel_order",
     tag = "orders",
     security(("buyer" = [])),
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order is cancelled", body = Order), NotCancelled),
 )]
-pub async fn cancel(
+pub async fn cancel_order(
     request: HttpRequest,
     thread: Data<ThreadState>,
     app_state: Data<AppState>,
@@ -116,8 +113,8 @@ pub async fn cancel(
     };
     match cancelled {
         Cancellation::Cancelled(order) => Ok(HttpResponse::Ok().json(order)),
-        Cancellation::Unknown => Err(Problem::unknown_order()),
-        Cancellation::NotReady => Err(Problem::order_not_ready()),
-        Cancellation::TooLate => Err(Problem::illegal_state()),
+        Cancellation::Unknown => Err(Code::UnknownOrder.into()),
+        Cancellation::NotReady => Err(Code::OrderNotReady.into()),
+        Cancellation::TooLate => Err(Code::IllegalState.into()),
     }
 }

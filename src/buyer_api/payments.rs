@@ -11,7 +11,7 @@ use crate::domain::json_object;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
 use crate::http::AppState;
-use crate::http::codes::problems;
+use crate::http::codes::{Code, problems};
 use crate::http::extract::{Body, order_id, request_span};
 use crate::http::problem::Problem;
 use crate::pay::{CALLBACK_MAX_BYTES, NotBelieved, PaymentRequest, PaymentStart, RefundAsked, Signed};
@@ -66,11 +66,10 @@ struct PaymentChannels {
 #[utoipa::path(
     get,
     path = "/api/v1/payments/channels",
-    operation_id = "payment_channels",
     tag = "orders",
     responses((status = 200, description = "The names, in alphabetical order", body = PaymentChannels)),
 )]
-pub async fn channels(app_state: Data<AppState>) -> HttpResponse {
+pub async fn payment_channels(app_state: Data<AppState>) -> HttpResponse {
     let channels = app_state.payment_service.channels.names();
     HttpResponse::Ok().insert_header((CACHE_CONTROL, "max-age=60")).json(PaymentChannels { channels })
 }
@@ -82,14 +81,13 @@ pub async fn channels(app_state: Data<AppState>) -> HttpResponse {
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/payments",
-    operation_id = "pay_order",
     tag = "orders",
     security(("buyer" = [])),
     params(("id" = OrderId, Path, description = "The order")),
     request_body = Pay,
     responses((status = 202, description = "The payment is under way", body = PaymentBegun), NotPaying),
 )]
-pub async fn pay(
+pub async fn pay_order(
     request: HttpRequest,
     body: Result<Body, Problem>,
     thread: Data<ThreadState>,
@@ -115,7 +113,7 @@ pub async fn pay(
         PaymentStart::Payment(payment_id, status) => {
             Ok(HttpResponse::Accepted().json(PaymentBegun { payment_id, status }))
         }
-        PaymentStart::IllegalState => Err(Problem::illegal_state()),
+        PaymentStart::IllegalState => Err(Code::IllegalState.into()),
         PaymentStart::Failed | PaymentStart::InUse => Err(Problem::unavailable()),
         PaymentStart::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
     }
@@ -128,14 +126,13 @@ pub async fn pay(
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/refunds",
-    operation_id = "refund_order",
     tag = "orders",
     security(("buyer" = [])),
     params(("id" = OrderId, Path, description = "The order")),
     request_body = Refund,
     responses((status = 202, description = "The refund is under way", body = RefundBegun), NotPaying),
 )]
-pub async fn refund(
+pub async fn refund_order(
     request: HttpRequest,
     body: Result<Body, Problem>,
     thread: Data<ThreadState>,
@@ -152,7 +149,7 @@ pub async fn refund(
     };
     match app_state.bulkheads.refunds.run(refund).await? {
         RefundAsked::Refund(refund_id, status) => Ok(HttpResponse::Accepted().json(RefundBegun { refund_id, status })),
-        RefundAsked::IllegalState => Err(Problem::illegal_state()),
+        RefundAsked::IllegalState => Err(Code::IllegalState.into()),
         RefundAsked::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
     }
 }
@@ -164,7 +161,6 @@ pub async fn refund(
 #[utoipa::path(
     post,
     path = "/api/v1/payments/callbacks/{channel}",
-    operation_id = "payment_callback",
     tag = "payment channels",
     params(
         ("channel" = String, Path, description = "The channel's name"),
@@ -178,7 +174,7 @@ pub async fn refund(
     request_body(content = Object, description = "As the channel defines it, at most 4096 bytes; docs/payments.md has the sandbox's"),
     responses((status = 200, description = "The report is applied", body = Object), NotTaken),
 )]
-pub async fn callback(
+pub async fn payment_callback(
     request: HttpRequest,
     body: Result<Body, Problem>,
     thread: Data<ThreadState>,
@@ -195,7 +191,7 @@ pub async fn callback(
     let now_s = thread.catalog.clock.now_ms() / 1000;
     let callback = match app_state.payment_service.read_callback(channel, signed, body, now_s) {
         Ok(callback) => callback,
-        Err(NotBelieved::NoSuchChannel) => return Err(Problem::not_found()),
+        Err(NotBelieved::NoSuchChannel) => return Err(Code::NotFound.into()),
         // The body has been read, so the connection is kept.
         Err(NotBelieved::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),
         Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
@@ -216,9 +212,9 @@ pub async fn callback(
 /// The problem for an order that does not exist, or is still being made.
 async fn not_an_order(thread: &ThreadState, user: &UserId, order: OrderId) -> Result<Problem, Problem> {
     Ok(match thread.order_of(user, order).await? {
-        Some(found) if found.status == OrderStatus::Accepted => Problem::order_not_ready(),
+        Some(found) if found.status == OrderStatus::Accepted => Problem::from(Code::OrderNotReady),
         // It became an order meanwhile.
         Some(_) => Problem::unavailable(),
-        None => Problem::unknown_order(),
+        None => Problem::from(Code::UnknownOrder),
     })
 }

@@ -9,7 +9,7 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{SaleId, Units};
 use crate::domain::picture::Picture;
 use crate::domain::sale::{PlannedWave, Product, Sale, SalePhase};
-use crate::http::codes::problems;
+use crate::http::codes::{Code, problems};
 use crate::http::extract::{product_id, sale_id};
 use crate::http::problem::Problem;
 use crate::sale::thread_state::ThreadState;
@@ -86,11 +86,10 @@ problems!(NoProduct: InvalidRequest, NotFound, TemporarilyUnavailable);
 #[utoipa::path(
     get,
     path = "/api/v1/sales",
-    operation_id = "list_sales",
     tag = "sales",
     responses((status = 200, description = "At most 100, the newest first", body = [SaleView])),
 )]
-pub async fn list(thread: Data<ThreadState>) -> HttpResponse {
+pub async fn list_sales(thread: Data<ThreadState>) -> HttpResponse {
     let mut sales = Vec::new();
     for sale in thread.catalog.newest() {
         sales.push(view(&sale, &thread).await);
@@ -102,13 +101,12 @@ pub async fn list(thread: Data<ThreadState>) -> HttpResponse {
 #[utoipa::path(
     get,
     path = "/api/v1/sales/{id}",
-    operation_id = "show_sale",
     tag = "sales",
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleView), NoSale),
 )]
-pub async fn show(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
-    let sale = thread.catalog.sale(sale_id(&request)?).await?.ok_or_else(Problem::unknown_sale)?;
+pub async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+    let sale = thread.catalog.sale(sale_id(&request)?).await?.ok_or(Code::UnknownSale)?;
     Ok(HttpResponse::Ok().json(view(&sale, &thread).await))
 }
 
@@ -116,14 +114,13 @@ pub async fn show(request: HttpRequest, thread: Data<ThreadState>) -> Result<Htt
 #[utoipa::path(
     get,
     path = "/api/v1/products/{id}",
-    operation_id = "show_product",
     tag = "sales",
     params(("id" = i64, Path, minimum = 1, maximum = 9223372036854775807_i64, description = "The product")),
     responses((status = 200, description = "The product", body = ProductView), NoProduct),
 )]
-pub async fn product(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn show_product(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
     let product = thread.catalog.product(product_id(&request)?).await?;
-    let Product { id, name, description, picture } = product.ok_or_else(Problem::not_found)?;
+    let Product { id, name, description, picture } = product.ok_or(Code::NotFound)?;
     Ok(HttpResponse::Ok().json(ProductView { id, name, description, picture: picture.map(PictureView::from) }))
 }
 

@@ -1,13 +1,13 @@
 //! Whether a sale is open, and its purchase key, as a script and as JSON. A sale's page polls it around the start.
 
-use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use actix_web::http::header::CONTENT_TYPE;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::ids::SaleId;
-use crate::http::codes::problems;
+use crate::http::codes::{Code, problems};
 use crate::http::extract::sale_id;
 use crate::http::problem::Problem;
 use crate::sale::thread_state::ThreadState;
@@ -27,7 +27,7 @@ struct SaleState {
 problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
 
 async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState, Problem> {
-    let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or_else(Problem::unknown_sale)?;
+    let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or(Code::UnknownSale)?;
     let sold_out = thread.is_sold_out(&sale).await;
     let now_ms = thread.catalog.clock.now_ms();
     Ok(SaleState {
@@ -44,20 +44,16 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
 #[utoipa::path(
     get,
     path = "/api/v1/sales/{id}/state",
-    operation_id = "sale_state",
     tag = "sales",
     params(("id" = SaleId, Path, description = "The sale")),
     responses(
-        (
-            status = 200, description = "Its current state", body = SaleState,
-            headers(("Cache-Control" = String, description = "`no-store`")),
-        ),
+        (status = 200, description = "Its current state", body = SaleState),
         NoState,
     ),
 )]
-pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
     let state = state(&request, &thread).await?;
-    Ok(HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(state))
+    Ok(HttpResponse::Ok().json(state))
 }
 
 /// The state of a sale as a script
@@ -66,7 +62,6 @@ pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<Htt
 #[utoipa::path(
     get,
     path = "/sales/{id}/state.js",
-    operation_id = "sale_state_script",
     tag = "sales",
     params(
         ("id" = SaleId, Path, description = "The sale"),
@@ -76,15 +71,13 @@ pub async fn json(request: HttpRequest, thread: Data<ThreadState>) -> Result<Htt
         (
             status = 200, description = "`window.seckill = …;`", body = String,
             content_type = "text/javascript; charset=utf-8",
-            headers(("Cache-Control" = String, description = "`no-store`")),
         ),
         NoState,
     ),
 )]
-pub async fn script(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn sale_state_script(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
     let state = serde_json::to_string(&state(&request, &thread).await?).map_err(Problem::invalid)?;
     Ok(HttpResponse::Ok()
-        .insert_header((CACHE_CONTROL, "no-store"))
         .insert_header((CONTENT_TYPE, "text/javascript; charset=utf-8"))
         .body(format!("window.seckill = {state};\n")))
 }

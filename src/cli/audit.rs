@@ -61,9 +61,6 @@ impl AuditArgs {
 }
 
 /// Exit code 1 if any sale broke an invariant.
-///
-/// # Errors
-/// [`CouldNotRun`], if none is broken, but Redis could not be compared for a sale at rest.
 pub(super) fn exit_code(verdicts: &[SaleVerdict]) -> anyhow::Result<ExitCode> {
     if verdicts.iter().any(|verdict| !verdict.held) {
         return Ok(ExitCode::from(1));
@@ -111,7 +108,6 @@ pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
     text
 }
 
-/// The result of comparing our books with a channel's, in words.
 fn channel_text(verdict: &ChannelVerdict) -> String {
     let word = if verdict.held { "held" } else { "BROKEN" };
     let mut text = format!(

@@ -47,7 +47,6 @@ impl DoctorArgs {
     }
 }
 
-/// The advice of a check that did not pass: the endangered guarantee, and the change to make.
 fn advice(check: &Check) -> Option<String> {
     let Check { name, verdict, found, endangers, fix, .. } = check;
     let fix = fix.as_ref()?;

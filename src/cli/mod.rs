@@ -112,7 +112,6 @@ enum Command {
     Outflow(outflow::OutflowCommand),
 }
 
-/// The actor that the audit log names for a change made by a command.
 const ACTOR: &str = "command line";
 
 impl Cli {
@@ -127,10 +126,6 @@ impl Cli {
         matches!(self.program, Program::Service(Command::Doctor(_)))
     }
 
-    /// Reads the configuration and runs the command.
-    ///
-    /// # Errors
-    /// The configuration cannot be used, or the command failed. [`CouldNotRun`] asks for exit code 2.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let is_bounded = matches!(self.program, Program::Service(Command::Doctor(_)));

@@ -150,7 +150,6 @@ impl OutflowCommand {
     }
 }
 
-/// Explains the constraint of the schema that an item or an outflow violated.
 fn constraint_text(constraint: &str) -> String {
     match constraint {
         "outflow_items_channel_known" => "there is no outflow of that name",

@@ -56,14 +56,12 @@ pub(super) fn rows<T: Serialize>(rows: impl Iterator<Item = T>, format: Format) 
     Ok(out.flush()?)
 }
 
-/// Prints one JSON document.
 pub(super) fn json(document: &impl Serialize) -> anyhow::Result<()> {
     let mut out = stdout();
     write_json(document, &mut out)?;
     Ok(out.flush()?)
 }
 
-/// Prints texts, each with the end of a line.
 pub(super) fn lines<T: Display>(texts: impl IntoIterator<Item = T>) -> anyhow::Result<()> {
     let mut out = stdout();
     for text in texts {

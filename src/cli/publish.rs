@@ -13,7 +13,6 @@ use crate::domain::ids::Invalid;
 use crate::domain::origin::Origin;
 use crate::pages::bundle::Publisher;
 
-/// How often the catalogue is looked at for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]

@@ -56,7 +56,6 @@ pub(super) async fn channel_sandbox(settings: seckill_sandbox::Settings) -> anyh
     Ok(())
 }
 
-/// A token that SIGTERM or SIGINT cancels.
 pub(super) fn stop_signal() -> std::io::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let token = CancellationToken::new();

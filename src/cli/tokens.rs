@@ -60,8 +60,6 @@ pub(super) struct TokenIssuer {
 }
 
 impl TokenIssuer {
-    /// # Errors
-    /// The service is not in development mode.
     pub(super) async fn new(config: &Config, stores: &Stores) -> anyhow::Result<Self> {
         if !config.dev {
             bail!("tokens are issued in development mode only (SECKILL_DEV=1)");

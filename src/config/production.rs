@@ -6,7 +6,7 @@ use seckill_webhook::is_http;
 use url::Url;
 
 use super::servers::each_server;
-use super::{Channel, Config, ConfigError};
+use super::{Config, ConfigError};
 
 /// One secret a line; lines with # are comments.
 const PUBLISHED: &str = include_str!("published.txt");
@@ -23,7 +23,6 @@ const NOT_HTTPS: &str =
 const IS_SANDBOX_BANK: &str = "offer the sandbox bank, which approves every payment: remove them, or set \
                             SECKILL_ALLOW__SANDBOX_CHANNEL=1 if this is what you want";
 
-/// A setting that is only allowed in development mode.
 #[derive(Debug)]
 pub struct Unfit {
     pub kind: UnfitKind,
@@ -32,9 +31,7 @@ pub struct Unfit {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnfitKind {
-    /// A secret that is published in this repository.
     PublishedSecret,
-    /// A receiver without TLS.
     PlainReceiver,
     /// The sandbox bank, which approves every payment.
     PlayBank,
@@ -46,15 +43,10 @@ impl Config {
         self.dev || self.allow.http_receivers
     }
 
-    /// Whether an outflow may send to this address.
     pub fn allows_target(&self, target: &str) -> bool {
         self.allows_http() || !is_http(target)
     }
 
-    /// Checks that no setting of a service is only allowed in development mode.
-    ///
-    /// # Errors
-    /// The first of `unfit_for_production`.
     pub fn check_for_service(&self) -> Result<(), ConfigError> {
         let first = (!self.dev).then(|| self.unfit_for_production().into_iter().next()).flatten();
         first.map_or(Ok(()), |unfit| Err(unfit.error))
@@ -69,19 +61,19 @@ impl Config {
         let amqp_password = password_in(&self.amqp.url).unwrap_or_else(|| AMQP_PASSWORD.to_owned());
         let database_password = password_in(&self.database.url).or_else(|| std::env::var("PGPASSWORD").ok());
         let management = password_in(&self.amqp.management_url);
+        let of_locks =
+            self.redis.lock_urls.iter().filter_map(|url| password_in(url)).find(|password| is_published(password));
         for (password, setting) in [
             (database_password, "database.url"),
             (password_in(&self.redis.url), "redis.url"),
             (password_in(&self.flow.redis_url), "flow.redis_url"),
             (Some(amqp_password), "amqp.url"),
             (management, "amqp.management_url"),
+            (of_locks, "redis.lock_urls"),
         ] {
             if password.is_some_and(|password| is_published(&password)) {
                 found(UnfitKind::PublishedSecret, setting, HAS_PUBLISHED);
             }
-        }
-        if self.redis.lock_urls.iter().filter_map(|url| password_in(url)).any(|password| is_published(&password)) {
-            found(UnfitKind::PublishedSecret, "redis.lock_urls", HAS_PUBLISHED);
         }
         let one = std::slice::from_ref;
         for (secrets, setting) in [
@@ -102,29 +94,22 @@ impl Config {
             }
         }
         for (name, channel) in &self.channels {
-            self.find_unfit_channel(name, channel, &mut unfit);
+            let mut found = |kind, setting, problem| {
+                let error = ConfigError::WrongChannel { channel: name.clone(), setting, problem };
+                unfit.push(Unfit { kind, error });
+            };
+            if channel.secrets.iter().any(|secret| is_published(secret)) {
+                found(UnfitKind::PublishedSecret, "secrets", IS_PUBLISHED);
+            }
+            // The defaults name the sandbox bank's address. Without secrets, the bank is not offered to buyers.
+            if name == PLAY_BANK && channel.is_offered() && !self.allow.sandbox_channel {
+                found(UnfitKind::PlayBank, "secrets", IS_SANDBOX_BANK);
+            }
+            if is_http(&channel.url) && channel.is_offered() && !self.allow.http_receivers {
+                found(UnfitKind::PlainReceiver, "url", NOT_HTTPS);
+            }
         }
         unfit
-    }
-
-    fn find_unfit_channel(&self, name: &str, channel: &Channel, unfit: &mut Vec<Unfit>) {
-        let mut found = |kind, setting, problem| {
-            let error = ConfigError::WrongChannel { channel: name.to_owned(), setting, problem };
-            unfit.push(Unfit { kind, error });
-        };
-        if channel.secrets.iter().any(|secret| is_published(secret)) {
-            found(UnfitKind::PublishedSecret, "secrets", IS_PUBLISHED);
-        }
-        // The defaults name the sandbox bank's address. Without secrets, the bank is not offered to buyers.
-        if !channel.is_offered() {
-            return;
-        }
-        if name == PLAY_BANK && !self.allow.sandbox_channel {
-            found(UnfitKind::PlayBank, "secrets", IS_SANDBOX_BANK);
-        }
-        if is_http(&channel.url) && !self.allow.http_receivers {
-            found(UnfitKind::PlainReceiver, "url", NOT_HTTPS);
-        }
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Http {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pages {
-    #[serde(deserialize_with = "origin_or_none")]
+    #[serde(deserialize_with = "or_none")]
     pub origin: Option<Origin>,
     pub currency: String,
 }
@@ -214,7 +214,7 @@ pub struct Admin {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
-    #[serde(deserialize_with = "address_or_none")]
+    #[serde(deserialize_with = "or_none")]
     pub metrics_bind: Option<SocketAddr>,
 }
 
@@ -280,16 +280,10 @@ impl Channel {
     }
 }
 
-fn address_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+fn or_none<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Option<T>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let address = (!text.is_empty()).then(|| text.parse()).transpose();
-    address.map_err(|_| serde::de::Error::custom(format_args!("{text:?} is not an address and port")))
-}
-
-fn origin_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Origin>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let origin = (!text.is_empty()).then(|| text.parse()).transpose();
-    origin.map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
+    let value = (!text.is_empty()).then(|| text.parse()).transpose();
+    value.map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
 }
 
 fn comma_separated<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Vec<T>, D::Error> {

@@ -1,6 +1,5 @@
 //! Several servers in one address, in the form that PostgreSQL's clients use: `scheme://user:password@one:1,two:2/rest`.
 
-/// The most servers that one address may name.
 const SERVERS_MAX: usize = 16;
 
 /// One address for each server, in the given order. The parts before and after the list apply to each.
@@ -25,7 +24,6 @@ pub fn wants_primary(address: &str) -> bool {
     target(address).is_some() || each_server(address).len() > 1
 }
 
-/// The error in the requested kind of server, if there is one.
 pub(super) fn target_problem(address: &str) -> Option<&'static str> {
     let wrong = !["read-write", "primary"].contains(&target(address)?);
     wrong.then_some("must have target_session_attrs=read-write: the service writes")
@@ -46,7 +44,6 @@ pub fn with_first(address: &str, place: usize) -> String {
     format!("{before}{}{rest}", servers.join(","))
 }
 
-/// The error in an address's list of servers, if there is one.
 pub(super) fn problem(address: &str) -> Option<&'static str> {
     let (_, list, _) = parts(address)?;
     let servers: Vec<&str> = list.split(',').collect();
@@ -64,57 +61,34 @@ pub(super) fn problem(address: &str) -> Option<&'static str> {
 const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 const CLUSTER: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
-/// Sentinels, and the master that they watch: `redis+sentinel://user:password@one:26379,two:26379/master`. User and password are for
-/// the master.
+/// Servers that know others: sentinels know their master, and nodes of a cluster know all nodes. Sentinels are named by
+/// `redis+sentinel://user:password@one:26379,two:26379/master`, nodes by `redis+cluster://user:password@one:6379,two:6379`. User and
+/// password are for the master, or for all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sentinels {
-    /// The address of each sentinel.
+pub struct Guides {
     pub addresses: Vec<String>,
-    /// The master's name at the sentinels.
+    /// The master's name at the sentinels; empty for a cluster.
     pub master: String,
-    /// The part before the host in the master's address.
+    /// The part before the host in the address of a master or node.
     before: String,
 }
 
-impl Sentinels {
-    /// The address of the server at this host and port.
+impl Guides {
+    /// The address of the server that they name by host and port.
     pub fn server_at(&self, host: &str, port: u16) -> String {
-        server_at(&self.before, host, port)
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        format!("{}{host}:{port}/", self.before)
     }
 }
 
-/// Nodes of a Redis Cluster; each node knows all others: `redis+cluster://user:password@one:6379,two:6379`. User and password are for
-/// all nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nodes {
-    /// The address of each named node.
-    pub addresses: Vec<String>,
-    /// The part before the host in a node's address.
-    before: String,
-}
-
-impl Nodes {
-    /// The address of the node at this host and port.
-    pub fn server_at(&self, host: &str, port: u16) -> String {
-        server_at(&self.before, host, port)
-    }
-}
-
-fn server_at(before: &str, host: &str, port: u16) -> String {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    format!("{before}{host}:{port}/")
-}
-
-/// The sentinels of an address, if it names any.
-pub fn sentinels(address: &str) -> Option<Sentinels> {
+pub fn sentinels(address: &str) -> Option<Guides> {
     let (scheme, plain) = SENTINELS.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
     let (before, list, rest) = parts(address)?;
     let before = before.replacen(scheme, plain, 1);
     let addresses = list.split(',').map(|server| format!("{plain}{server}/")).collect();
-    Some(Sentinels { addresses, master: rest.trim_start_matches('/').to_owned(), before })
+    Some(Guides { addresses, master: rest.trim_start_matches('/').to_owned(), before })
 }
 
-/// The error in an address of sentinels, if there is one.
 pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
     let sentinels = sentinels(address)?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -122,16 +96,14 @@ pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
     (!named).then_some("must end in /NAME, the name under which the sentinels know the master, of A-Z a-z 0-9 . _ -")
 }
 
-/// The nodes of a cluster, if the address names any.
-pub fn nodes(address: &str) -> Option<Nodes> {
+pub fn nodes(address: &str) -> Option<Guides> {
     let (scheme, plain) = CLUSTER.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
     let (before, list, _) = parts(address)?;
     let before = before.replacen(scheme, plain, 1);
     let addresses = list.split(',').map(|server| format!("{before}{server}/")).collect();
-    Some(Nodes { addresses, before })
+    Some(Guides { addresses, master: String::new(), before })
 }
 
-/// The error in an address of cluster nodes, if there is one.
 pub(super) fn nodes_problem(address: &str) -> Option<&'static str> {
     nodes(address)?;
     let (_, _, rest) = parts(address)?;

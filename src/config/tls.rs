@@ -11,13 +11,10 @@ use serde::{Deserialize, Deserializer};
 
 use super::variable_of;
 
-/// Certificates of authorities, read from a PEM file.
 #[derive(Clone)]
 pub struct CaFile(Arc<[CertificateDer<'static>]>, Arc<[u8]>);
 
 impl CaFile {
-    /// # Errors
-    /// The file cannot be read, has no certificates, or has other content.
     pub fn read(path: &str) -> Result<Self, String> {
         let wrong = |why: &dyn std::fmt::Display| format!("{path}: {why}");
         let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
@@ -48,7 +45,6 @@ pub(super) fn ca_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     file.map_err(serde::de::Error::custom)
 }
 
-/// How to reach a server, from its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// `None` for a local socket.
@@ -56,7 +52,6 @@ pub struct Route {
     pub protection: Protection,
 }
 
-/// The protection of a connection against readers and attackers on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protection {
     Nothing,

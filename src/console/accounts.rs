@@ -1,4 +1,4 @@
-//! The page of accounts, for admins.
+//! The pages of accounts and of applications, for admins.
 
 use actix_web::HttpResponse;
 use askama::Template;
@@ -6,6 +6,7 @@ use askama::Template;
 use super::frame::{Frame, page};
 use super::show;
 use crate::admin::accounts::ListedAccount;
+use crate::admin::policies::App;
 use crate::http::Ask;
 
 #[derive(Template)]
@@ -18,6 +19,20 @@ struct AccountsPage {
 pub async fn list(ask: Ask) -> HttpResponse {
     page(ask, "accounts", async |console, caller, frame| {
         Ok(AccountsPage { frame, accounts: console.accounts(&caller.account).await? })
+    })
+    .await
+}
+
+#[derive(Template)]
+#[template(path = "console/apps.html")]
+struct AppsPage {
+    frame: Frame,
+    apps: Vec<App>,
+}
+
+pub async fn apps(ask: Ask) -> HttpResponse {
+    page(ask, "applications", async |console, caller, frame| {
+        Ok(AppsPage { frame, apps: console.apps(&caller.account).await? })
     })
     .await
 }

@@ -13,7 +13,6 @@ use crate::domain::ids::Invalid;
 use crate::domain::log_filter::LogFilter;
 use crate::http::Ask;
 
-/// Lines of one page.
 const LINES: i64 = 100;
 
 /// The filters, as the page's form sends them. An empty one filters nothing.
@@ -44,7 +43,6 @@ impl Filters {
         })
     }
 
-    /// The address of the page with these filters.
     fn address(&self) -> String {
         let mut query = Serializer::new(String::new());
         for (name, value) in [
@@ -109,7 +107,6 @@ impl AuditLogPage {
     }
 }
 
-/// The newest lines that pass the filters of the query.
 pub async fn list(ask: Ask) -> HttpResponse {
     page(ask, "audit-log", async |console, caller, frame| {
         let filters = caller.query::<Filters>()?;
@@ -122,33 +119,4 @@ pub async fn list(ask: Ask) -> HttpResponse {
         Ok(AuditLogPage { frame, filters, lines, older })
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use actix_web::web::Query;
-
-    use super::*;
-
-    #[test]
-    fn filters_are_those_of_the_form() {
-        let filters = |query: &str| Query::<Filters>::from_query(query).unwrap().into_inner();
-        let all = LogFilter { limit: LINES, ..LogFilter::default() };
-        assert_eq!(filters("actor=&action=&subject=&from=&to=").parse(), Ok(all.clone()));
-        let some = filters("actor=ann&subject=sale+7&from=2026-01-01T00:00&to=2026-01-01T00:00:01.5&before=9");
-        let parsed = LogFilter {
-            actor: Some("ann".to_owned()),
-            subject: Some("sale 7".to_owned()),
-            from_ms: Some(1_767_225_600_000),
-            to_ms: Some(1_767_225_601_500),
-            before: Some(9),
-            ..all
-        };
-        assert_eq!(some.parse(), Ok(parsed));
-        let again = some.address();
-        assert_eq!(filters(again.strip_prefix("/admin/audit-log?").unwrap()).parse(), some.parse());
-        for wrong in ["from=yesterday", "to=2026-13-01T00:00", "before=x"] {
-            assert!(filters(wrong).parse().is_err(), "{wrong}");
-        }
-    }
 }

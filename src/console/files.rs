@@ -20,16 +20,12 @@ const SOURCES: &[Source] = &[
     ("style.css", STYLE, include_str!("../../frontend-static/style.css")),
 ];
 
-/// The files, by the names that pages call them. All threads share them.
 pub struct Files {
     assets: Assets,
 }
 
 impl Files {
     /// The files of this program. `currency` is that of all amounts on the pages.
-    ///
-    /// # Errors
-    /// The files do not go together, which tests exclude.
     pub fn embedded(currency: &str) -> Result<Self, AssetError> {
         CURRENCY.get_or_init(|| currency.to_owned());
         Ok(Self { assets: Assets::of(FOLDER, SOURCES)? })
@@ -45,7 +41,7 @@ impl Files {
 /// nobody has to be signed in.
 pub async fn asset(request: HttpRequest, files: Data<Files>) -> HttpResponse {
     let Some(asset) = files.assets.at(request.path()) else {
-        return HttpResponse::NotFound().insert_header(("Cache-Control", "no-store")).finish();
+        return HttpResponse::NotFound().finish();
     };
     let mut response = HttpResponse::Ok();
     for header in headers::of(Kind::Hashed, "") {
@@ -60,7 +56,6 @@ mod tests {
 
     const FOLDER_OF_SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/frontend-static/console");
 
-    /// The templates, by name.
     fn templates() -> Vec<(String, String)> {
         let folder = std::fs::read_dir(FOLDER_OF_SOURCES).unwrap().map(|entry| entry.unwrap().path());
         let html = folder.filter(|path| path.extension().is_some_and(|ending| ending == "html"));

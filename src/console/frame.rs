@@ -22,10 +22,8 @@ const THEN_MAX: usize = 1000;
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                               connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Who may see a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// All accounts.
     Viewers,
     /// Admins and managers.
     Operators,
@@ -42,7 +40,6 @@ impl Access {
     }
 }
 
-/// The frame around a page.
 pub struct Frame {
     pub account: String,
     pub role: &'static str,
@@ -53,7 +50,6 @@ pub struct Frame {
     pub section: &'static str,
     pub may_operate: bool,
     pub is_admin: bool,
-    /// Development mode.
     pub dev: bool,
     /// Open alarms that the account may see.
     pub open_alarms: i64,
@@ -61,7 +57,6 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The address of one of the console's files.
     pub fn asset(&self, name: &str) -> &str {
         self.files.url(name)
     }
@@ -87,7 +82,6 @@ impl Frame {
         })
     }
 
-    /// The frame of an admin, for tests of templates.
     #[cfg(test)]
     pub fn of_admin(section: &'static str) -> Self {
         Self {
@@ -146,7 +140,6 @@ pub async fn missing(ask: Ask) -> HttpResponse {
     page(ask, "overview", async |_, _, _| -> Result<NoPage, AdminError> { Err(AdminError::Unknown("page")) }).await
 }
 
-/// What `missing` never makes.
 #[derive(Template)]
 #[template(source = "", ext = "html")]
 struct NoPage;
@@ -159,7 +152,6 @@ pub fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Optio
     if all.is_empty() { path.to_owned() } else { format!("{path}?{}", all.join("&")) }
 }
 
-/// A rendered page with the headers of the console.
 pub fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
     match page.render() {
         Ok(text) => answer(status).content_type("text/html; charset=utf-8").body(text),
@@ -201,7 +193,6 @@ fn problem_page(problem: &Problem, files: &Files) -> HttpResponse {
     response
 }
 
-/// The path and query of a request, to come back to.
 fn address_of(request: &HttpRequest) -> String {
     let whole = request.uri().path_and_query().map(|whole| whole.as_str()).unwrap_or_default();
     if is_own(whole) { whole.to_owned() } else { "/admin".to_owned() }
@@ -237,12 +228,5 @@ mod tests {
         for other in ["/admin/{csrf_token}", "/admin/\r\nSet-Cookie: a=b", "\t/admin", "javascript:/admin"] {
             assert!(!is_own(other), "{other}");
         }
-    }
-
-    #[test]
-    fn an_address_has_the_conditions_that_say_anything() {
-        let conditions = [("sale", &Some("7".to_owned())), ("user", &Some(String::new())), ("status", &None)];
-        assert_eq!(address("/admin/orders", &conditions, Some(&9)), "/admin/orders?sale=7&before=9");
-        assert_eq!(address("/admin/orders", &conditions[1..], None), "/admin/orders");
     }
 }

@@ -3,7 +3,6 @@
 
 mod accounts;
 mod alarms;
-mod apps;
 mod audit_log;
 mod files;
 mod frame;
@@ -37,7 +36,7 @@ fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin/policies/new", Access::Operators, get().to(policies::plan));
     at("/admin/policies/draft", Access::Operators, get().to(policies::draft));
     at("/admin/policies/{app}/{name}", Access::Viewers, get().to(policies::show));
-    at("/admin/apps", Access::Admins, get().to(apps::list));
+    at("/admin/apps", Access::Admins, get().to(accounts::apps));
     at("/admin/alarms", Access::Viewers, get().to(alarms::list));
     at("/admin/runbooks", Access::Viewers, get().to(alarms::runbook));
     at("/admin/runbooks/{name}", Access::Viewers, get().to(alarms::runbook));
@@ -51,7 +50,6 @@ fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin/audit-log", Access::Admins, get().to(audit_log::list));
 }
 
-/// The address of each page, and who may see it.
 pub fn pages() -> Vec<(&'static str, Access)> {
     let mut all = Vec::new();
     table(|path, access, _| all.push((path, access)));

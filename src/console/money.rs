@@ -20,9 +20,7 @@ struct PaymentsPage {
     list: MoneyPage,
     conflicts: ConflictPage,
     statuses: Vec<&'static str>,
-    /// The status whose payments are shown.
     chosen: Option<String>,
-    /// The address of the next page.
     next: Option<String>,
 }
 

@@ -20,16 +20,13 @@ struct OrdersPage {
     frame: Frame,
     query: OrderQuery,
     statuses: Vec<&'static str>,
-    /// The status that is searched for.
     chosen: Option<String>,
     orders: Vec<OwnedOrder>,
     /// Purchases without an order are missing, because reading them took too long.
     lacks_accepted: bool,
-    /// The address of the next page.
     next: Option<String>,
     /// The address of all these orders as a file, for operators.
     export: Option<String>,
-    /// The problem of a wrong search.
     wrong: Option<String>,
 }
 

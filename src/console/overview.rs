@@ -16,7 +16,6 @@ struct OverviewPage {
 }
 
 impl OverviewPage {
-    /// How many sales take orders now.
     fn selling(&self) -> usize {
         self.overview.sales.iter().filter(|sale| sale.phase.as_str() == "open").count()
     }

@@ -25,11 +25,9 @@ struct PoliciesPage {
     /// The application that the page is filtered by; empty for all.
     app: String,
     apps: Vec<AppPolicies>,
-    /// Whether there are more applications than the page shows.
     has_more: bool,
 }
 
-/// An application as the account sees it.
 struct AppPolicies {
     name: String,
     rights: &'static str,
@@ -37,14 +35,12 @@ struct AppPolicies {
     policies: Vec<VisiblePolicy>,
 }
 
-/// The policy's other applications that the account sees, and whether there are more.
 fn others(app: &str, visible: &VisiblePolicy) -> String {
     let others = visible.apps.iter().map(Name::as_str).filter(|other| *other != app);
     let hidden = (visible.apps.len() < visible.policy.terms.apps.len()).then_some("others");
     others.chain(hidden).collect::<Vec<_>>().join(", ")
 }
 
-/// What an account may do with an application's policies, in words.
 fn rights(account: &Account, app: &Name) -> &'static str {
     match (account.is_admin(), account.may_change(std::slice::from_ref(app)).is_ok(), account.grants.get(app)) {
         (true, ..) => "as an admin you see and change them",
@@ -54,7 +50,6 @@ fn rights(account: &Account, app: &Name) -> &'static str {
     }
 }
 
-/// The application to show, and the name and algorithm of a policy to make.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Query {
@@ -70,7 +65,6 @@ impl Query {
     }
 }
 
-/// The policies that the account sees, by application.
 pub async fn list(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let account = &caller.account;
@@ -100,7 +94,6 @@ struct PolicyPage {
     name: String,
     /// None for a policy that is still to be made.
     existing: Option<VisiblePolicy>,
-    /// The threshold in force, where it moves.
     moves_at: Option<i64>,
     hour: Option<Hour>,
     /// The form, for accounts that may use it, and the address of this page with each algorithm.
@@ -128,7 +121,6 @@ impl PolicyPage {
     }
 }
 
-/// A policy: its terms, its last hour, and the form that changes it.
 pub async fn show(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let (app, name) = (Name::parse(caller.part("app"), "app")?, Name::parse(caller.part("name"), "name")?);

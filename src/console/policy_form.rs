@@ -6,12 +6,9 @@ use crate::domain::limiter::{AlgorithmKind, ParameterBounds, Parameters};
 use crate::domain::policy::{Name, Policy, WhenDown};
 use crate::domain::policy_preview::RecordedMinute;
 
-/// The form of one algorithm, filled with the terms of a policy.
 pub struct Form {
     pub algorithm: &'static str,
-    /// The parameters of the algorithm itself.
     pub parameters: Vec<NumberField>,
-    /// The range in which the threshold moves.
     pub range: Vec<NumberField>,
     /// A line each.
     pub apps: String,
@@ -22,7 +19,6 @@ pub struct Form {
     pub breaker: String,
 }
 
-/// A field for a whole number.
 pub struct NumberField {
     pub name: &'static str,
     pub label: &'static str,

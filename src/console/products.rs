@@ -11,10 +11,8 @@ use crate::admin::paging::{cut, given};
 use crate::domain::sale::Product;
 use crate::http::Ask;
 
-/// Products on one page.
 const PRODUCTS_MAX: i64 = 50;
 
-/// The search, and the product to change.
 #[derive(Default, Deserialize)]
 struct Filter {
     q: Option<String>,
@@ -29,11 +27,9 @@ struct ProductsPage {
     rows: Vec<Product>,
     q: String,
     edited: Option<Edited>,
-    /// The address of the next page.
     more: Option<String>,
 }
 
-/// The product to change, or to make under this name.
 struct Edited {
     is_new: bool,
     product: Product,

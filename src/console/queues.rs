@@ -15,9 +15,7 @@ use crate::http::Ask;
 struct QueuesPage {
     frame: Frame,
     outbox: OutboxPage,
-    /// The kind whose messages are shown.
     chosen: Option<String>,
-    /// The address of the next page.
     next: Option<String>,
 }
 
@@ -35,9 +33,7 @@ struct OutflowsPage {
     tab: &'static str,
     outflows: Vec<ChannelFigures>,
     parked: ItemPage,
-    /// The outflow whose items are shown.
     chosen: Option<String>,
-    /// The address of the next page.
     next: Option<String>,
 }
 

@@ -15,9 +15,7 @@ use crate::domain::ids::SaleId;
 use crate::domain::live::LedgerFigures;
 use crate::http::{Ask, Caller};
 
-/// Sales on one page of the list.
 const SALES_MAX: i64 = 50;
-/// Products whose names are offered when a sale is planned.
 const NAMES_MAX: i64 = 200;
 
 #[derive(Template)]
@@ -27,7 +25,6 @@ struct SalesPage {
     rows: Vec<ManagedSale>,
     q: String,
     status: String,
-    /// The address of the next page.
     older: Option<String>,
 }
 
@@ -45,12 +42,10 @@ struct SalePage {
     details: SaleDetails,
     /// `None` if counting them takes too long now.
     counted: Option<Arc<LedgerFigures>>,
-    /// The same.
     lapsed: Option<Arc<LapsedLists>>,
 }
 
 impl SalePage {
-    /// Whether the sale was never bought in, as far as is known.
     fn may_be_removed(&self) -> bool {
         self.counted.as_ref().is_some_and(|counted| counted.orders.iter().all(|of| of.orders == 0))
     }
@@ -112,15 +107,4 @@ pub async fn live(ask: Ask) -> HttpResponse {
 /// The sale that the page's address names. An address that can name none is that of no page.
 fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
     SaleId::parse(caller.part("id")).map_err(|_| AdminError::Unknown("sale"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_next_page_keeps_the_filter() {
-        let next = older("a&b\"", "open", SaleId::from_db(7));
-        assert_eq!(next, "/admin/sales?q=a%26b%22&status=open&before=7");
-    }
 }

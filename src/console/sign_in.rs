@@ -14,7 +14,6 @@ use crate::http::AppState;
 #[template(path = "console/sign-in.html")]
 struct SignInPage<'a> {
     files: &'a Files,
-    /// The page to go to afterwards.
     then: &'a str,
     dev: bool,
 }

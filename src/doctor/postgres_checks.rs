@@ -10,52 +10,25 @@ use crate::domain::clock_reading::ClockReading;
 use crate::ledger::Ledger;
 use crate::ledger::inspect::{DatabaseFacts, PlannedUnits, SchemaState, Standby};
 
-const FSYNC: Topic = Topic {
-    name: "postgres.fsync",
-    endangers: "rule 3, \"durable before 202\": without fsync a power loss takes commits, or the whole database",
-};
-const FULL_PAGE_WRITES: Topic = Topic {
-    name: "postgres.full-page-writes",
-    endangers: "\"No commit is lost\" in a power loss: a page that was half written cannot be restored",
-};
-const SYNCHRONOUS_COMMIT: Topic = Topic {
-    name: "postgres.synchronous-commit",
-    endangers: "rule 3, \"durable before 202\": with off, a 202 leaves before its commit is on disk",
-};
-const PRIMARY: Topic =
-    Topic { name: "postgres.primary", endangers: "F25: a server that is read-only takes no purchase" };
-const REPLICAS: Topic = Topic {
-    name: "postgres.replicas",
-    endangers: "\"With asynchronous replication the last commits may be lost, 202s among them: do not promote an \
-                asynchronous replica\"",
-};
-const SESSIONS: Topic = Topic {
-    name: "postgres.sessions",
-    endangers: "F8 and F25: our time limits, prepared statements and notices belong to a session; without one of our \
-                own, statements fail and commits hang",
-};
-const NOTICES: Topic = Topic {
-    name: "postgres.notices",
-    endangers: "\"An instance applies the old version of a policy: some milliseconds, by the notice; a second at \
-                most, by the poll\"; workers do not give way to other instances' purchases",
-};
-const CONNECTIONS: Topic = Topic {
-    name: "postgres.connections",
-    endangers: "\"Closed (503): all sales of an instance whose PostgreSQL cannot commit\": one that gets no \
-                connection cannot",
-};
-const SCHEMA: Topic = Topic {
-    name: "postgres.schema",
-    endangers: "I1, I2, I6 and I9: the constraints and triggers of the schema hold them",
-};
-const ROLE: Topic = Topic {
-    name: "postgres.role",
-    endangers: "I9: a superuser passes triggers by, and its password opens the whole server (security.md)",
-};
-const VERSION: Topic =
-    Topic { name: "postgres.version", endangers: "all guarantees: they are shown with PostgreSQL 15" };
+const FSYNC: Topic = Topic("postgres.fsync", "rule 3: a power loss takes commits, or the whole database");
+const FULL_PAGE_WRITES: Topic =
+    Topic("postgres.full-page-writes", "rule 3: a power loss can leave half-written pages, which cannot be restored");
+const SYNCHRONOUS_COMMIT: Topic =
+    Topic("postgres.synchronous-commit", "rule 3: a 202 leaves before its commit is on disk");
+const PRIMARY: Topic = Topic("postgres.primary", "F25: a server that is read-only takes no purchase");
+const REPLICAS: Topic =
+    Topic("postgres.replicas", "rule 3: a promoted asynchronous replica lacks the last commits, 202s among them");
+const SESSIONS: Topic =
+    Topic("postgres.sessions", "F8, F25: without sessions of our own, statements fail and commits hang");
+const NOTICES: Topic =
+    Topic("postgres.notices", "policies and sales change a second late, and workers do not give way to purchases");
+const CONNECTIONS: Topic =
+    Topic("postgres.connections", "an instance that gets no connection answers 503 for all sales");
+const SCHEMA: Topic = Topic("postgres.schema", "I1, I2, I6, I9: the constraints and triggers of the schema hold them");
+const ROLE: Topic =
+    Topic("postgres.role", "I9: a superuser bypasses triggers, and its password opens the whole server");
+const VERSION: Topic = Topic("postgres.version", "all guarantees: they are tested with PostgreSQL 15");
 
-/// The oldest PostgreSQL that can run our statements, and the oldest tested one.
 const VERSION_NEEDED: i64 = 130_000;
 const VERSION_TESTED: i64 = 150_000;
 /// The processes of compose.yaml, two of `serve` and two of `work`; and the fewest that form a system.
@@ -68,7 +41,6 @@ pub(super) struct PostgresAnswers {
     own_sessions: Answer<bool>,
     hears_notices: Answer<bool>,
     schema: Answer<SchemaState>,
-    /// The most connections of one process.
     connections: i64,
     pub(super) planned: Answer<PlannedUnits>,
     pub(super) clock: Answer<ClockReading>,
@@ -94,8 +66,8 @@ pub(super) fn checks(config: &Config, postgres: &PostgresAnswers) -> Vec<Check> 
     let PostgresAnswers { facts, standbys, own_sessions, hears_notices, schema, connections: each, .. } = postgres;
     let timeout_ms = config.database.statement_timeout_ms;
     vec![
-        FSYNC.judge(facts, fsync),
-        FULL_PAGE_WRITES.judge(facts, full_page_writes),
+        FSYNC.judge(facts, |facts| must_be_on("fsync", &facts.fsync)),
+        FULL_PAGE_WRITES.judge(facts, |facts| must_be_on("full_page_writes", &facts.full_page_writes)),
         SYNCHRONOUS_COMMIT.judge(facts, synchronous_commit),
         PRIMARY.judge(facts, primary),
         REPLICAS.judge_both((facts, standbys), |facts, standbys| replicas(facts, standbys)),
@@ -108,18 +80,10 @@ pub(super) fn checks(config: &Config, postgres: &PostgresAnswers) -> Vec<Check> 
     ]
 }
 
-fn fsync(facts: &DatabaseFacts) -> Finding {
-    match facts.fsync.as_str() {
-        "on" => Finding::pass("fsync is on"),
-        other => Finding::fail(format!("fsync is {other}"), "ALTER SYSTEM SET fsync = on, and reload"),
-    }
-}
-
-fn full_page_writes(facts: &DatabaseFacts) -> Finding {
-    let fix = "ALTER SYSTEM SET full_page_writes = on, and reload";
-    match facts.full_page_writes.as_str() {
-        "on" => Finding::pass("full_page_writes is on"),
-        other => Finding::fail(format!("full_page_writes is {other}"), fix),
+fn must_be_on(name: &str, value: &str) -> Finding {
+    match value {
+        "on" => Finding::pass(format!("{name} is on")),
+        other => Finding::fail(format!("{name} is {other}"), format!("ALTER SYSTEM SET {name} = on, and reload")),
     }
 }
 
@@ -332,31 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_reckoned_by_the_narrowest_limit() {
-        let verdict = |facts: DatabaseFacts, each: i64| connections(&facts, each).verdict;
-        assert_eq!(verdict(facts(), 22), Verdict::Pass);
-        assert_eq!(verdict(facts(), 30), Verdict::Warn);
-        assert_eq!(verdict(facts(), 50), Verdict::Fail);
-        assert_eq!(verdict(DatabaseFacts { role_limit: 40, ..facts() }, 22), Verdict::Fail);
-        assert_eq!(verdict(DatabaseFacts { database_limit: 0, ..facts() }, 22), Verdict::Fail);
-    }
-
-    #[test]
     fn versions_are_compared_by_their_numbers() {
         let verdict = |number: i64| version(&DatabaseFacts { version_number: number, ..facts() }).verdict;
         assert_eq!(verdict(120_009), Verdict::Fail);
         assert_eq!(verdict(140_001), Verdict::Warn);
         assert_eq!(verdict(170_002), Verdict::Pass);
-    }
-
-    #[test]
-    fn a_schema_is_behind_ahead_or_not_ours() {
-        let verdict = |state: SchemaState| schema_state(&SchemaState { newest: 24, ..state }).verdict;
-        assert_eq!(verdict(SchemaState::default()), Verdict::Pass);
-        assert_eq!(verdict(SchemaState { unknown: vec![25], ..SchemaState::default() }), Verdict::Warn);
-        let both = SchemaState { missing: vec![24], unknown: vec![25], ..SchemaState::default() };
-        assert_eq!(verdict(both), Verdict::Fail);
-        assert_eq!(verdict(SchemaState { changed: vec![3], ..SchemaState::default() }), Verdict::Fail);
-        assert_eq!(verdict(SchemaState { unfinished: vec![24], ..SchemaState::default() }), Verdict::Fail);
     }
 }

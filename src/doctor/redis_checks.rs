@@ -14,50 +14,23 @@ use crate::domain::clock_reading::ClockReading;
 use crate::gate::Gate;
 use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
 
-const EVICTION: Topic = Topic {
-    name: "redis.eviction",
-    endangers: "rule 10: a server that deletes keys has lost memory, and nobody notices; tickets and limits (I7) are \
-                forgotten",
-};
-const MEMORY: Topic = Topic {
-    name: "redis.memory",
-    endangers: "F15: \"clean refusals\": a Redis at maxmemory refuses all purchases, until memory is free",
-};
-const APPEND_ONLY_FILE: Topic = Topic {
-    name: "redis.aof",
-    endangers: "\"With AOF everysec a kill alone loses nothing\": else the counts of limits (I7) and locks are lost, \
-                and every sale is closed until it is refilled",
-};
-const FLUSH: Topic = Topic {
-    name: "redis.fsync",
-    endangers: "\"May lose the last second\": how much a power loss takes of the counts of limits (I7) and of locks",
-};
-const ROLE: Topic =
-    Topic { name: "redis.role", endangers: "rule 10: only a master serves sales; a replica refuses every write" };
-const SCRIPT: Topic = Topic {
-    name: "redis.script",
-    endangers: "rule 10: a script that does not see the run id and the replication id cannot tell that the server has \
-                lost memory",
-};
-const CLUSTER: Topic = Topic {
-    name: "redis.cluster",
-    endangers: "rule 2: a sale whose keys are on another node of the cluster is not served",
-};
-const VERSION: Topic = Topic {
-    name: "redis.version",
-    endangers: "rule 10: before 7.0 the server does not count what it has read, and each new replication id closes \
-                the sales until they are refilled",
-};
-const CLOCK: Topic = Topic {
-    name: "redis.clock",
-    endangers: "\"If Redis's clock jumps forward by less than 5 s, sales begin and end so much early\"; beyond that \
-                PostgreSQL's time counts",
-};
-const LOCKS: Topic = Topic {
-    name: "redis.locks",
-    endangers: "\"A quorum of lock servers survives the loss of a minority\" (F17); the fences in PostgreSQL hold I8 \
-                without it",
-};
+const EVICTION: Topic =
+    Topic("redis.eviction", "rule 10: a server that evicts keys has lost memory unnoticed; I7: limits are forgotten");
+const MEMORY: Topic = Topic("redis.memory", "F15: a Redis at maxmemory refuses all purchases");
+const APPEND_ONLY_FILE: Topic =
+    Topic("redis.aof", "I7: a restart loses counts of limits and locks, and closes every sale until it is refilled");
+const FLUSH: Topic = Topic("redis.fsync", "I7: a power loss takes the last counts of limits, and locks");
+const ROLE: Topic = Topic("redis.role", "rule 10: only a master serves sales; a replica refuses every write");
+const SCRIPT: Topic = Topic("redis.script", "rule 10: the scripts cannot tell that the server has lost memory");
+const CLUSTER: Topic = Topic("redis.cluster", "rule 2: a sale whose keys are on another node is not served");
+const VERSION: Topic =
+    Topic("redis.version", "rule 10: before 7.0, each new replication id closes the sales until they are refilled");
+const CLOCK: Topic = Topic(
+    "redis.clock",
+    "a clock that is up to 5 s ahead starts and ends sales early; beyond, PostgreSQL's time counts",
+);
+const LOCKS: Topic =
+    Topic("redis.locks", "F17: locks survive the loss of a minority of servers; fences hold I8 without them");
 
 /// Clocks with a difference of at most this count as equal.
 const CLOCK_NEAR_MS: u64 = 1_000;
@@ -71,7 +44,6 @@ pub(super) struct RedisAnswers {
     names_cluster: bool,
 }
 
-/// The answers of a server of sales.
 struct MasterAnswers {
     address: String,
     info: Answer<ServerInfo>,
@@ -120,7 +92,6 @@ pub(super) fn checks(redis: &RedisAnswers, postgres: &PostgresAnswers) -> Vec<Ch
     checks
 }
 
-/// The checks of one of `masters` masters.
 fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres: &PostgresAnswers) -> Vec<Check> {
     let MasterAnswers { address, info, appendfsync, full_coverage, seen_by_script, clock: redis_clock } = master;
     let mut checks = vec![
@@ -186,7 +157,7 @@ fn append_only_file(info: &ServerInfo) -> Finding {
 fn flush(info: &ServerInfo, appendfsync: &str) -> Finding {
     let found = format!("appendfsync is {appendfsync}");
     match (info.text("aof_enabled"), appendfsync) {
-        (Some("0"), _) => Finding::pass(format!("{found}, without an append-only file: see {}", APPEND_ONLY_FILE.name)),
+        (Some("0"), _) => Finding::pass(format!("{found}, without an append-only file: see {}", APPEND_ONLY_FILE.0)),
         (_, "everysec" | "always") => Finding::pass(found),
         _ => {
             let fix = "CONFIG SET appendfsync everysec: else a power loss takes up to half a minute";

@@ -52,7 +52,6 @@ pub(super) fn judge(info: &ServerInfo, planned: &PlannedUnits, masters: u64) -> 
     }
 }
 
-/// The memory for the planned sales, as docs/install.md estimates it.
 fn needed_bytes(planned: &PlannedUnits) -> u64 {
     if planned.sales == 0 {
         return 0;

@@ -15,36 +15,25 @@ use crate::gate::Gate;
 use crate::ledger;
 use crate::queue::Broker;
 
-const DEVELOPMENT: Topic = Topic {
-    name: "settings.development",
-    endangers: "I2 and every limit by buyer: in development mode anybody gets a token for any buyer",
-};
-const SECRETS: Topic = Topic {
-    name: "settings.secrets",
-    endangers: "A22: who knows a published secret signs tokens, callbacks and webhooks, or opens a server",
-};
-const RECEIVERS: Topic = Topic {
-    name: "settings.receivers",
-    endangers: "A2: without TLS anybody between can read and change what is sent to channels and webhooks",
-};
+const DEVELOPMENT: Topic = Topic(
+    "settings.development",
+    "I2 and every limit by buyer: in development mode anybody gets a token for any buyer",
+);
+const SECRETS: Topic = Topic(
+    "settings.secrets",
+    "A22: with a published secret anybody signs tokens, callbacks and webhooks, or opens a server",
+);
+const RECEIVERS: Topic =
+    Topic("settings.receivers", "A2: without TLS anybody between can read and change what is sent to receivers");
 const PLAY_BANK: Topic =
-    Topic { name: "settings.play-bank", endangers: "I4: the sandbox bank approves every payment: goods without money" };
-const TLS: Topic = Topic {
-    name: "settings.tls",
-    endangers: "what each server promises (security.md): without TLS anybody between reads passwords, and changes \
-                what is said",
-};
-const BIND: Topic = Topic {
-    name: "settings.bind",
-    endangers: "A5 and the edge's limits by address: who reaches the service past nginx meets none of them, and sees \
-                /metrics",
-};
-const PROXIES: Topic = Topic {
-    name: "settings.proxies",
-    endangers: "A8 and the limit by address: behind a proxy that is not trusted, all buyers count as one address",
-};
+    Topic("settings.play-bank", "I4: the sandbox bank approves every payment: goods without money");
+const TLS: Topic =
+    Topic("settings.tls", "without TLS anybody between reads passwords, and changes what is said (security.md)");
+const BIND: Topic =
+    Topic("settings.bind", "A5: a client that bypasses nginx meets none of its limits, and sees /metrics");
+const PROXIES: Topic =
+    Topic("settings.proxies", "A8: behind a proxy that is not trusted, all buyers count as one address");
 
-/// A server from the settings, and its place.
 pub(super) struct LocatedRoute {
     setting: &'static str,
     route: Answer<Route>,
@@ -60,7 +49,6 @@ enum Place {
     Unknown,
 }
 
-/// Finds out where the servers are.
 pub(super) async fn locate(config: &Config, deadline: Instant) -> Vec<LocatedRoute> {
     let redis = Gate::new(&config.redis, &config.purchase).map(|gate| gate.routes());
     let (sales, locks) =
@@ -80,7 +68,6 @@ pub(super) async fn locate(config: &Config, deadline: Instant) -> Vec<LocatedRou
     join_all(located).await
 }
 
-/// The routes of an address that may name several servers.
 fn each(setting: &'static str, routes: Answer<Vec<Route>>) -> Vec<(&'static str, Answer<Route>)> {
     match routes {
         Ok(routes) => routes.into_iter().map(|route| (setting, Ok(route))).collect(),

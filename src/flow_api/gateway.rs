@@ -42,7 +42,6 @@ problems!(NoToken: Unauthenticated);
 #[utoipa::path(
     get,
     path = "/api/v1/flow/authorize",
-    operation_id = "authorize",
     tag = "flow control",
     security(("app" = [])),
     params(
@@ -90,7 +89,6 @@ pub async fn authorize(
 #[utoipa::path(
     get,
     path = "/api/v1/flow/authorize/{path}",
-    operation_id = "authorize_path",
     tag = "flow control",
     security(("app" = [])),
     params(
@@ -129,7 +127,6 @@ pub async fn authorize_path(
     answer(decided, StatusCode::OK)
 }
 
-/// The policy's answer, and the status of a refusal.
 struct Decision {
     answer: PermitAnswer,
     deny: StatusCode,
@@ -155,7 +152,6 @@ async fn decide(
     Ok(Decision { answer, deny: terms.deny })
 }
 
-/// `allow` is the status of a grant.
 fn answer(decided: Result<Decision, Problem>, allow: StatusCode) -> HttpResponse {
     match decided {
         Ok(Decision { answer, deny }) if answer.code < 0 => refused(&answer, deny),

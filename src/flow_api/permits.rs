@@ -104,7 +104,6 @@ problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, Body
 #[utoipa::path(
     post,
     path = "/api/v1/flow/acquire",
-    operation_id = "acquire",
     tag = "flow control",
     security(("app" = [])),
     request_body = Acquire,
@@ -142,7 +141,6 @@ pub async fn acquire(
 #[utoipa::path(
     post,
     path = "/api/v1/flow/release",
-    operation_id = "release",
     tag = "flow control",
     security(("app" = [])),
     request_body = Release,
@@ -167,13 +165,11 @@ pub async fn release(
     Ok(HttpResponse::Ok().json(Released { released }))
 }
 
-/// The application whose token the request carries.
 pub(super) fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &AppState) -> Result<Name, Problem> {
     let app = app_state.permits.policies().app_of(bearer_token(request.head())?, thread.catalog.clock.now_ms());
     app.ok_or_else(|| Problem::unauthenticated("not an application's token"))
 }
 
-/// Refuses a token of another application than the request names.
 pub(super) fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
     let is_own = caller.as_str() == app;
     is_own.then_some(caller).ok_or_else(|| Problem::forbidden("the token belongs to another application"))

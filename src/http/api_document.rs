@@ -7,14 +7,12 @@ use utoipa::openapi::path::{PathItem, Paths};
 
 use super::Content;
 
-/// The document as JSON, and the methods of each address that it lists.
 pub struct ApiDocument {
     pub json: Content,
     methods: HashMap<String, String>,
 }
 
 impl ApiDocument {
-    /// A document that lists these addresses.
     pub fn new(paths: &Paths, document: &Value) -> Self {
         let methods = paths.paths.iter().map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
         Self { json: Content::compressed(document.to_string()), methods }

@@ -2,7 +2,6 @@
 //! is called bulkhead: M. Nygard, "Release It!".)
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use actix_web::rt::spawn;
@@ -23,15 +22,12 @@ const WORK_MAX: Duration = Duration::from_secs(5);
 /// closed.
 const GIVEN_UP_REST: Duration = Duration::from_secs(2);
 
-/// The bounds of an instance.
 pub struct Bulkheads {
-    /// Lists of orders, and streams that begin.
     pub orders: Bulkhead,
     /// Cancellations of orders that another transaction has locked.
     pub cancellations: Bulkhead,
     /// Payments of orders that another transaction has locked.
     pub payments: Bulkhead,
-    /// Refunds that buyers ask for.
     pub refunds: Bulkhead,
     /// Callbacks of payment channels, if their signature matches. They never give way to purchases: an order waits for each.
     pub callbacks: Bulkhead,
@@ -40,18 +36,14 @@ pub struct Bulkheads {
     /// Sign-ins from browsers that have signed in to the account before, and sign-ins with the right password. Strangers, however many,
     /// do not delay them.
     pub known_sign_ins: Bulkhead,
-    /// Reads by signed-in people.
     pub admin: Bulkhead,
     /// Changes by signed-in people. They never give way to purchases and are not queued behind reads: a rush is when a sale is paused.
     pub admin_changes: Bulkhead,
     reads: Quota,
 }
 
-/// The settings of the bounds.
 pub struct ReadTerms {
-    /// How often one buyer may read orders in a second.
     pub buyer_reads: u32,
-    /// How many requests about orders may be queued.
     pub line_max: usize,
     /// The connections to PostgreSQL. Each kind uses at most 1/8 of them, callbacks at most half.
     pub connections: u32,
@@ -61,39 +53,25 @@ impl Bulkheads {
     pub fn new(pressure: &Arc<Pressure>, terms: &ReadTerms) -> Self {
         let part = |divisor| usize::try_from(terms.connections / divisor).unwrap_or(usize::MAX).max(1);
         let bulkhead = |what, line_max| Bulkhead {
-            what,
-            places: Arc::new(Semaphore::new(part(8))),
-            in_line: AtomicUsize::new(0),
-            line_max,
             gives_way_to: Some(Arc::clone(pressure)),
+            ..Bulkhead::new(what, part(8), line_max)
         };
         Self {
             orders: bulkhead("orders", terms.line_max),
             cancellations: bulkhead("cancellations", terms.line_max),
             payments: bulkhead("payments", terms.line_max),
             refunds: bulkhead("refunds", terms.line_max),
-            callbacks: Bulkhead {
-                places: Arc::new(Semaphore::new(part(2))),
-                gives_way_to: None,
-                ..bulkhead("callbacks", terms.line_max)
-            },
+            callbacks: Bulkhead::new("callbacks", part(2), terms.line_max),
             sign_ins: bulkhead("sign-ins", 20),
             known_sign_ins: bulkhead("known sign-ins", 20),
             admin: bulkhead("admin", 200),
-            admin_changes: Bulkhead {
-                // At least two: one of them may be busy with a long resend of parked messages.
-                places: Arc::new(Semaphore::new(part(8).max(2))),
-                gives_way_to: None,
-                ..bulkhead("admin changes", 200)
-            },
+            // At least two places: one of them may be busy with a long resend of parked messages.
+            admin_changes: Bulkhead::new("admin changes", part(8).max(2), 200),
             reads: Quota::new(terms.buyer_reads, Duration::from_secs(1)),
         }
     }
 
     /// Counts a read of orders by this buyer.
-    ///
-    /// # Errors
-    /// `quota-exceeded` if the buyer has read too often in this second.
     pub fn count_read(&self, buyer: &UserId) -> Result<(), Problem> {
         self.reads.count(buyer.as_str()).map_err(|too_often| Problem::too_often("buyer", too_often))
     }
@@ -103,19 +81,19 @@ impl Bulkheads {
 pub struct Bulkhead {
     what: &'static str,
     places: Arc<Semaphore>,
-    in_line: AtomicUsize,
-    line_max: usize,
+    line: Semaphore,
     /// While purchases are queued, a place rests after its work.
     gives_way_to: Option<Arc<Pressure>>,
 }
 
 impl Bulkhead {
+    /// Bounds that never give way to purchases.
+    pub fn new(what: &'static str, places: usize, line_max: usize) -> Self {
+        Self { what, places: Arc::new(Semaphore::new(places)), line: Semaphore::new(line_max), gives_way_to: None }
+    }
+
     /// Does the work when a place is free. Work that has begun continues if its caller hangs up. So a caller can neither leave a
     /// connection to PostgreSQL in the middle of a statement nor free places by hanging up.
-    ///
-    /// # Errors
-    /// `temporarily-unavailable` if the queue is full or the work takes too long; then it is unknown whether the work took effect.
-    /// Otherwise the error of the work.
     pub async fn run<T: 'static, E: Into<Problem> + 'static>(
         &self,
         work: impl Future<Output = Result<T, E>> + 'static,
@@ -131,12 +109,8 @@ impl Bulkhead {
         }
     }
 
-    /// Queues for a place.
     async fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        let waiting = InLine::enter(&self.in_line);
-        if waiting.ahead >= self.line_max {
-            return Err(Problem::shed(self.what));
-        }
+        let Ok(_in_line) = self.line.try_acquire() else { return Err(Problem::shed(self.what)) };
         match timeout(LINE_MAX, Arc::clone(&self.places).acquire_owned()).await {
             Ok(Ok(place)) => Ok(place),
             Ok(Err(_)) | Err(_) => Err(Problem::shed(self.what)),
@@ -165,34 +139,19 @@ async fn attend(
     drop(place);
 }
 
-/// A place in the queue, left when the request ends or its connection is reset.
-struct InLine<'a> {
-    in_line: &'a AtomicUsize,
-    ahead: usize,
-}
-
-impl<'a> InLine<'a> {
-    fn enter(in_line: &'a AtomicUsize) -> Self {
-        let ahead = in_line.fetch_add(1, Ordering::Relaxed);
-        Self { in_line, ahead }
-    }
-}
-
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        self.in_line.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// With one place for each kind.
+    fn bulkheads() -> Bulkheads {
+        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
+        Bulkheads::new(&pressure, &ReadTerms { buyer_reads: 1, line_max: 5, connections: 8 })
+    }
+
     #[actix_web::test]
     async fn changes_wait_behind_no_read() {
-        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
-        let one_place = ReadTerms { buyer_reads: 1, line_max: 5, connections: 8 };
-        let bulkheads = Bulkheads::new(&pressure, &one_place);
+        let bulkheads = bulkheads();
         let (finish, finished) = oneshot::channel();
         let reads = bulkheads.admin.run(async move {
             finished.await.unwrap();
@@ -208,9 +167,7 @@ mod tests {
 
     #[actix_web::test]
     async fn work_goes_on_when_its_caller_hangs_up_and_then_leaves_its_place() {
-        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
-        let one_place = ReadTerms { buyer_reads: 1, line_max: 5, connections: 8 };
-        let bulkhead = Bulkheads::new(&pressure, &one_place).cancellations;
+        let bulkhead = bulkheads().cancellations;
         let (begin, begun) = oneshot::channel();
         let (allow, allowed) = oneshot::channel();
         let (finish, finished) = oneshot::channel();

@@ -22,7 +22,6 @@ use crate::domain::ids::Invalid;
 use crate::domain::json_object;
 
 const CSRF_HEADER: &str = "x-csrf-token";
-/// The longest part of a path that the audit log holds.
 const PATH_MAX_CHARS: usize = 200;
 
 /// A request of a person whose session is not checked yet, with its body.
@@ -31,6 +30,8 @@ pub struct Ask {
     pub app_state: Data<AppState>,
     body: Bytes,
     reads: bool,
+    /// The body is a picture, and is read elsewhere.
+    sends_picture: bool,
 }
 
 impl FromRequest for Ask {
@@ -47,7 +48,7 @@ impl FromRequest for Ask {
                 Some(body) => body.await?.0,
                 None => Bytes::new(),
             };
-            Ok(Self { request, app_state, body, reads })
+            Ok(Self { request, app_state, body, reads, sends_picture: false })
         })
     }
 }
@@ -58,6 +59,10 @@ impl Ask {
         Self { reads: true, ..self }
     }
 
+    pub fn with_picture(request: HttpRequest, app_state: Data<AppState>) -> Self {
+        Self { request, app_state, body: Bytes::new(), reads: false, sends_picture: true }
+    }
+
     /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
     pub async fn act<T: 'static>(
         self,
@@ -66,7 +71,7 @@ impl Ask {
         let token = session_token(&self.request, &self.app_state)?;
         let app_state = self.app_state.clone();
         let line = if self.reads { &app_state.bulkheads.admin } else { &app_state.bulkheads.admin_changes };
-        line.run(act_with_token(Sends::Json, self, token, act)).await
+        line.run(act_with_token(self, token, act)).await
     }
 
     /// Acts, and answers 200 with the result.
@@ -83,55 +88,31 @@ pub struct Caller {
     pub request: HttpRequest,
     pub account: Account,
     pub token: SessionToken,
-    /// The latest end of the session.
     pub expires_at_ms: i64,
     body: Bytes,
 }
 
 impl Caller {
-    /// The part of the path with this name.
     pub fn part(&self, name: &str) -> &str {
         self.request.match_info().query(name)
     }
 
-    /// The number `id` in the path.
     pub fn number(&self, field: &'static str) -> Result<i64, Invalid> {
         let id = self.part("id").parse().ok().filter(|id| *id > 0);
         id.ok_or(Invalid::new(field, "must be a whole number of at least 1"))
     }
 
-    /// The UUID `id` in the path.
     pub fn uuid(&self, field: &'static str) -> Result<Uuid, Invalid> {
         Uuid::try_parse(self.part("id")).map_err(|_| Invalid::new(field, "must be a UUID"))
     }
 
-    /// The parameters of the query.
     pub fn query<T: DeserializeOwned>(&self) -> Result<T, Invalid> {
         query(self.request.query_string())
     }
 
-    /// The JSON object in the body.
     pub fn body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
         Ok(json_object::from_slice(&self.body)?)
     }
-}
-
-/// The type that the body of a change must have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sends {
-    Json,
-    Picture,
-}
-
-/// Acts for a request whose body is a picture, and is read elsewhere.
-pub async fn as_sender_of_picture<T: 'static>(
-    request: HttpRequest,
-    app_state: &Data<AppState>,
-    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
-) -> Result<T, Problem> {
-    let token = session_token(&request, app_state)?;
-    let ask = Ask { request, app_state: app_state.clone(), body: Bytes::new(), reads: false };
-    app_state.bulkheads.admin_changes.run(act_with_token(Sends::Picture, ask, token, act)).await
 }
 
 /// The token in the session's cookie. A malformed token is refused here and takes no place in a queue.
@@ -141,22 +122,21 @@ pub fn session_token(request: &HttpRequest, app_state: &AppState) -> Result<Sess
 }
 
 async fn act_with_token<T>(
-    sends: Sends,
     ask: Ask,
     token: SessionToken,
     act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
-    let Ask { request, app_state, body, .. } = ask;
+    let Ask { request, app_state, body, sends_picture, .. } = ask;
     let console = &app_state.console;
     let (account, expires_at_ms) = console.account(&token).await?;
     let caller = Caller { request, account, token, expires_at_ms, body };
-    let outcome = match check_not_forged(sends, &caller.request, &caller.token) {
+    let outcome = match check_not_forged(sends_picture, &caller.request, &caller.token) {
         Ok(()) => act(console, &caller).await,
         Err(forged) => Err(forged),
     };
     match outcome {
-        Ok(done) => Ok(done),
         Err(error) => Err(recorded(console, &caller, error).await),
+        done => done,
     }
 }
 
@@ -172,21 +152,19 @@ async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> Admi
 }
 
 /// Refuses a changing request unless one of our pages sent it.
-fn check_not_forged(sends: Sends, request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
+fn check_not_forged(sends_picture: bool, request: &HttpRequest, token: &SessionToken) -> Result<(), AdminError> {
     if request.method() == Method::GET {
         return Ok(());
     }
-    match sends {
-        Sends::Json => check_same_site(request)?,
-        Sends::Picture => {
-            // A form of another site can send neither of these types.
-            if !content_type(request)
-                .is_some_and(|given| given.starts_with("image/") || given == "application/octet-stream")
-            {
-                return Err(AdminError::Forged("Content-Type must be an image's"));
-            }
-            check_origin(request)?;
+    if sends_picture {
+        // A form of another site can send neither of these types.
+        let is_picture = |given: String| given.starts_with("image/") || given == "application/octet-stream";
+        if !content_type(request).is_some_and(is_picture) {
+            return Err(AdminError::Forged("Content-Type must be an image's"));
         }
+        check_origin(request)?;
+    } else {
+        check_same_site(request)?;
     }
     let given = request.headers().get(CSRF_HEADER).and_then(|value| value.to_str().ok());
     match given {
@@ -208,7 +186,6 @@ pub fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
     check_origin(request)
 }
 
-/// The type of the body in small letters, without its parameters.
 fn content_type(request: &HttpRequest) -> Option<String> {
     let given = request.headers().get(CONTENT_TYPE)?.to_str().unwrap_or_default();
     Some(given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())

@@ -53,7 +53,6 @@ pub enum Code {
 }
 
 impl Code {
-    /// Counts an answer with this code. The counters are looked up once, because every refused purchase passes here.
     pub fn count(self) {
         static COUNTERS: OnceLock<Vec<Counter>> = OnceLock::new();
         let counters = COUNTERS.get_or_init(|| Self::VARIANTS.iter().map(|code| counter(code.into_str())).collect());
@@ -108,7 +107,6 @@ impl Code {
         }
     }
 
-    /// Headers that always come with this code.
     fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::NotBelieved => &[("WWW-Authenticate", "`Signature`")],
@@ -125,7 +123,6 @@ impl Code {
     }
 }
 
-/// Counts a purchase that was accepted, and the time that it took.
 pub fn count_accepted(took: Duration) {
     static COUNTERS: OnceLock<(Counter, Histogram)> = OnceLock::new();
     let (counter, seconds) =

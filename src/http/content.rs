@@ -8,7 +8,6 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// The body of an answer.
 #[derive(Clone)]
 pub struct Content {
     pub plain: Bytes,
@@ -16,7 +15,6 @@ pub struct Content {
 }
 
 impl Content {
-    /// A body without a compressed copy.
     pub fn plain(body: impl Into<Bytes>) -> Self {
         Self { plain: body.into(), gzip: None }
     }
@@ -39,14 +37,12 @@ impl Content {
         self.gzip.is_some()
     }
 
-    /// The answer with this body, compressed if there is a compressed copy and the client accepts it.
     pub fn answer(&self, request: &HttpRequest, mut response: HttpResponseBuilder) -> HttpResponse {
         let Some(gzip) = &self.gzip else { return response.body(self.plain.clone()) };
         response.insert_header((VARY, "accept-encoding"));
-        if takes_gzip(request) {
-            response.insert_header((CONTENT_ENCODING, "gzip")).body(gzip.clone())
-        } else {
-            response.body(self.plain.clone())
+        match takes_gzip(request) {
+            true => response.insert_header((CONTENT_ENCODING, "gzip")).body(gzip.clone()),
+            false => response.body(self.plain.clone()),
         }
     }
 }

@@ -27,19 +27,16 @@ impl CookieNames {
         }
     }
 
-    /// The session's cookie. It ends with the browser, or with the session.
     pub(crate) fn session<'a>(&self, token: &'a str) -> Cookie<'a> {
         self.cookie(self.session, token)
     }
 
-    /// The cookie that removes the session's.
     pub(crate) fn no_session(&self) -> Cookie<'static> {
         let mut cookie = self.cookie(self.session, "");
         cookie.set_max_age(Duration::ZERO);
         cookie
     }
 
-    /// The browser's cookie.
     pub(crate) fn device<'a>(&self, token: &'a str) -> Cookie<'a> {
         let mut cookie = self.cookie(self.device, token);
         cookie.set_max_age(Duration::days(KNOWN_DAYS.into()));

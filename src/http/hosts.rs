@@ -38,30 +38,14 @@ mod tests {
             let request = TestRequest::default().insert_header((HOST, host)).to_http_request();
             is_foreign(request.head(), &own)
         };
-        for answered in [
-            "localhost",
-            "localhost:8080",
-            "LOCALHOST",
-            "shop.localhost:8080",
-            "127.0.0.1:8080",
-            "192.0.2.1",
-            "[::1]:8080",
-            "serve-1:8080",
-            "states",
-            "shop.example",
-            "Shop.Example:8080",
-        ] {
+        let answered = "localhost localhost:8080 LOCALHOST shop.localhost:8080 127.0.0.1:8080 192.0.2.1 [::1]:8080 serve-1:8080 \
+                        states shop.example Shop.Example:8080";
+        for answered in answered.split(' ') {
             assert!(!is_foreign(answered), "{answered}");
         }
-        for refused in [
-            "evil.example",
-            "127.0.0.1.evil.example:8080",
-            "localhost.evil.example",
-            "shop.example.",
-            "x.shop.example",
-            "",
-            "a b",
-        ] {
+        let refused =
+            "evil.example,127.0.0.1.evil.example:8080,localhost.evil.example,shop.example.,x.shop.example,,a b";
+        for refused in refused.split(',') {
             assert!(is_foreign(refused), "{refused}");
         }
         assert!(!super::is_foreign(TestRequest::default().to_http_request().head(), &own), "HTTP/1.0");

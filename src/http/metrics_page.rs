@@ -13,14 +13,12 @@ const RENDERINGS_MAX: usize = 8;
 /// While so many are being read, the last one is reused for this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
-/// The metrics of this process.
 pub struct MetricsPage {
     handle: PrometheusHandle,
     places: Arc<Semaphore>,
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
-/// A rendering, with its place.
 struct Rendering {
     text: String,
     _place: Option<OwnedSemaphorePermit>,

@@ -9,6 +9,7 @@ pub(crate) mod codes;
 mod content;
 pub(crate) mod cookies;
 mod cors;
+mod event_stream;
 pub(crate) mod extract;
 pub mod hosts;
 mod metrics_page;
@@ -17,11 +18,12 @@ mod requests;
 pub(crate) mod system;
 
 pub use api_document::ApiDocument;
-pub use bulkhead::{Bulkheads, ReadTerms};
+pub use bulkhead::{Bulkhead, Bulkheads, ReadTerms};
 pub use caller::{Ask, Caller};
 pub use content::Content;
 pub use cookies::CookieNames;
 pub use cors::cors;
+pub use event_stream::event_stream;
 pub use extract::{Tokens, query};
 pub use metrics_page::MetricsPage;
 pub use problem::Problem;
@@ -41,7 +43,6 @@ use crate::pay::PaymentService;
 use crate::pay::batchers::PaymentBatchers;
 use crate::sale::order_streams::OrderStreams;
 
-/// The state that the handlers of all worker threads share.
 pub struct AppState {
     pub tokens: Tokens,
     pub bulkheads: Bulkheads,
@@ -56,14 +57,11 @@ pub struct AppState {
     pub order_streams: OrderStreams,
     pub live: LiveSales,
     pub cookies: CookieNames,
-    /// Development mode.
     pub dev: bool,
     pub body_max_bytes: usize,
-    /// The time within which a body must arrive.
     pub client_timeout: Duration,
 }
 
-/// Answers the methods that an address does not support.
 pub fn unsupported_methods() -> Route {
     web::to(problem::method_not_allowed)
 }

@@ -24,12 +24,10 @@ use crate::sale::quota::TooOften;
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
-    /// The status of the code, except for a gateway.
     status: StatusCode,
     detail: Option<Box<str>>,
     members: Members,
     headers: Vec<(HeaderName, String)>,
-    /// Whether the request's body was not read to its end.
     is_unread: bool,
 }
 
@@ -74,47 +72,33 @@ pub struct Body<'a> {
     members: Members,
 }
 
-impl Problem {
-    fn new(code: Code) -> Self {
+impl From<Code> for Problem {
+    fn from(code: Code) -> Self {
         let status = code.status();
         Self { code, status, detail: None, members: Members::default(), headers: Vec::new(), is_unread: false }
     }
+}
 
+impl Problem {
     pub fn invalid(detail: impl fmt::Display) -> Self {
-        Self::new(Code::InvalidRequest).detail(detail)
+        Self::from(Code::InvalidRequest).detail(detail)
     }
 
     pub fn unauthenticated(detail: &'static str) -> Self {
-        Self::new(Code::Unauthenticated).detail(detail).header(WWW_AUTHENTICATE, "Bearer")
+        Self::from(Code::Unauthenticated).detail(detail).header(WWW_AUTHENTICATE, "Bearer")
     }
 
     pub fn forbidden(detail: &'static str) -> Self {
-        Self::new(Code::Forbidden).detail(detail)
-    }
-
-    pub fn unknown_sale() -> Self {
-        Self::new(Code::UnknownSale)
-    }
-
-    pub fn unknown_order() -> Self {
-        Self::new(Code::UnknownOrder)
-    }
-
-    pub fn not_found() -> Self {
-        Self::new(Code::NotFound)
+        Self::from(Code::Forbidden).detail(detail)
     }
 
     pub fn too_large(max_bytes: usize) -> Self {
-        Self::new(Code::BodyTooLarge).detail(format_args!("at most {max_bytes} bytes"))
+        Self::from(Code::BodyTooLarge).detail(format_args!("at most {max_bytes} bytes"))
     }
 
     pub fn misdirected() -> Self {
-        Self::new(Code::Misdirected)
+        Self::from(Code::Misdirected)
             .detail("in development mode, the names are localhost and those of pages.origin and http.cors_origins")
-    }
-
-    pub fn too_slow() -> Self {
-        Self::new(Code::TooSlow)
     }
 
     /// The request's body was not read to its end, so the connection is closed.
@@ -123,25 +107,16 @@ impl Problem {
         self
     }
 
-    pub fn order_not_ready() -> Self {
-        Self::new(Code::OrderNotReady)
-    }
-
-    pub fn illegal_state() -> Self {
-        Self::new(Code::IllegalState)
-    }
-
-    /// A callback whose signature is wrong.
     pub fn not_believed(why: &impl fmt::Display) -> Self {
-        Self::new(Code::NotBelieved).detail(why).header(WWW_AUTHENTICATE, "Signature")
+        Self::from(Code::NotBelieved).detail(why).header(WWW_AUTHENTICATE, "Signature")
     }
 
     pub fn misfit(why: &'static str) -> Self {
-        Self::new(Code::Misfit).detail(why)
+        Self::from(Code::Misfit).detail(why)
     }
 
     pub fn unavailable() -> Self {
-        Self::new(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
+        Self::from(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
     /// A caller has asked too often. `name` is the kind of caller that is counted: `buyer`, `address`.
@@ -159,7 +134,7 @@ impl Problem {
     /// A limit is reached. `name` is the limit: `buyer`, `address`, `sale`, `account`.
     fn limited(name: &str, max: i64, window_ms: u64, retry_ms: u64) -> Self {
         let seconds = retry_ms.div_ceil(1000).max(1);
-        Self::new(Code::QuotaExceeded)
+        Self::from(Code::QuotaExceeded)
             .detail(format_args!("the limit of one {name} is reached"))
             .header(RETRY_AFTER, seconds.to_string())
             .header(
@@ -171,7 +146,7 @@ impl Problem {
 
     /// A policy refuses a permit. The gateway that asked chose the status.
     pub fn no_permit(status: StatusCode, why: impl fmt::Display, headers: Vec<(HeaderName, String)>) -> Self {
-        Self { status, headers, ..Self::new(Code::QuotaExceeded) }.detail(why)
+        Self { status, headers, ..Self::from(Code::QuotaExceeded) }.detail(why)
     }
 
     /// The same problem for a gateway. A gateway knows 401 and 403, and takes every other status for a failure of this service. So the
@@ -187,12 +162,10 @@ impl Problem {
         self.code.into_str()
     }
 
-    /// What went wrong, for people.
     pub fn title(&self) -> &'static str {
         self.code.title()
     }
 
-    /// More about this request, for people.
     pub fn text(&self) -> Option<&str> {
         self.detail.as_deref()
     }
@@ -222,7 +195,7 @@ impl Problem {
             return written(self).into();
         }
         // Bytes that are never freed are shared without reference counts.
-        let kept = |code: &Code| Bytes::from_static(written(&Self::new(*code)).leak());
+        let kept = |code: &Code| Bytes::from_static(written(&Self::from(*code)).leak());
         let bare = BARE.get_or_init(|| Code::VARIANTS.iter().map(kept).collect());
         bare.get(self.code as usize).cloned().unwrap_or_default()
     }
@@ -267,7 +240,7 @@ impl ResponseError for Problem {
 
 /// The answer to methods that an address does not support. `Allow` lists the supported ones.
 pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
-    let problem = Problem::new(Code::MethodNotAllowed);
+    let problem = Problem::from(Code::MethodNotAllowed);
     let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));
     Err(match allowed {
         Some(methods) => problem.header(ALLOW, methods),
@@ -275,8 +248,7 @@ pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>)
     })
 }
 
-/// The answer at addresses that do not exist.
 pub async fn unknown_address(request: HttpRequest) -> Result<HttpResponse, Problem> {
     tracing::debug!(path = request.path(), "unknown address");
-    Err(Problem::not_found())
+    Err(Code::NotFound.into())
 }

@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::AppState;
-use super::codes::problems;
+use super::codes::{Code, problems};
 use super::extract::Body;
 use super::problem::Problem;
 use crate::domain::ids::UserId;
@@ -20,7 +19,6 @@ use crate::domain::memory_level::MemoryLevel;
 use crate::domain::whole_number;
 use crate::sale::thread_state::ThreadState;
 
-/// How long a development token is valid.
 const DEV_TOKEN_S: i64 = 86_400;
 /// The greatest integer that every JSON reader represents exactly.
 const LEVEL_MAX: u64 = (1 << 53) - 1;
@@ -28,11 +26,8 @@ const LEVEL_MAX: u64 = (1 << 53) - 1;
 /// The results of the background checks of this instance.
 #[derive(Default)]
 pub struct Health {
-    /// PostgreSQL answered the last heartbeat.
     pub ledger: AtomicBool,
-    /// The database lacks migrations of this program.
     lacks_migrations: AtomicBool,
-    /// Redis answered the last check of the sales.
     pub gate: AtomicBool,
     /// The instance is stopping: send it no more requests.
     pub stopping: AtomicBool,
@@ -41,7 +36,6 @@ pub struct Health {
 }
 
 impl Health {
-    /// Notes whether the database has all migrations of this program.
     pub fn note_migrations(&self, has_them: bool) {
         if !self.lacks_migrations.swap(!has_them, Ordering::Relaxed) && !has_them {
             tracing::error!("the database lacks migrations of this program: run `seckill migrate`");
@@ -54,15 +48,13 @@ impl Health {
         }
     }
 
-    fn redis_memory(&self) -> MemoryLevel {
-        MemoryLevel::from_repr(self.redis_memory.load(Ordering::Relaxed)).unwrap_or(MemoryLevel::Ample)
-    }
-
-    fn is_ready(&self) -> bool {
-        self.ledger.load(Ordering::Relaxed)
-            && !self.lacks_migrations.load(Ordering::Relaxed)
-            && self.gate.load(Ordering::Relaxed)
-            && !self.stopping.load(Ordering::Relaxed)
+    fn readiness(&self) -> Readiness {
+        let level = MemoryLevel::from_repr(self.redis_memory.load(Ordering::Relaxed)).unwrap_or(MemoryLevel::Ample);
+        let (postgres, redis) = (self.ledger.load(Ordering::Relaxed), self.gate.load(Ordering::Relaxed));
+        let schema = !self.lacks_migrations.load(Ordering::Relaxed);
+        let leaving = self.stopping.load(Ordering::Relaxed);
+        let ready = postgres && schema && redis && !leaving;
+        Readiness { ready, postgres, schema, redis, redis_memory: level.as_str(), leaving }
     }
 }
 
@@ -77,14 +69,11 @@ struct Now {
     get,
     path = "/api/v1/time",
     tag = "sales",
-    responses((
-        status = 200, description = "PostgreSQL's time", body = Now,
-        headers(("Cache-Control" = String, description = "`no-store`")),
-    )),
+    responses((status = 200, description = "PostgreSQL's time", body = Now)),
 )]
 pub async fn time(thread: Data<ThreadState>) -> HttpResponse {
     let now_ms = thread.catalog.clock.now_ms();
-    HttpResponse::Ok().insert_header((CACHE_CONTROL, "no-store")).json(Now { now_ms })
+    HttpResponse::Ok().json(Now { now_ms })
 }
 
 /// The process is alive.
@@ -98,11 +87,10 @@ struct Alive {
 #[utoipa::path(
     get,
     path = "/healthz",
-    operation_id = "health",
     tag = "service",
     responses((status = 200, description = "Alive", body = Alive)),
 )]
-pub async fn alive() -> HttpResponse {
+pub async fn health() -> HttpResponse {
     HttpResponse::Ok().json(Alive { status: "alive" })
 }
 
@@ -126,25 +114,15 @@ struct Readiness {
 #[utoipa::path(
     get,
     path = "/readyz",
-    operation_id = "readiness",
     tag = "service",
     responses(
         (status = 200, description = "Ready", body = Readiness),
         (status = 503, description = "Not ready", body = Readiness),
     ),
 )]
-pub async fn ready(app_state: Data<AppState>) -> HttpResponse {
-    let health = &app_state.health;
-    let ready = health.is_ready();
-    let body = Readiness {
-        ready,
-        postgres: health.ledger.load(Ordering::Relaxed),
-        schema: !health.lacks_migrations.load(Ordering::Relaxed),
-        redis: health.gate.load(Ordering::Relaxed),
-        redis_memory: health.redis_memory().as_str(),
-        leaving: health.stopping.load(Ordering::Relaxed),
-    };
-    if ready { HttpResponse::Ok().json(body) } else { HttpResponse::ServiceUnavailable().json(body) }
+pub async fn readiness(app_state: Data<AppState>) -> HttpResponse {
+    let body = app_state.health.readiness();
+    if body.ready { HttpResponse::Ok().json(body) } else { HttpResponse::ServiceUnavailable().json(body) }
 }
 
 /// The service's metrics, for Prometheus
@@ -204,6 +182,6 @@ pub async fn dev_token(
         return Err(Problem::invalid("level must be -9007199254740991 to 9007199254740991"));
     }
     let expires_at_s = thread.catalog.clock.now_ms() / 1000 + DEV_TOKEN_S;
-    let token = app_state.tokens.issue(&user, asked.level, expires_at_s).ok_or(Problem::not_found())?;
+    let token = app_state.tokens.issue(&user, asked.level, expires_at_s).ok_or(Code::NotFound)?;
     Ok(HttpResponse::Ok().json(Token { token, expires_at_ms: expires_at_s * 1000 }))
 }

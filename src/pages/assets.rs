@@ -14,7 +14,6 @@ pub type Source = (&'static str, &'static str, &'static str);
 
 /// The folder in which the pages' files are served.
 const FOLDER: &str = "/assets/";
-/// The pages' files.
 const SOURCES: [Source; 11] = [
     ("account.js", SCRIPT, include_str!("../../frontend-static/account.js")),
     ("challenge.js", SCRIPT, include_str!("../../frontend-static/challenge.js")),
@@ -34,12 +33,8 @@ const SOURCES: [Source; 11] = [
 pub enum AssetError {
     #[error("{from} names ./{name}, and there is no such file")]
     Unknown { from: String, name: String },
-    /// A file's name depends on the names in it, so files that name each other cannot be named.
-    #[error("these files name each other: {0}")]
-    Cycle(String),
 }
 
-/// A file as it is served.
 #[derive(Debug, Clone)]
 pub struct Asset {
     /// Its address: the folder and `NAME.HASH.EXTENSION`.
@@ -51,53 +46,38 @@ pub struct Asset {
 /// All files, by the names that pages and other files use for them.
 #[derive(Debug)]
 pub struct Assets {
-    /// The folder in their addresses.
     folder: &'static str,
     by_name: BTreeMap<&'static str, Asset>,
 }
 
 impl Assets {
-    /// The pages' files.
-    ///
-    /// # Errors
-    /// A file names a missing file, or files name each other.
     pub fn embedded() -> Result<Self, AssetError> {
         Self::of(FOLDER, &SOURCES)
     }
 
     /// Files that are served in this folder. The folder's address ends with a slash.
-    ///
-    /// # Errors
-    /// A file names a missing file, or files name each other.
     pub fn of(folder: &'static str, sources: &[Source]) -> Result<Self, AssetError> {
         let mut assets = Self { folder, by_name: BTreeMap::new() };
         for (name, ..) in sources {
-            assets.add(name, sources, &mut Vec::new())?;
+            assets.add("SOURCES", name, sources)?;
         }
         Ok(assets)
     }
 
-    /// Adds a file, after the files that it names. `path` leads from the first file to this one.
-    fn add(&mut self, name: &str, sources: &[Source], path: &mut Vec<String>) -> Result<(), AssetError> {
+    /// Adds a file, after the files that it names. Files cannot name each other, because a name depends on the names in the file.
+    fn add(&mut self, from: &str, name: &str, sources: &[Source]) -> Result<(), AssetError> {
         if self.by_name.contains_key(name) {
             return Ok(());
         }
-        let is_in_path = path.iter().any(|before| before == name);
-        path.push(name.to_owned());
-        if is_in_path {
-            return Err(AssetError::Cycle(path.join(" > ")));
-        }
         let Some(&(name, content_type, source)) = sources.iter().find(|(known, ..)| *known == name) else {
-            let from = path.iter().rev().nth(1).cloned().unwrap_or_default();
-            return Err(AssetError::Unknown { from, name: name.to_owned() });
+            return Err(AssetError::Unknown { from: from.to_owned(), name: name.to_owned() });
         };
         let mut text = source.to_owned();
         for other in named_in(source) {
-            self.add(other, sources, path)?;
+            self.add(name, other, sources)?;
             let hashed = self.url(other).trim_start_matches(self.folder);
             text = text.replace(&format!("\"./{other}\""), &format!("\"./{hashed}\""));
         }
-        path.pop();
         let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
         let path = format!("{}{stem}.{}.{extension}", self.folder, short_hash(text.as_bytes()));
         self.by_name.insert(name, Asset { path, content_type, content: text.into() });
@@ -109,12 +89,10 @@ impl Assets {
         self.by_name.get(name).map_or("unknown", |asset| &asset.path)
     }
 
-    /// All files.
     pub fn all(&self) -> impl Iterator<Item = &Asset> {
         self.by_name.values()
     }
 
-    /// The file at an address.
     pub fn at(&self, path: &str) -> Option<&Asset> {
         self.all().find(|asset| asset.path == path)
     }
@@ -185,20 +163,6 @@ mod tests {
         assert!(
             ["middle.js", "leaf.js"].iter().all(|name| top.contains(one.url(name).trim_start_matches("/assets/"))),
             "{top}"
-        );
-    }
-
-    #[test]
-    fn files_that_name_each_other_or_none_are_refused() {
-        let cycle = [("a.js", SCRIPT, "import \"./b.js\";"), ("b.js", SCRIPT, "import \"./a.js\";")];
-        assert_eq!(
-            Assets::of(FOLDER, &cycle).unwrap_err().to_string(),
-            "these files name each other: a.js > b.js > a.js"
-        );
-        let unknown = [("a.js", SCRIPT, "import \"./b.js\";")];
-        assert_eq!(
-            Assets::of(FOLDER, &unknown).unwrap_err().to_string(),
-            "a.js names ./b.js, and there is no such file"
         );
     }
 }

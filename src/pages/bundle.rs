@@ -19,7 +19,6 @@ use crate::domain::ids::SaleId;
 use crate::domain::picture::PictureFile;
 use crate::sale::{SaleError, Stores};
 
-/// Sales that are read at a time.
 const BATCH: i64 = 500;
 /// How long a watching publisher relies on the catalogue's version: the front page also drops old sales, without a new version.
 const REPEAT_EVERY: Duration = Duration::from_secs(300);
@@ -40,7 +39,6 @@ pub enum PublishError {
     Manifest(#[from] serde_json::Error),
 }
 
-/// The result of a publish.
 #[derive(Debug, Serialize)]
 pub struct Published {
     /// The catalogue's version that the pages show at least; some sales may be newer.
@@ -51,13 +49,11 @@ pub struct Published {
     pub pages_removed: usize,
 }
 
-/// The list of all files, for tools that upload them elsewhere.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     files: Vec<Entry>,
 }
 
-/// A file, and its headers.
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     path: String,
@@ -66,7 +62,6 @@ struct Entry {
     bytes: u64,
     content_type: String,
     cache_control: String,
-    /// Further headers.
     headers: BTreeMap<String, String>,
 }
 
@@ -82,7 +77,6 @@ pub struct Publisher {
     last: Option<(i64, Instant)>,
 }
 
-/// A publish in progress.
 #[derive(Default)]
 struct Progress {
     files: BTreeMap<String, Entry>,
@@ -90,10 +84,6 @@ struct Progress {
 }
 
 impl Publisher {
-    /// Opens the folder for this publisher alone.
-    ///
-    /// # Errors
-    /// The folder cannot be written, or another publisher is writing it.
     pub fn open(out: &Path, settings: Settings, stores: Stores, retire_after_ms: u64) -> Result<Self, PublishError> {
         let folder = Folder::open(out)?;
         // A manifest that cannot be read is replaced, like any other wrong file.
@@ -101,7 +91,7 @@ impl Publisher {
         let entries = manifest.into_iter().flat_map(|manifest| manifest.files);
         Ok(Self {
             folder,
-            site: Site::new(settings).map_err(PageError::from)?,
+            site: Site::new(settings)?,
             stores,
             retire_after_ms: retire_after_ms.cast_signed(),
             known: entries.map(|entry| (entry.path.clone(), entry)).collect(),
@@ -110,9 +100,6 @@ impl Publisher {
     }
 
     /// Publishes if the catalogue has changed since the last time, and every five minutes.
-    ///
-    /// # Errors
-    /// As `publish`.
     pub async fn publish_changes(&mut self) -> Result<Option<Published>, PublishError> {
         let ledger = &self.stores.ledger;
         let version = ledger.in_time(ledger.catalog_version()).await.map_err(SaleError::from)?;
@@ -123,9 +110,6 @@ impl Publisher {
     }
 
     /// Writes all files that differ, and removes the pages of sales that no longer exist.
-    ///
-    /// # Errors
-    /// PostgreSQL does not answer, or the folder cannot be written.
     pub async fn publish(&mut self) -> Result<Published, PublishError> {
         let ledger = self.stores.ledger.clone();
         // Read before the sales: a change in the meantime is published again, and never missed.
@@ -145,7 +129,7 @@ impl Publisher {
             }
             self.folder.sync()?;
             for sale in batch {
-                let page = self.site.sale(&sale).map_err(PageError::from)?;
+                let page = self.site.sale(&sale)?;
                 self.put_page(&mut progress, &format!("sales/{}/index.html", sale.id), &page)?;
                 published.insert(sale.id);
                 if sale.ends_at_ms > retired_before {
@@ -154,9 +138,8 @@ impl Publisher {
                 }
             }
         }
-        let front = self.site.front(newest.iter()).map_err(PageError::from)?;
-        let (orders, missing) =
-            (self.site.orders().map_err(PageError::from)?, self.site.missing().map_err(PageError::from)?);
+        let front = self.site.front(newest.iter())?;
+        let (orders, missing) = (self.site.orders()?, self.site.missing()?);
         for (path, page) in [("orders/index.html", orders), ("404.html", missing), ("index.html", front)] {
             self.folder.sync()?;
             self.put_page(&mut progress, path, &page)?;
@@ -226,7 +209,6 @@ impl Publisher {
         Ok(self.folder.sync()?)
     }
 
-    /// Removes the pages of all other sales. Returns how many there were.
     fn remove_all_but(&mut self, published: &HashSet<SaleId>) -> Result<usize, PublishError> {
         let mut removed = 0;
         for sale in self.folder.sales()? {

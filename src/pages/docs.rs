@@ -18,7 +18,6 @@ macro_rules! built {
     };
 }
 
-/// The files of Swagger UI that the page uses, by name.
 pub(super) fn files() -> [(&'static str, File); 2] {
     [
         ("swagger-ui-bundle.js", File::of(SCRIPT, built!("swagger-ui-bundle.js"))),
@@ -30,11 +29,10 @@ pub(super) fn files() -> [(&'static str, File); 2] {
 #[utoipa::path(
     get,
     path = "/docs",
-    operation_id = "docs_page",
     tag = "pages",
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
-pub async fn page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+pub async fn docs_page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
     pages.answer(&request, Kind::Docs, &pages.docs)
 }
 

@@ -28,7 +28,6 @@ impl File {
         Self { content_type, tag, body }
     }
 
-    /// Whether one of the client's tags is this file's tag.
     pub fn is_one_of(&self, tags: &str) -> bool {
         let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
         tags.split(',').map(bare).any(|tag| tag == bare(&self.tag) || tag == "*")

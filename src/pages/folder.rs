@@ -24,7 +24,6 @@ pub enum FolderError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// The folder, locked for this writer.
 pub(super) struct Folder {
     root: PathBuf,
     /// The kernel unlocks it when the process ends, however it ends.
@@ -74,7 +73,6 @@ impl Folder {
         found(fs::read(&path)).map_err(at(&path))
     }
 
-    /// The length of a file; `None` if it does not exist.
     pub(super) fn length(&self, path: &str) -> Result<Option<u64>, FolderError> {
         let path = self.root.join(path);
         Ok(found(fs::metadata(&path)).map_err(at(&path))?.map(|file| file.len()))
@@ -113,7 +111,6 @@ impl Folder {
         Ok(())
     }
 
-    /// The sales that have a folder.
     pub(super) fn sales(&self) -> Result<Vec<SaleId>, FolderError> {
         let names = entries(&self.root.join(SALES))?.into_iter();
         let ids = names.filter_map(|path| SaleId::parse(&path.file_name()?.to_string_lossy()).ok());
@@ -161,7 +158,6 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use super::*;
 
-    /// A folder that is removed with the value.
     struct Place(PathBuf);
 
     impl Place {
@@ -174,18 +170,6 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
-    }
-
-    #[test]
-    fn a_file_is_written_once_and_leaves_nothing_beside_it() {
-        let place = Place::new();
-        let mut folder = Folder::open(&place.0).unwrap();
-        for (content, written) in [("one", true), ("one", false), ("two", true), ("three", true)] {
-            assert_eq!(folder.put("sales/7/index.html", content.as_bytes()).unwrap(), written, "{content}");
-        }
-        folder.sync().unwrap();
-        assert_eq!(folder.read("sales/7/index.html").unwrap().unwrap(), b"three");
-        assert_eq!(entries(&place.0.join("sales/7")).unwrap().len(), 1);
     }
 
     #[test]
@@ -221,14 +205,5 @@ mod tests {
         assert!(folder.remove_sale(seven).unwrap() && folder.remove_sale(eight).unwrap());
         assert!(!place.0.join("sales/7").exists() && place.0.join("sales/8/theirs").exists());
         assert!(!folder.remove_sale(eight).unwrap());
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_written_is_named() {
-        let place = Place::new();
-        fs::write(&place.0, "a file").unwrap();
-        let error = Folder::open(&place.0.join("inside")).err().unwrap().to_string();
-        assert!(error.contains(&place.0.display().to_string()), "{error}");
-        fs::remove_file(&place.0).unwrap();
     }
 }

@@ -10,10 +10,10 @@ pub mod headers;
 mod offer;
 mod pictures;
 mod render;
-mod sale_view;
 mod served;
+mod show;
 
-use actix_web::http::header::{ACCEPT, CACHE_CONTROL, RETRY_AFTER};
+use actix_web::http::header::{ACCEPT, RETRY_AFTER};
 use actix_web::web::{Data, ServiceConfig, get, resource};
 use actix_web::{HttpRequest, HttpResponse, Route};
 use utoipa::OpenApi;
@@ -21,22 +21,20 @@ use utoipa::openapi::OpenApi as Document;
 
 use self::headers::Kind;
 use self::pictures::NoPicture;
-pub use self::render::Settings;
-pub use self::sale_view::price;
-pub use self::served::{PageError, Pages};
+pub use self::render::{PageError, Settings};
+pub use self::served::Pages;
+pub use self::show::price;
 use crate::domain::ids::SaleId;
 use crate::domain::picture::PictureFile;
 use crate::sale::catalog::NEWEST_MAX;
 use crate::sale::thread_state::ThreadState;
 
-/// The most sales that the front page shows.
 const FRONT_SALES_MAX: usize = NEWEST_MAX;
 
 #[derive(OpenApi)]
-#[openapi(paths(front, sale, orders, docs::page), tags((name = "pages", description = "Pages for visitors")))]
+#[openapi(paths(front_page, sale_page, orders_page, docs::docs_page), tags((name = "pages", description = "Pages for visitors")))]
 struct Addresses;
 
-/// The pages' part of the API's document.
 pub fn document() -> Document {
     Addresses::openapi()
 }
@@ -49,10 +47,10 @@ pub fn routes(unsupported: fn() -> Route) -> impl FnOnce(&mut ServiceConfig) {
             let folder = format!("{}/", path.trim_end_matches('/'));
             app.service(resource(vec![path, &folder]).route(route).default_service(unsupported()));
         };
-        at("/", get().to(front));
-        at("/sales/{id}", get().to(sale));
-        at("/orders", get().to(orders));
-        at("/docs", get().to(docs::page));
+        at("/", get().to(front_page));
+        at("/sales/{id}", get().to(sale_page));
+        at("/orders", get().to(orders_page));
+        at("/docs", get().to(docs::docs_page));
         let mut files = |path: &str, route: Route| {
             app.service(resource(path).route(route).default_service(unsupported()));
         };
@@ -72,15 +70,13 @@ pub fn missing(request: &HttpRequest) -> Option<HttpResponse> {
     Some(pages.no_page())
 }
 
-/// A missing file. It may exist later, so caches must not keep this answer.
 fn not_found() -> HttpResponse {
-    HttpResponse::NotFound().insert_header((CACHE_CONTROL, "no-store")).finish()
+    HttpResponse::NotFound().finish()
 }
 
 fn unavailable() -> HttpResponse {
     HttpResponse::ServiceUnavailable()
         .insert_header((RETRY_AFTER, "1"))
-        .insert_header((CACHE_CONTROL, "no-store"))
         .content_type("text/plain; charset=utf-8")
         .body("This page cannot be read now. Please try again shortly.\n")
 }
@@ -89,14 +85,13 @@ fn unavailable() -> HttpResponse {
 #[utoipa::path(
     get,
     path = "/",
-    operation_id = "front_page",
     tag = "pages",
     responses((
         status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8",
         headers(("ETag" = String, description = "Changes with the page")),
     )),
 )]
-async fn front(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
+async fn front_page(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
     let page = pages.front(thread.catalog.newest());
     pages.answer_made(&request, page)
 }
@@ -105,7 +100,6 @@ async fn front(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadStat
 #[utoipa::path(
     get,
     path = "/sales/{id}",
-    operation_id = "sale_page",
     tag = "pages",
     params(("id" = String, Path, description = "The sale")),
     responses(
@@ -120,10 +114,10 @@ async fn front(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadStat
         ),
     ),
 )]
-async fn sale(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
+async fn sale_page(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
     let Ok(id) = SaleId::parse(request.match_info().query("id")) else { return pages.no_page() };
     match thread.catalog.sale(id).await {
-        Ok(Some(sale)) => pages.answer_made(&request, pages.sale(sale).await),
+        Ok(Some(sale)) => pages.answer_made(&request, pages.sale(&sale)),
         Ok(None) => pages.no_page(),
         Err(error) => {
             tracing::warn!(%error, sale = %id, "sale not read for its page");
@@ -136,11 +130,10 @@ async fn sale(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState
 #[utoipa::path(
     get,
     path = "/orders",
-    operation_id = "orders_page",
     tag = "pages",
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
-async fn orders(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+async fn orders_page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
     pages.answer(&request, Kind::Page, &pages.orders)
 }
 

@@ -2,19 +2,19 @@
 
 use serde_json::json;
 
-use super::sale_view::SaleView;
-use crate::domain::sale::SaleStatus;
+use super::show::{iso, price};
+use crate::domain::sale::{Sale, SaleStatus};
 
-/// The text of the data block, safe inside a `<script>` element. `origin` is the pages' own; empty if unknown.
-pub(super) fn of(sale: &SaleView, status: SaleStatus, origin: &str, currency: &str) -> String {
+/// The text of the data block, safe inside a `<script>` element.
+pub(super) fn of(sale: &Sale, origin: &str, currency: &str) -> String {
     let mut offer = json!({
         "@type": "Offer",
-        "price": sale.price,
+        "price": price(sale.price_cents, currency),
         "priceCurrency": currency,
-        "availability": format!("https://schema.org/{}", availability(status)),
-        "validFrom": sale.starts_at_iso,
-        "validThrough": sale.ends_at_iso,
-        "eligibleQuantity": { "@type": "QuantitativeValue", "minValue": 1, "maxValue": sale.per_user },
+        "availability": format!("https://schema.org/{}", availability(sale.status)),
+        "validFrom": iso(&sale.starts_at_ms),
+        "validThrough": iso(&sale.ends_at_ms),
+        "eligibleQuantity": { "@type": "QuantitativeValue", "minValue": 1, "maxValue": sale.per_user.get() },
     });
     if !origin.is_empty() {
         offer["url"] = json!(format!("{origin}/sales/{}", sale.id));
@@ -25,7 +25,8 @@ pub(super) fn of(sale: &SaleView, status: SaleStatus, origin: &str, currency: &s
         product["description"] = json!(sale.description);
     }
     if let Some(picture) = &sale.picture {
-        product["image"] = json!([format!("{origin}{}", picture.large), format!("{origin}{}", picture.small)]);
+        product["image"] =
+            json!([format!("{origin}{}", picture.large_path()), format!("{origin}{}", picture.small_path())]);
     }
     // Only the end tag means anything to HTML in a `<script>` element. The other two signs are escaped against careless readers.
     product.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")

@@ -17,7 +17,6 @@ fn file(picture: &DynamicImage, format: ImageFormat) -> Vec<u8> {
     bytes
 }
 
-/// The picture as a browser would draw it.
 fn shown(jpeg: &[u8]) -> RgbImage {
     image::load_from_memory_with_format(jpeg, ImageFormat::Jpeg).unwrap().into_rgb8()
 }
@@ -175,24 +174,4 @@ fn nothing_but_the_pixels_of_a_file_with_two_faces_is_kept() {
             assert!(!bytes.windows(6).any(|part| part == b"script"));
         }
     }
-}
-
-#[test]
-fn of_a_moving_picture_the_first_frame_is_kept() {
-    // The data of a still picture, as a frame: its chunk follows the file's header of twelve bytes.
-    let still = |colour| file(&plain(64, 48, colour), ImageFormat::WebP)[12..].to_vec();
-    let u24 = |n: u32| n.to_le_bytes()[..3].to_vec();
-    let chunk = |kind: &[u8; 4], data: Vec<u8>| {
-        let odd = data.len() % 2;
-        [&kind[..], &(data.len() as u32).to_le_bytes(), &data, &[0][..odd]].concat()
-    };
-    let frame = |colour| {
-        let place = [u24(0), u24(0), u24(63), u24(47), u24(100), vec![0]].concat();
-        chunk(b"ANMF", [place, still(colour)].concat())
-    };
-    let canvas = [vec![2, 0, 0, 0], u24(63), u24(47)].concat();
-    let body = [b"WEBP".to_vec(), chunk(b"VP8X", canvas), chunk(b"ANIM", vec![0; 6]), frame(RED), frame(BLUE)].concat();
-    let moving = [&b"RIFF"[..], &(body.len() as u32).to_le_bytes(), &body].concat();
-    let drawn = draw(&moving).unwrap();
-    assert!(shown(&drawn.large.1).pixels().all(|pixel| is_about(pixel, RED)));
 }

@@ -8,8 +8,11 @@ use crate::ledger::outbox::ParkedFilter;
 use crate::ledger::outflow::parked::ItemFilter;
 use crate::ledger::{Ledger, LedgerError};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How many of all messages or items are sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = AllRetried)]
 pub struct RetriedAll {
+    #[schema(minimum = 0)]
     pub retried: u64,
     /// Whether rows are still parked: the time was up, or they were parked meanwhile.
     pub more: bool,

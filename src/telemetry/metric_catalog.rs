@@ -45,14 +45,3 @@ pub(super) fn describe() {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn every_row_of_the_table_is_read() {
-        let page = include_str!("../../docs/monitoring.md");
-        let (_, table) = page.split_once("| metric | kind | labels | meaning |\n").unwrap();
-        let rows = table.lines().take_while(|line| line.starts_with('|')).count() - 1;
-        assert_eq!(super::described_metrics().count(), rows);
-    }
-}

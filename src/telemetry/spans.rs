@@ -29,7 +29,6 @@ static SAMPLING: OnceLock<Sampling> = OnceLock::new();
 #[derive(Debug, Clone, Copy)]
 pub struct TraceTerms<'a> {
     pub service: &'static str,
-    /// The collector's address, or an empty text.
     pub endpoint: &'a str,
     /// The most traced requests of a second.
     pub per_second_max: u32,
@@ -80,7 +79,6 @@ pub struct Span {
 }
 
 impl Span {
-    /// Begins a step that `parent` caused.
     pub fn below(parent: &TraceContext, kind: SpanKind, name: &'static str) -> Self {
         let recorded = TRACER.get().map(|tracer| {
             let parent = Context::new().with_remote_span_context(span_context(parent));
@@ -182,7 +180,6 @@ impl Sampling {
         self.one_in > 0 && rand::random_range(0..self.one_in) == 0
     }
 
-    /// Counts a request, if the second has room for it.
     fn has_room(&self) -> bool {
         self.has_room_in(self.started.elapsed().as_secs())
     }

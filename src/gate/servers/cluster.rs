@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Timeouts, client, connected_once, first_value, reconnecting};
 use crate::config;
-use crate::config::servers::Nodes;
+use crate::config::servers::Guides;
 use crate::domain::shards::slot_of_key;
 use crate::gate::GateError;
 
@@ -39,7 +39,7 @@ pub(in crate::gate) struct Cluster {
 
 struct ClusterNodes {
     redis: config::Redis,
-    nodes: Nodes,
+    nodes: Guides,
     timeouts: Timeouts,
     /// Clients of the nodes that the address names.
     named: Vec<redis::Client>,
@@ -87,7 +87,7 @@ impl ClusterNodes {
 }
 
 impl Cluster {
-    pub(super) fn follow(redis: &config::Redis, nodes: Nodes, timeouts: Timeouts) -> Result<Self, GateError> {
+    pub(super) fn follow(redis: &config::Redis, nodes: Guides, timeouts: Timeouts) -> Result<Self, GateError> {
         let named = nodes.addresses.iter().map(|address| client(redis, address, timeouts.response));
         let named = named.collect::<Result<Vec<_>, _>>()?;
         let nodes = Arc::new(ClusterNodes { redis: redis.clone(), nodes, timeouts, named, outdated: Notify::new() });

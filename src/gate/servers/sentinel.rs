@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Timeouts, client, connected_once, first_value, reconnecting};
 use crate::config;
-use crate::config::servers::Sentinels;
+use crate::config::servers::Guides;
 use crate::gate::GateError;
 
 /// How often a sentinel is asked. A failover lasts this much longer than for the sentinels.
@@ -30,7 +30,7 @@ pub(in crate::gate) struct Master {
 }
 
 impl Master {
-    pub(super) fn follow(redis: &config::Redis, watched: Sentinels, timeouts: Timeouts) -> Result<Self, GateError> {
+    pub(super) fn follow(redis: &config::Redis, watched: Guides, timeouts: Timeouts) -> Result<Self, GateError> {
         let sentinels = watched.addresses.iter().map(|address| client(redis, address, timeouts.response));
         let sentinels = sentinels.collect::<Result<Arc<[_]>, _>>()?;
         // An address that cannot be parsed fails now.
@@ -81,7 +81,7 @@ struct Named {
 
 struct Asking {
     redis: config::Redis,
-    watched: Sentinels,
+    watched: Guides,
     timeouts: Timeouts,
     sentinels: Arc<[redis::Client]>,
     named: watch::Sender<Option<Arc<redis::Client>>>,

@@ -9,6 +9,7 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::{Stream, StreamExt};
 
 use crate::http::AppState;
+use crate::http::codes::Code;
 use crate::http::problem::Problem;
 
 /// A request's whole body, within `http.body_max_bytes` and `http.client_timeout_ms`.
@@ -28,12 +29,11 @@ impl FromRequest for Body {
     }
 }
 
-/// The whole body of the request with this head, within the same bounds.
 pub async fn read_of(head: &RequestHead, payload: Payload, app_state: &AppState) -> Result<Bytes, Problem> {
     let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     match tokio::time::timeout(app_state.client_timeout, read(payload, length, app_state.body_max_bytes)).await {
         Ok(body) => body,
-        Err(_) => Err(Problem::too_slow().unread()),
+        Err(_) => Err(Problem::from(Code::TooSlow).unread()),
     }
 }
 
@@ -70,7 +70,6 @@ mod tests {
 
     use super::*;
 
-    /// Reads a body that arrives in pieces of this length; at most 1000 bytes are allowed.
     async fn gathered(bytes: usize, piece: usize, length: Option<usize>) -> Result<Bytes, String> {
         let body: Vec<u8> = (0..bytes).map(|n| n as u8).collect();
         let pieces: Vec<_> = body.chunks(piece).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();

@@ -3,16 +3,14 @@
 
 mod body;
 mod client_address;
-mod parameters;
 mod path;
-mod shared_secret;
-mod token_crypto;
+mod token_key;
 mod tokens;
 mod trace;
 
 pub(crate) use body::{Body, read as read_body, read_of as read_body_of};
 pub(crate) use client_address::client_address;
-pub use parameters::query;
+pub use path::query;
 pub(crate) use path::{order_id, parse_order_id, product_id, sale_id};
 pub use tokens::Tokens;
 pub(crate) use tokens::{bearer_token, unverified_user};

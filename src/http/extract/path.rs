@@ -1,12 +1,13 @@
-//! Ids in the path.
+//! Ids in the path, and the parameters of lists.
 
 use actix_web::HttpRequest;
+use actix_web::web::Query;
+use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::ids::{Invalid, OrderId, SaleId};
 use crate::http::problem::Problem;
 
-/// The sale that the path names.
 pub fn sale_id(request: &HttpRequest) -> Result<SaleId, Problem> {
     Ok(SaleId::parse(request.match_info().query("id"))?)
 }
@@ -17,12 +18,15 @@ pub fn product_id(request: &HttpRequest) -> Result<i64, Problem> {
     id.map(SaleId::get).map_err(|_| Problem::invalid("the product id must be a positive whole number"))
 }
 
-/// The order that the path names.
 pub fn order_id(request: &HttpRequest) -> Result<OrderId, Problem> {
     parse_order_id(request.match_info().query("id"))
 }
 
-/// An order id, as a client writes it.
 pub fn parse_order_id(text: &str) -> Result<OrderId, Problem> {
     Uuid::try_parse(text).map(OrderId).map_err(|_| Problem::invalid("the order id must be a UUID"))
+}
+
+pub fn query<T: DeserializeOwned>(text: &str) -> Result<T, Invalid> {
+    let query = Query::<T>::from_query(text).map(Query::into_inner);
+    query.map_err(|_| Invalid::new("query", "must have known parameters only, each once"))
 }

@@ -2,31 +2,29 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use actix_web::dev::RequestHead;
 use actix_web::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use ring::hmac;
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::shared_secret::SharedSecret;
-use super::token_crypto::{InvalidKey, RING, public_key_of};
+use super::token_key::{InvalidKey, TokenKey};
 use crate::domain::ids::UserId;
 use crate::domain::json_object;
 use crate::http::problem::Problem;
 
-/// A buyer, as the token says.
 #[derive(Debug)]
 pub struct Buyer {
     pub user: UserId,
     pub level: i64,
-    /// When the token expires.
     pub expires_at_ms: i64,
 }
 
-/// The claims that are read.
 #[derive(Debug, Deserialize)]
 struct Claims<'a> {
     #[serde(borrow)]
@@ -62,24 +60,13 @@ impl Names<'_> {
     }
 }
 
-/// The claims of a development token.
-#[derive(Debug, Serialize)]
-struct IssuedClaims<'a> {
-    sub: &'a str,
-    level: i64,
-    exp: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    aud: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    iss: Option<&'a str>,
-}
-
 /// Verifies buyers' tokens, and issues them in development mode.
 pub struct Tokens {
-    key: DecodingKey,
-    validation: Validation,
-    shared_secret: Option<SharedSecret>,
-    signing: Option<EncodingKey>,
+    key: TokenKey,
+    /// Headers of tokens that were signed by the key. An issuer uses one header until it names a new key. To parse it for each token of a
+    /// crowd would double the time of the check.
+    headers: [OnceLock<Box<str>>; 4],
+    dev: bool,
     audience: Option<String>,
     issuer: Option<String>,
 }
@@ -87,51 +74,35 @@ pub struct Tokens {
 impl Tokens {
     /// The key decides the algorithm. A token whose header names another one is refused.
     pub fn new(secret: &str, public_key: &str, dev: bool) -> Result<Self, InvalidKey> {
-        let _ = RING.install_default(); // fails where it is installed already
-        let (key, algorithm) = match public_key {
-            "" => (DecodingKey::from_secret(secret.as_bytes()), Algorithm::HS256),
-            _ => public_key_of(public_key)?,
-        };
-        let mut validation = Validation::new(algorithm);
-        // `buyer` checks `exp` against the database's clock, not this machine's.
-        validation.validate_exp = false;
-        validation.validate_aud = false;
-        let shared_secret = public_key.is_empty().then(|| SharedSecret::new(secret));
-        let signing = (dev && public_key.is_empty()).then(|| EncodingKey::from_secret(secret.as_bytes()));
-        Ok(Self { key, validation, shared_secret, signing, audience: None, issuer: None })
+        let key = if public_key.is_empty() { TokenKey::secret(secret) } else { TokenKey::public(public_key)? };
+        Ok(Self { key, headers: Default::default(), dev, audience: None, issuer: None })
     }
 
     /// Requires this audience and this issuer; an empty text requires nothing.
-    pub fn requiring(mut self, audience: &str, issuer: &str) -> Self {
+    pub fn requiring(self, audience: &str, issuer: &str) -> Self {
         let required = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        (self.audience, self.issuer) = (required(audience), required(issuer));
-        let mut claims = vec!["exp"];
-        if let Some(audience) = &self.audience {
-            self.validation.validate_aud = true;
-            self.validation.set_audience(&[audience]);
-            claims.push("aud");
-        }
-        if let Some(issuer) = &self.issuer {
-            self.validation.set_issuer(&[issuer]);
-            claims.push("iss");
-        }
-        // Without this, a token without an audience or issuer would pass.
-        self.validation.set_required_spec_claims(&claims);
-        self
+        Self { audience: required(audience), issuer: required(issuer), ..self }
     }
 
-    /// A buyer's token that is valid until `expires_at_s`; `None` outside development mode.
+    /// A buyer's token that is valid until `expires_at_s`. `None` outside development mode, and without a secret to sign it.
     pub fn issue(&self, user: &UserId, level: i64, expires_at_s: i64) -> Option<String> {
-        let (audience, issuer) = (self.audience.as_deref(), self.issuer.as_deref());
-        let user = user.to_string();
-        let claims = IssuedClaims { sub: &user, level, exp: expires_at_s, aud: audience, iss: issuer };
-        encode(&Header::new(Algorithm::HS256), &claims, self.signing.as_ref()?).ok()
+        let TokenKey::Secret(key) = &self.key else { return None };
+        if !self.dev {
+            return None;
+        }
+        let mut claims = json!({ "sub": user.as_str(), "level": level, "exp": expires_at_s });
+        for (name, required) in [("aud", &self.audience), ("iss", &self.issuer)] {
+            if let Some(required) = required {
+                claims[name] = json!(required);
+            }
+        }
+        let [header, claims] =
+            [r#"{"alg":"HS256","typ":"JWT"}"#, &claims.to_string()].map(|part| BASE64_URL_SAFE_NO_PAD.encode(part));
+        let message = format!("{header}.{claims}");
+        let signature = BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(key, message.as_bytes()));
+        Some(format!("{message}.{signature}"))
     }
 
-    /// The buyer whose token the request carries.
-    ///
-    /// # Errors
-    /// `unauthenticated` if the token is missing, not valid, or expired at `now_ms`.
     pub fn buyer(&self, request: &RequestHead, now_ms: i64) -> Result<Buyer, Problem> {
         let not_valid = || Problem::unauthenticated("the token is not valid");
         let token = bearer_token(request)?;
@@ -163,24 +134,27 @@ impl Tokens {
         if claims.contains('.') {
             return None;
         }
-        if self.shared_secret.as_ref().is_some_and(|secret| secret.has_signed(header, message, signature)) {
-            return Some(());
+        let known = |place: &OnceLock<Box<str>>| place.get().is_some_and(|known| **known == *header);
+        let is_known = self.headers.iter().any(known);
+        if !is_known {
+            // RFC 7515, 4.1.11: a recipient refuses a token whose header lists an unknown extension as critical. We know no extension.
+            let parameters: HashMap<String, Value> =
+                json_object::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
+            if parameters.get("alg")? != self.key.algorithm() || parameters.contains_key("crit") {
+                return None;
+            }
         }
-        // RFC 7515, 4.1.11: a recipient refuses a token whose header lists an unknown extension as critical. We know no extension.
-        let parameters: HashMap<String, IgnoredAny> =
-            json_object::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
-        if parameters.contains_key("crit") {
+        if !self.key.has_signed(message, signature) {
             return None;
         }
-        decode::<IgnoredAny>(token, &self.key, &self.validation).ok()?;
-        if let Some(secret) = &self.shared_secret {
-            secret.remember(header);
+        if !is_known {
+            // The first header that is equal, or the first free place.
+            _ = self.headers.iter().any(|place| **place.get_or_init(|| header.into()) == *header);
         }
         Some(())
     }
 }
 
-/// The claims of a token, unverified.
 fn claims_json(token: &str) -> Option<Vec<u8>> {
     let (_, claims_and_signature) = token.split_once('.')?;
     let (claims, _) = claims_and_signature.split_once('.')?;
@@ -194,7 +168,6 @@ pub fn unverified_user(request: &RequestHead) -> Option<String> {
     Some(claims.sub.into_owned())
 }
 
-/// The bearer token of the Authorization header.
 pub fn bearer_token(request: &RequestHead) -> Result<&str, Problem> {
     let header =
         request.headers().get(AUTHORIZATION).ok_or_else(|| Problem::unauthenticated("no Authorization header"))?;
@@ -208,11 +181,8 @@ pub fn bearer_token(request: &RequestHead) -> Result<&str, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use actix_web::test::TestRequest;
-    use ring::hmac;
-    use serde_json::json;
-
     use super::*;
+    use actix_web::test::TestRequest;
 
     const SECRET: &str = "a secret of some length, for tests alone";
 
@@ -255,43 +225,49 @@ mod tests {
         Tokens::new(SECRET, "", true).unwrap()
     }
 
-    /// The buyer of a token, or the code of the problem.
     fn buyer(tokens: &Tokens, token: &str) -> Result<String, &'static str> {
         let request =
             TestRequest::default().insert_header((AUTHORIZATION, format!("Bearer {token}"))).to_http_request();
         tokens.buyer(request.head(), 1_000).map(|buyer| buyer.user.to_string()).map_err(|problem| problem.code())
     }
 
-    fn signed(header: &Header, sub: &str, secret: &str) -> String {
-        let claims = json!({ "sub": sub, "exp": 2 });
-        encode(header, &claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
+    /// A text with its signature.
+    fn signed_text(text: &str, secret: &str) -> String {
+        let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), text.as_bytes());
+        format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// A text with its right signature.
-    fn signed_text(text: &str) -> String {
-        let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, SECRET.as_bytes()), text.as_bytes());
-        format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+    fn signed(header: &str, claims: &Value, secret: &str) -> String {
+        let [header, claims] = [header, &claims.to_string()].map(|part| BASE64_URL_SAFE_NO_PAD.encode(part));
+        signed_text(&format!("{header}.{claims}"), secret)
+    }
+
+    const HS256: &str = r#"{"alg":"HS256"}"#;
+
+    fn of(sub: &str) -> Value {
+        json!({ "sub": sub, "exp": 2 })
     }
 
     #[test]
     fn a_token_is_checked_alike_whether_its_header_is_known_or_not() {
         for knows_header in [false, true] {
-            let (tokens, header) = (tokens(), Header::new(Algorithm::HS256));
+            let tokens = tokens();
             if knows_header {
-                assert_eq!(buyer(&tokens, &signed(&header, "first", SECRET)), Ok("first".into()));
+                assert_eq!(buyer(&tokens, &signed(HS256, &of("first"), SECRET)), Ok("first".into()));
             }
-            let good = signed(&header, "ann", SECRET);
+            let good = signed(HS256, &of("ann"), SECRET);
             let (message, signature) = good.rsplit_once('.').unwrap();
             let (head, claims) = message.split_once('.').unwrap();
             for forged in [
-                signed(&header, "ann", "another secret"),
+                signed(HS256, &of("ann"), "another secret"),
                 format!("{message}."),
                 format!("{message}.{}", &signature[..20]),
                 format!("{message}.{signature}AAAA"),
                 format!("{message}.{}", "A".repeat(400)),
                 format!("{message}.{signature}."),
                 message.to_owned(),
-                signed_text(&format!("{head}.{claims}.{claims}")),
+                signed_text(&format!("{head}.{claims}.{claims}"), SECRET),
+                signed(r#"{"alg":"HS384"}"#, &of("ann"), SECRET),
                 format!("{head}.{}.{signature}", BASE64_URL_SAFE_NO_PAD.encode(r#"{"sub":"eve","exp":2}"#)),
                 format!("{}.{claims}.", BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#)),
                 format!(".{claims}.{signature}"),
@@ -316,9 +292,7 @@ mod tests {
                 assert_eq!(buyer(&tokens, &format!("{head}.{eve}.{signature}")), Err("unauthenticated"));
                 // A public key must not be usable as an HS256 secret.
                 let message = format!("{}.{eve}", BASE64_URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256"}"#));
-                let by_public_key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()), message.as_bytes());
-                let forged = format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(by_public_key));
-                assert_eq!(buyer(&tokens, &forged), Err("unauthenticated"));
+                assert_eq!(buyer(&tokens, &signed_text(&message, key)), Err("unauthenticated"));
             }
         }
         for no_key in ["secret", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n"] {
@@ -330,17 +304,13 @@ mod tests {
     #[test]
     fn extensions_that_are_critical_and_lists_of_issuers_are_refused() {
         let tokens = tokens().requiring("", "bank");
-        let token = |header: &str, issuer: serde_json::Value| {
-            let claims = json!({ "sub": "ann", "exp": 2, "iss": issuer }).to_string();
-            let [header, claims] = [header, &claims].map(|part| BASE64_URL_SAFE_NO_PAD.encode(part));
-            signed_text(&format!("{header}.{claims}"))
-        };
-        let plain = r#"{"alg":"HS256"}"#;
+        let token =
+            |header: &str, issuer: Value| signed(header, &json!({ "sub": "ann", "exp": 2, "iss": issuer }), SECRET);
         // The second time, the header of the right token is known.
         for _ in 0..2 {
-            assert_eq!(buyer(&tokens, &token(plain, json!("bank"))), Ok("ann".into()));
+            assert_eq!(buyer(&tokens, &token(HS256, json!("bank"))), Ok("ann".into()));
             for issuers in [json!(["bank"]), json!(["bank", "eve"]), json!("eve"), json!({ "bank": 1 })] {
-                assert_eq!(buyer(&tokens, &token(plain, issuers.clone())), Err("unauthenticated"), "{issuers}");
+                assert_eq!(buyer(&tokens, &token(HS256, issuers.clone())), Err("unauthenticated"), "{issuers}");
             }
             for critical in [r#"["b64"]"#, r#"["exp"]"#, "[]", "true", "null"] {
                 let header = format!(r#"{{"alg":"HS256","crit":{critical},"b64":true}}"#);
@@ -351,9 +321,7 @@ mod tests {
 
     #[test]
     fn claims_are_checked_also_where_the_header_is_known() {
-        let (tokens, header) = (tokens(), Header::new(Algorithm::HS256));
-        let tokens = tokens.requiring("shop", "");
-        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        let tokens = tokens().requiring("shop", "");
         for (claims, outcome) in [
             (json!({ "sub": "ann", "exp": 2, "aud": ["other", "shop"] }), Ok("ann".into())),
             (json!({ "sub": "ann", "exp": 2, "aud": "shop" }), Ok("ann".into())),
@@ -366,7 +334,7 @@ mod tests {
             (json!({ "sub": 7, "exp": 2, "aud": "shop" }), Err("unauthenticated")),
             (json!(["ann", 0, 2, "shop", null]), Err("unauthenticated")),
         ] {
-            assert_eq!(buyer(&tokens, &encode(&header, &claims, &key).unwrap()), outcome, "{claims}");
+            assert_eq!(buyer(&tokens, &signed(HS256, &claims, SECRET)), outcome, "{claims}");
         }
     }
 
@@ -375,9 +343,9 @@ mod tests {
         let tokens = tokens();
         for _ in 0..2 {
             for kid in 0..8 {
-                let header = Header { kid: Some(kid.to_string()), ..Header::new(Algorithm::HS256) };
-                assert_eq!(buyer(&tokens, &signed(&header, "ann", SECRET)), Ok("ann".into()));
-                assert_eq!(buyer(&tokens, &signed(&header, "ann", "another secret")), Err("unauthenticated"));
+                let header = format!(r#"{{"alg":"HS256","kid":"{kid}"}}"#);
+                assert_eq!(buyer(&tokens, &signed(&header, &of("ann"), SECRET)), Ok("ann".into()));
+                assert_eq!(buyer(&tokens, &signed(&header, &of("ann"), "another secret")), Err("unauthenticated"));
             }
         }
     }

@@ -28,31 +28,3 @@ fn caller(request: &RequestHead) -> Option<TraceContext> {
     let texts: Vec<&str> = states.map(|state| state.to_str().unwrap_or("?")).collect();
     Some(caller.with_state(&texts.join(",")))
 }
-
-#[cfg(test)]
-mod tests {
-    use actix_web::test::TestRequest;
-
-    use super::*;
-
-    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-
-    fn read(headers: &[(&'static str, &'static str)]) -> Option<String> {
-        let request = headers.iter().fold(TestRequest::default(), |request, header| request.append_header(*header));
-        caller(request.to_http_request().head()).map(|caller| caller.to_text())
-    }
-
-    #[test]
-    fn a_caller_has_one_traceparent_and_any_number_of_tracestates() {
-        assert_eq!(read(&[("traceparent", GOOD)]).as_deref(), Some(GOOD));
-        assert_eq!(
-            read(&[("Traceparent", GOOD), ("tracestate", "a=1"), ("TraceState", "b=2")]),
-            Some(format!("{GOOD} a=1,b=2"))
-        );
-        assert_eq!(read(&[("traceparent", GOOD), ("tracestate", "a=1"), ("tracestate", "b")]).as_deref(), Some(GOOD));
-        for none in [&[][..], &[("tracestate", "a=1")], &[("traceparent", "00-1-2-01")]] {
-            assert_eq!(read(none), None, "{none:?}");
-        }
-        assert_eq!(read(&[("traceparent", GOOD), ("traceparent", GOOD)]), None, "which of them it is, nobody knows");
-    }
-}

@@ -46,7 +46,7 @@ impl From<PayError> for Problem {
 
 impl From<AdminError> for Problem {
     fn from(error: AdminError) -> Self {
-        let signed_out = |code| Self::new(code).header(WWW_AUTHENTICATE, "Cookie");
+        let signed_out = |code| Self::from(code).header(WWW_AUTHENTICATE, "Cookie");
         match error {
             AdminError::Flow(error) => error.into(),
             AdminError::Invalid(invalid) => Self::invalid(invalid),
@@ -54,17 +54,17 @@ impl From<AdminError> for Problem {
             AdminError::WrongCredentials => signed_out(Code::WrongCredentials),
             AdminError::SignedOut => signed_out(Code::SignedOut),
             AdminError::TooMany { limit, max, window_ms, retry_ms } => Self::limited(limit, max, window_ms, retry_ms),
-            AdminError::Forged(why) => Self::new(Code::ForgedRequest).detail(why),
-            AdminError::Denied(Denied::Forbidden) => Self::new(Code::Forbidden),
+            AdminError::Forged(why) => Self::from(Code::ForgedRequest).detail(why),
+            AdminError::Denied(Denied::Forbidden) => Self::from(Code::Forbidden),
             // The answer hides which of the two it is.
-            AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::not_found(),
-            AdminError::Conflict(why) => Self::new(Code::Conflict).detail(why),
-            AdminError::Unworkable(why) => Self::new(Code::UnworkableTerms).detail(why),
+            AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::from(Code::NotFound),
+            AdminError::Conflict(why) => Self::from(Code::Conflict).detail(why),
+            AdminError::Unworkable(why) => Self::from(Code::UnworkableTerms).detail(why),
             AdminError::Picture(PictureError::Busy) => Self::shed("pictures"),
             AdminError::Picture(PictureError::TooLong) => Self::too_large(FILE_BYTES_MAX),
             AdminError::Picture(wrong) => Self::invalid(wrong),
             AdminError::Sale(error) => error.into(),
-            AdminError::IllegalState(why) => Self::illegal_state().detail(why),
+            AdminError::IllegalState(why) => Self::from(Code::IllegalState).detail(why),
             AdminError::Busy(what) => Self::shed(what),
             AdminError::Pay(error) => error.into(),
             AdminError::Hashing(HashingError::Busy) => Self::shed("sign-ins"),
@@ -80,14 +80,14 @@ impl From<FlowError> for Problem {
     fn from(error: FlowError) -> Self {
         match &error {
             FlowError::Invalid(invalid) => Self::invalid(invalid),
-            FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::new(Code::UnworkableTerms).detail(wrong),
+            FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::from(Code::UnworkableTerms).detail(wrong),
             FlowError::Policy(wrong) => Self::invalid(wrong),
             FlowError::Pace(wrong) => Self::invalid(wrong),
-            FlowError::Unknown(_) => Self::not_found(),
+            FlowError::Unknown(_) => Self::from(Code::NotFound),
             FlowError::Ambiguous | FlowError::Exists(_) | FlowError::TwoTokens { .. } => {
-                Self::new(Code::Conflict).detail(error)
+                Self::from(Code::Conflict).detail(error)
             }
-            FlowError::NotOwned => Self::new(Code::Forbidden).detail(error),
+            FlowError::NotOwned => Self::from(Code::Forbidden).detail(error),
             FlowError::Gate(_) | FlowError::Ledger(_) => {
                 tracing::warn!(%error, "request failed");
                 Self::unavailable()
@@ -102,21 +102,21 @@ impl From<Refusal> for Problem {
             Refusal::TooMany { per_user } => {
                 Self::invalid(format_args!("quantity may be at most {} in this sale", per_user.get()))
             }
-            Refusal::UnknownSale => Self::unknown_sale(),
+            Refusal::UnknownSale => Self::from(Code::UnknownSale),
             Refusal::NotStarted { starts_at_ms } => {
-                Self::new(Code::NotStarted).with(Members { starts_at_ms: Some(starts_at_ms), ..Members::default() })
+                Self::from(Code::NotStarted).with(Members { starts_at_ms: Some(starts_at_ms), ..Members::default() })
             }
-            Refusal::Ended => Self::new(Code::Ended),
-            Refusal::WrongKey => Self::new(Code::WrongKey),
+            Refusal::Ended => Self::from(Code::Ended),
+            Refusal::WrongKey => Self::from(Code::WrongKey),
             Refusal::LevelTooLow { min_level } => {
-                Self::new(Code::LevelTooLow).with(Members { min_level: Some(min_level), ..Members::default() })
+                Self::from(Code::LevelTooLow).with(Members { min_level: Some(min_level), ..Members::default() })
             }
-            Refusal::PassInvalid => Self::new(Code::PassInvalid),
-            Refusal::SoldOut => Self::new(Code::SoldOut),
+            Refusal::PassInvalid => Self::from(Code::PassInvalid),
+            Refusal::SoldOut => Self::from(Code::SoldOut),
             Refusal::AlreadyPurchased { order } => {
-                Self::new(Code::AlreadyPurchased).with(Members { order_id: order, ..Members::default() })
+                Self::from(Code::AlreadyPurchased).with(Members { order_id: order, ..Members::default() })
             }
-            Refusal::IdempotencyMismatch => Self::new(Code::IdempotencyMismatch),
+            Refusal::IdempotencyMismatch => Self::from(Code::IdempotencyMismatch),
             Refusal::Limited { limit, window, retry_ms } => {
                 Self::limited(limit.as_str(), window.max, window.window_ms.unsigned_abs(), retry_ms)
             }
@@ -132,15 +132,15 @@ impl From<Refusal> for Problem {
 impl From<ChallengeRefusal> for Problem {
     fn from(refusal: ChallengeRefusal) -> Self {
         match refusal {
-            ChallengeRefusal::UnknownSale => Self::unknown_sale(),
+            ChallengeRefusal::UnknownSale => Self::from(Code::UnknownSale),
             ChallengeRefusal::NotStarted { starts_at_ms, opens_at_ms } => {
                 let members =
                     Members { starts_at_ms: Some(starts_at_ms), opens_at_ms: Some(opens_at_ms), ..Members::default() };
-                Self::new(Code::NotStarted).with(members)
+                Self::from(Code::NotStarted).with(members)
             }
-            ChallengeRefusal::Ended => Self::new(Code::Ended),
-            ChallengeRefusal::NoChallenge => Self::new(Code::NoChallenge),
-            ChallengeRefusal::Failed => Self::new(Code::ChallengeFailed),
+            ChallengeRefusal::Ended => Self::from(Code::Ended),
+            ChallengeRefusal::NoChallenge => Self::from(Code::NoChallenge),
+            ChallengeRefusal::Failed => Self::from(Code::ChallengeFailed),
             ChallengeRefusal::TooOften(CallerTooOften::Buyer(too_often)) => Self::too_often("buyer", too_often),
             ChallengeRefusal::TooOften(CallerTooOften::Address(too_often)) => Self::too_often("address", too_often),
             ChallengeRefusal::PoolEmpty => Self::shed("challenges"),

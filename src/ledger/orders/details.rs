@@ -1,7 +1,9 @@
 //! One order with its history, payments, refunds and messages, in one snapshot, for people.
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use strum::VariantArray;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::domain::ids::OrderId;
@@ -13,32 +15,43 @@ use crate::ledger::{Ledger, LedgerError};
 /// Row limit per kind. Only an order with very many failed payments has more.
 const ROWS_MAX: i64 = 100;
 
-#[derive(Debug)]
+/// An order with its history.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = WholeOrder)]
 pub struct OrderDetails {
     pub order: OwnedOrder,
     /// Oldest first. Empty for sales that ended long ago: their steps are cleared.
     pub changes: Vec<StatusChange>,
-    /// Newest first.
+    /// Newest first. Empty, as refunds and messages, for accounts that are not operators.
     pub payments: Vec<MoneyRow>,
     pub refunds: Vec<MoneyRow>,
     /// Messages about the order, its group and its payments, and events that the webhook has not accepted yet. Oldest first.
     pub messages: Vec<OrderMessage>,
 }
 
-#[derive(Debug)]
+/// A change of an order's status.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OrderChange)]
 pub struct StatusChange {
+    #[serde(rename = "at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub at: DateTime<Utc>,
     pub from: Option<String>,
     pub to: String,
 }
 
-#[derive(Debug)]
+/// A message about an order, with the state of its delivery.
+#[derive(Debug, Serialize, ToSchema)]
 pub struct OrderMessage {
     pub id: i64,
     pub kind: String,
+    /// `pending`, `sent`, `processed` or `parked`.
     pub status: String,
     pub attempts: i32,
+    #[serde(rename = "error")]
     pub last_error: Option<String>,
+    #[serde(rename = "created_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub created_at: DateTime<Utc>,
 }
 

@@ -22,10 +22,13 @@ pub(super) struct OrderRow {
     pub(super) created_at: DateTime<Utc>,
 }
 
-#[derive(Debug, Clone, serde::Serialize)]
+/// An order and its buyer.
+#[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = BuyersOrder)]
 pub struct OwnedOrder {
     #[serde(flatten)]
     pub order: Order,
+    /// The buyer. Empty for accounts that may not see buyers.
     #[serde(rename = "user")]
     pub user_id: String,
 }

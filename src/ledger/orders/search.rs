@@ -23,12 +23,14 @@ pub struct OrderSearch {
     pub limit: i64,
 }
 
-/// A page of results, newest first.
-#[derive(Debug)]
+/// A page of orders, newest first. On the first page, purchases whose order is not made yet come before the orders.
+#[derive(Debug, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = BuyersOrders)]
 pub struct FoundOrders {
     /// The first page begins with purchases without an order, if all statuses are searched. They are at most `limit` rows more.
     pub orders: Vec<OwnedOrder>,
     /// `before` of the next page; `None` on the last one.
+    #[serde(rename = "next_before")]
     pub next: Option<OrderId>,
     /// There are purchases without an order that could not be read in time, because there are many.
     pub lacks_accepted: bool,

@@ -10,16 +10,24 @@ use crate::ledger::{Ledger, LedgerError, audit_log};
 /// Row limit per transaction that makes rows pending again. It keeps locks and work small, however many rows are parked.
 pub const UNPARK_STEP: i64 = 1000;
 
-#[derive(Debug, Clone, serde::Serialize)]
+/// A message that has failed too often, and is no longer tried.
+#[derive(Debug, Clone, serde::Serialize, utoipa::ToSchema)]
+#[schema(as = ParkedMessage)]
 pub struct ParkedRow {
     pub id: i64,
     pub kind: String,
+    /// The order, payment or wave that the message is about.
+    #[serde(rename = "about")]
     pub order_id: Uuid,
     pub sale_id: i64,
     /// The buyer if the message is about one order, else empty.
+    #[serde(rename = "user")]
     pub user_id: String,
     pub attempts: i32,
+    #[serde(rename = "error")]
     pub last_error: Option<String>,
+    #[serde(rename = "created_at_ms", with = "chrono::serde::ts_milliseconds")]
+    #[schema(value_type = i64)]
     pub created_at: DateTime<Utc>,
     /// The rest of the message.
     pub payload: Value,
