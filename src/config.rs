@@ -90,10 +90,6 @@ macro_rules! sensitive {
 sensitive!(Auth, Database, Redis, Amqp, Alarms, Channel, Flow, Shop);
 
 impl Config {
-    pub fn load() -> Result<Self, ConfigError> {
-        Self::read(&std::env::vars().collect())
-    }
-
     pub fn read(environment: &HashMap<String, String>) -> Result<Self, ConfigError> {
         layers(environment)?.try_deserialize::<Self>()?.checked()
     }

@@ -11,15 +11,6 @@ use crate::ledger::accounts::{AccountChange, AccountOutcome};
 const PASSWORD_CHARS_MAX: usize = 256;
 const _: () = assert!(PASSWORD_CHARS_MAX * 4 <= NewPassword::MAX_BYTES);
 
-/// What is to change of an account. What is `None` stays as it is.
-#[derive(Default)]
-pub struct Change {
-    pub role: Option<AccountRole>,
-    pub disabled: Option<bool>,
-    /// Ends all sessions of the account.
-    pub password: Option<NewPassword>,
-}
-
 pub fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Invalid> {
     if text.chars().count() > PASSWORD_CHARS_MAX {
         return Err(Invalid::new("password", "must be 12 to 256 characters"));
@@ -46,23 +37,25 @@ impl Console {
         if created { Ok(()) } else { Err(AdminError::Conflict(format!("account {name} exists already"))) }
     }
 
-    /// Changes an account: all of the change, or nothing.
+    /// Changes an account: all of the change, or nothing. `None` changes nothing. A new password ends all sessions of the account.
     pub async fn change_account(
         &self,
         account: &Account,
         name: &AccountName,
-        change: Change,
+        role: Option<AccountRole>,
+        disabled: Option<bool>,
+        password: Option<NewPassword>,
     ) -> Result<(), AdminError> {
         admins_only(account)?;
         // Nothing is hashed for a name that no account has.
         if !self.ledger.has_account(name).await? {
             return Err(AdminError::Unknown("account"));
         }
-        let hash = match change.password {
+        let hash = match password {
             Some(password) => Some(self.hasher.hash(password).await?),
             None => None,
         };
-        let of_row = AccountChange { role: change.role, disabled: change.disabled, password_hash: hash.as_deref() };
+        let of_row = AccountChange { role, disabled, password_hash: hash.as_deref() };
         match self.ledger.change_account(name, &of_row, true, account.name.as_str()).await? {
             AccountOutcome::Changed => Ok(()),
             AccountOutcome::Unknown => Err(AdminError::Unknown("account")),

@@ -1,5 +1,4 @@
-//! Orders: searching, exporting and refunding them. All accounts see orders; their buyers, and all that moves money or takes
-//! all orders away is for operators.
+//! Orders: searching, exporting and refunding them. All accounts see orders. Only operators see buyers, move money, and export.
 
 use std::sync::Arc;
 use std::time::Duration;

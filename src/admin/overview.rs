@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use serde_json::Value;
-use strum::VariantArray;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use super::log::{Alarm, visible_kinds};
 use super::{AdminError, Console};
 use crate::domain::account::Account;
 use crate::domain::alarm::AlarmKind;
 use crate::domain::sale::SalePhase;
-use crate::ledger::flow::alarms::{Alarm, Backlog};
+use crate::ledger::flow::alarms::Backlog;
 use crate::ledger::overview::CurrentSale;
 use crate::ledger::processes::SeenProcess;
 
@@ -36,19 +35,6 @@ pub struct OverviewSale {
     pub stock: i64,
     /// Units that can be bought now. Null if they are unlimited, or Redis does not know the sale or does not answer.
     pub available: Option<i64>,
-}
-
-/// An open alarm.
-#[derive(Serialize, ToSchema)]
-pub struct OpenAlarm {
-    pub id: i64,
-    pub kind: String,
-    pub subject: String,
-    #[serde(skip)]
-    pub details: Value,
-    pub raised_at_ms: i64,
-    /// The file that says what to do, from the top of the repository.
-    pub runbook: Option<String>,
 }
 
 /// The queues and the processes.
@@ -75,25 +61,11 @@ pub struct Overview {
     /// In the order of their starts, 20 at most.
     pub sales: Vec<OverviewSale>,
     /// The newest first, 50 at most.
-    pub alarms: Vec<OpenAlarm>,
+    pub alarms: Vec<Alarm>,
     /// The sales whose stock in Redis differs from PostgreSQL's.
     pub drift: Vec<String>,
     /// Null for viewers, and where it takes too long to read.
     pub work: Option<OverviewWork>,
-}
-
-/// The kinds of alarms that the account may see, by name. A newer version may have stored a kind that this one does not know:
-/// nobody sees it here, because it may name an application.
-pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
-    let kinds = AlarmKind::VARIANTS.iter().filter(|kind| account.sees_alarms(**kind));
-    kinds.map(|kind| kind.as_str().to_owned()).collect()
-}
-
-impl From<Alarm> for OpenAlarm {
-    fn from(Alarm { id, kind, subject, details, raised_at, .. }: Alarm) -> Self {
-        let runbook = AlarmKind::runbook_of(&kind);
-        Self { id, kind, subject, details, raised_at_ms: raised_at.timestamp_millis(), runbook }
-    }
 }
 
 impl Console {
@@ -111,7 +83,7 @@ impl Console {
             now_ms,
             sales: join_all(sales.into_iter().map(|sale| self.with_units(sale, now_ms))).await,
             drift: drift.map(|alarm| alarm.subject.clone()).collect(),
-            alarms: alarms.into_iter().map(OpenAlarm::from).collect(),
+            alarms: alarms.into_iter().map(Alarm::from).collect(),
             work: if account.may_operate() { self.work_in_time().await } else { None },
         })
     }

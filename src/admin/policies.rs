@@ -25,7 +25,7 @@ pub struct VisiblePolicy {
     pub warnings: Vec<String>,
 }
 
-/// What a change would have refused in the last hour.
+/// The calls of the last hour that a change would have refused.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PolicyPreview)]
 pub struct Preview {
@@ -37,14 +37,14 @@ pub struct Preview {
     /// Calls in this hour, and how many of them were refused when they came.
     calls: u64,
     recorded_refused: u64,
-    /// What the present terms refuse by the same replay, to compare with; null if there is no such policy yet.
+    /// The refusals of the present terms in the same replay, for comparison; null if there is no such policy yet.
     present: Option<Refusals>,
     changed: Refusals,
     /// The minutes with calls.
     minutes: Vec<PreviewedMinute>,
     /// Thresholds that would contradict each other after the change.
     warnings: Vec<String>,
-    /// What the figures leave out.
+    /// Limits of the replay.
     notes: Vec<String>,
     /// The preview in words, with its warnings and notes, a line each.
     text: String,

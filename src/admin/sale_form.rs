@@ -138,19 +138,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_count_from_now_and_an_end_may_be_left_out() {
-        const NOW_MS: i64 = 1_800_000_000_000;
-        let new = |starts_at_ms: serde_json::Value| {
-            let form =
-                serde_json::json!({ "product": "Phone", "price_cents": 1, "stock": 1, "starts_at_ms": starts_at_ms });
-            let new = serde_json::from_value::<PlanForm>(form).unwrap().new_sale(NOW_MS).unwrap();
-            (new.starts_in_ms, new.ends_in_ms)
-        };
-        assert_eq!(new((NOW_MS + 5_000).into()), (5_000, 3_605_000));
-        assert_eq!(new(serde_json::Value::Null), (0, 3_600_000));
-    }
-
-    #[test]
     fn what_is_wrong_has_the_name_that_the_api_gives_it() {
         const NOW_MS: i64 = 1_800_000_000_000;
         let wave = |units: u32| json!([{ "after_s": 0, "units": units }]);

@@ -33,7 +33,7 @@ pub struct ManagedSale {
     pub price_cents: i64,
     /// Units that are left in PostgreSQL; -1 without a limit.
     pub stock: i64,
-    /// Units that were ever put up for sale, with those of waves to come; -1 without a limit.
+    /// All units ever put up for sale, with future waves; -1 without a limit.
     pub total_stock: i64,
     pub per_user: Units,
     pub min_level: i64,

@@ -85,9 +85,6 @@ pub struct Source {
     pub now_ms: i64,
 }
 
-/// The longest password that is compared, in characters. No account has one of more bytes (`NewPassword`).
-const PASSWORD_MAX: usize = NewPassword::MAX_BYTES;
-
 /// An attempt to sign in that has been counted for its browser or its address.
 pub struct Attempt {
     name: AccountName,
@@ -126,7 +123,8 @@ impl Checked {
 impl Console {
     pub async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
-        if password.chars().count() > PASSWORD_MAX {
+        // No account has a password of more bytes.
+        if password.chars().count() > NewPassword::MAX_BYTES {
             return Err(Invalid::new("password", "must be at most 1024 characters").into());
         }
         let token = source.device_token.as_deref();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Answer, NotChanged, NotMade, NotReadGuarded};
-use crate::admin::accounts::{Change, ListedAccount, new_password};
+use crate::admin::accounts::{ListedAccount, new_password};
 use crate::domain::account::{AccountName, AccountRole};
 use crate::http::Ask;
 
@@ -22,7 +22,7 @@ struct NewAccount {
     #[schema(pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
     name: String,
     role: AccountRole,
-    /// One that is guessed first (common words, the account's name, sequences) is refused.
+    /// Passwords that are easy to guess (common words, the account's name, sequences) are refused.
     #[schema(min_length = 12, max_length = 256)]
     password: String,
 }
@@ -34,14 +34,14 @@ struct CreatedAccount {
     role: AccountRole,
 }
 
-/// What is to change. What is left out stays as it is.
+/// The changes. Fields that are left out change nothing.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AccountChange {
     role: Option<AccountRole>,
     /// Disabling an account ends its sessions.
     disabled: Option<bool>,
-    /// A new password ends all sessions of the account. One that is guessed first is refused.
+    /// A new password ends all sessions of the account. An easily guessed password is refused.
     #[schema(min_length = 12, max_length = 256)]
     password: Option<String>,
 }
@@ -99,7 +99,7 @@ pub async fn change_account(ask: Ask) -> Answer {
         let name = AccountName::parse(caller.part("name"), "name")?;
         let AccountChange { role, disabled, password } = caller.body()?;
         let password = password.map(|text| new_password(text, &name)).transpose()?;
-        console.change_account(&caller.account, &name, Change { role, disabled, password }).await?;
+        console.change_account(&caller.account, &name, role, disabled, password).await?;
         Ok(AccountChanged { name })
     })
     .await

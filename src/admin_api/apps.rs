@@ -37,7 +37,7 @@ struct Created {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewToken {
-    /// How long the old token is valid besides the new one. With 0, all earlier tokens end at once.
+    /// How long both tokens are valid. With 0, all earlier tokens end at once.
     #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 0, maximum = 2_592_000_000_i64)]
     overlap_ms: i64,

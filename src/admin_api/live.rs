@@ -25,8 +25,8 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
 
 /// The figures of a sale and its surroundings, once a second
 ///
-/// Server-sent events: `event: figures`, `data` is one `LiveFigures`. The stream begins with those of the last two minutes, if the sale was
-/// watched, or with those after `Last-Event-ID`. While purchases wait there are fewer. It ends within seconds when the session ends,
+/// Server-sent events: `event: figures`, `data` is one `LiveFigures`. The stream begins with the figures of the last two minutes, if the sale was
+/// watched, or with the figures after `Last-Event-ID`. While purchases wait there are fewer. It ends within seconds when the session ends,
 /// within half a minute when the session cannot be checked, when the instance stops, and after 15 minutes. An instance keeps at most 64 streams, 8 of one account.
 #[utoipa::path(
     get,

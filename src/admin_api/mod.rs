@@ -1,4 +1,4 @@
-//! The admin API, for signed-in people (`http::caller`): all that the console shows and changes. The document of the API adds to
+//! The admin API, for signed-in people (`http::caller`). The console shows and changes everything through it. The document of the API adds to
 //! each address its tag and the session that it requires (`api::document`).
 
 pub mod accounts;

@@ -85,7 +85,7 @@ pub async fn list_conflicts(ask: Ask) -> Answer {
 
 /// Mark a callback that contradicts our books as dealt with
 ///
-/// Nothing else changes: what the callback says is never applied.
+/// Nothing else changes: the callback is never applied.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/payments/conflicts/{id}/settle",
@@ -103,7 +103,7 @@ pub async fn settle_conflict(ask: Ask) -> Answer {
 
 /// Send a refund again that its payment channel has refused
 ///
-/// It gets another key, so that the channel decides anew.
+/// It gets another key, so that the channel decides again.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/refunds/{id}/retry",

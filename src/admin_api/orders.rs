@@ -130,7 +130,7 @@ pub async fn show_any_order(ask: Ask) -> Answer {
 
 /// Refund a paid order
 ///
-/// For operators. The refund is sent at the channel's rate, as one that the buyer asks for. Asking again returns the same refund.
+/// For operators. The refund is sent at the channel's rate, as a buyer's refund is. Asking again returns the same refund.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/orders/{id}/refunds",

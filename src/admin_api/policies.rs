@@ -158,7 +158,7 @@ pub async fn set_policy(ask: Ask) -> Answer {
     .await
 }
 
-/// Say what a change would have refused
+/// Preview the refusals of a change
 ///
 /// Replays the calls that were recorded in the last hour, by the minute, under the terms of the change. It changes
 /// nothing. Whoever may make the change may ask.

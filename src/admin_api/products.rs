@@ -24,14 +24,14 @@ use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
 const UPLOAD_MAX: Duration = Duration::from_secs(60);
 static UPLOADS: Semaphore = Semaphore::const_new(4);
 
-/// What is to change of a product. What is left out stays as it is.
+/// The changes of a product. Fields that are left out change nothing.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ProductForm {
     /// What buyers are told of the product. It may have several lines.
     #[schema(max_length = 5000, pattern = "^[^\\x00-\\x09\\x0B-\\x1F\\x7F-\\x9F]*$")]
     description: Option<String>,
-    /// What the picture shows, for those who cannot see it.
+    /// A description of the picture, for people who cannot see it.
     #[schema(max_length = 300, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
     picture_alt: Option<String>,
 }
@@ -67,7 +67,7 @@ pub async fn set_product(ask: Ask) -> Answer {
 /// Set a product's picture
 ///
 /// For managers and admins. The body is the picture: a JPEG, PNG or WebP of at most 10 MiB and 40 megapixels, with its Content-Length. It is
-/// drawn anew in two sizes; nothing else of the file is kept. The product is made where it is missing. The product's name describes the
+/// redrawn in two sizes; nothing else of the file is kept. The product is made where it is missing. The product's name describes the
 /// picture until another description is set.
 #[utoipa::path(
     put,

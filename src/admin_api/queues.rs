@@ -22,7 +22,7 @@ pub(super) struct Retried {
     pub(super) retried: u64,
 }
 
-/// What the outbox has left to do, and what is parked
+/// The backlog of the outbox, and parked messages
 #[utoipa::path(
     get,
     path = "/api/v1/admin/outbox",

@@ -66,7 +66,7 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
 
 /// Sign in
 ///
-/// Attempts are limited: those at one account from one address, those from one address, and those of strangers at one account.
+/// Attempts are limited by account and address, by address, and, for strangers, by account.
 /// A browser that has signed in to the account before has a limit of its own.
 #[utoipa::path(
     post,
@@ -158,7 +158,7 @@ pub async fn sign_out(ask: Ask) -> Answer {
 
 /// Sign out everywhere
 ///
-/// Ends all sessions of the account, this one too. For admins also those of another account.
+/// Ends all sessions of the account, this one too. Admins can end the sessions of another account.
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/sessions",

@@ -159,7 +159,7 @@ fn complete_admin_api(api: &mut openapi::OpenApi) {
     }
 }
 
-/// The document of the API's addresses and of the pages'. `dev` adds those of development mode.
+/// The document of the API's addresses and of the pages'. `dev` adds the addresses of development mode.
 /// `channels` are the payment channels that are offered.
 pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<ApiDocument, serde_json::Error> {
     let mut api = Addresses::openapi();

@@ -17,7 +17,7 @@ use crate::http::{problem, system, unsupported_methods};
 
 pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 
-/// The table of all addresses except the pages'. `dev` adds those of development mode. At an unknown address, `missing` gives browsers
+/// The table of all addresses except the pages'. `dev` adds the addresses of development mode. At an unknown address, `missing` gives browsers
 /// a page; all other clients get a problem.
 pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {

@@ -18,7 +18,6 @@ use crate::api::{self, Shortcut};
 use crate::config::{self, Config};
 use crate::console;
 use crate::domain::captcha::WorkBits;
-use crate::domain::pressure::Pressure;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
@@ -109,13 +108,13 @@ impl Service {
         };
         let live = LiveSales::new(live_sources, parts.tasks.clone());
         let connections = http_server::connections(&config.http);
-        let thread_parts = ThreadParts::start(&parts, &catalog, connections).await?;
+        let threads = Threads::start(&parts, &catalog, connections).await?;
 
         parts.fold_metrics(metrics.clone());
-        parts.follow_catalog(&catalog, &health, &thread_parts.committer);
+        parts.follow_catalog(&catalog, &health, &threads.committer);
         parts.follow_policies(&policies);
         parts.watch_memory(&limiter, &health);
-        parts.prepare_challenges(&thread_parts.challenges, &catalog);
+        parts.prepare_challenges(&threads.challenges, &catalog);
         parts.feed_order_streams(&order_streams);
         parts.report_pressure();
         parts.supervise_refills(Some(Arc::clone(&health)), Duration::ZERO);
@@ -150,8 +149,9 @@ impl Service {
         let page_settings = super::page_settings(config, None);
         let console_files = web::Data::new(console::Files::embedded(&page_settings.currency)?);
         let pages = web::Data::new(Pages::new(page_settings)?);
+        let thread_state = threads.state;
         let app = move || {
-            let thread = web::Data::new(thread_parts.clone().thread_state()?);
+            let thread = web::Data::new(thread_state()?);
             let shortcut = Shortcut::new(thread.clone(), app_state.clone());
             let app = App::new()
                 .app_data(app_state.clone())
@@ -235,91 +235,61 @@ fn challenge_terms(captcha: &config::Captcha) -> ChallengeTerms {
     }
 }
 
-#[derive(Clone)]
-struct ThreadParts {
-    stores: Stores,
-    catalog: Arc<Catalog>,
-    challenges: Arc<Challenges>,
+/// What all worker threads share, and the maker of each thread's own state.
+struct Threads {
     committer: Committer,
-    confirmer: Confirmer,
-    order_reader: OrderReader,
-    ticket_reader: OrderReader,
-    cancellations: Cancellations,
-    pressure: Arc<Pressure>,
-    wait_target: Duration,
-    /// The connection limit per thread.
-    connections: usize,
-    order_id_secret: [u8; 32],
-    retire_after_ms: i64,
+    challenges: Arc<Challenges>,
+    state: Arc<dyn Fn() -> anyhow::Result<ThreadState> + Send + Sync>,
 }
 
-impl ThreadParts {
-    /// Starts the tasks that commit and confirm all threads' purchases, and the threads that draw challenges.
+impl Threads {
+    /// Starts the tasks that commit and confirm all threads' purchases, and the threads that draw challenges. `connections` is the
+    /// limit per thread.
     async fn start(parts: &Parts, catalog: &Arc<Catalog>, connections: usize) -> anyhow::Result<Self> {
-        let purchase = &parts.config.purchase;
-        let order_id_secret = parts.stores.ledger.order_id_secret().await?;
-        let terms = challenge_terms(&parts.config.captcha);
-        let challenges = Challenges::start(terms, &order_id_secret, &parts.pressure)?;
+        let (config, tasks, purchase) = (&parts.config, &parts.tasks, &parts.config.purchase);
+        let (stores, catalog, pressure) = (parts.stores.clone(), Arc::clone(catalog), Arc::clone(&parts.pressure));
+        let order_id_secret = stores.ledger.order_id_secret().await?;
+        let challenges = Challenges::start(challenge_terms(&config.captcha), &order_id_secret, &pressure)?;
+        let challenges = Arc::new(challenges);
         let committer = Committer::start(
-            &parts.stores.ledger,
+            &stores.ledger,
             purchase.committers,
             purchase.commit_batch_max,
             purchase.queue_max,
             &parts.notifier,
-            &parts.tasks,
+            tasks,
         );
-        let (confirmer, confirming) = Confirmer::new(parts.stores.gate.clone());
-        let cancellations = Cancellations::start(&parts.stores.ledger, &committer, &parts.tasks);
-        parts.tasks.spawn(confirming);
-        Ok(Self {
-            stores: parts.stores.clone(),
-            catalog: Arc::clone(catalog),
-            challenges: Arc::new(challenges),
-            committer,
-            confirmer,
-            order_reader: OrderReader::start(
-                parts.stores.ledger.clone(),
-                Arc::clone(&parts.pressure),
-                parts.config.http.line_max,
-                &parts.tasks,
-            ),
-            ticket_reader: OrderReader::start_for_tickets(&parts.stores.ledger, &parts.tasks),
-            cancellations,
-            pressure: Arc::clone(&parts.pressure),
-            wait_target: Duration::from_millis(purchase.wait_target_ms),
-            connections,
-            order_id_secret,
-            retire_after_ms: parts.config.reconcile.retire_after_ms.cast_signed(),
-        })
-    }
-
-    fn thread_state(self) -> anyhow::Result<ThreadState> {
-        let winners =
-            Winners { committer: self.committer.clone(), confirmer: self.confirmer, gate: self.stores.gate.clone() };
-        let reserve_batcher = ReserveBatcher::new(self.stores.gate.clone(), winners.into_commit())?;
-        let committer = self.committer.clone();
-        let load_shedder = LoadShedder::start(
-            reserve_batcher.clone(),
-            committer,
-            self.pressure,
-            self.wait_target,
-            self.connections / 2,
-        )?;
-        Ok(ThreadState {
-            reserve_batcher,
-            load_shedder,
-            gate: self.stores.gate,
-            ledger: self.stores.ledger,
-            catalog: self.catalog,
-            challenges: self.challenges,
-            committer: self.committer,
-            order_reader: self.order_reader,
-            ticket_reader: self.ticket_reader,
-            cancellations: self.cancellations,
-            order_id_secret: self.order_id_secret,
-            retire_after_ms: self.retire_after_ms,
-            sold_out: SoldOutView::default(),
-            refusals: RefusalCache::default(),
-        })
+        let (confirmer, confirming) = Confirmer::new(stores.gate.clone());
+        let cancellations = Cancellations::start(&stores.ledger, &committer, tasks);
+        tasks.spawn(confirming);
+        let (ledger, line_max) = (stores.ledger.clone(), config.http.line_max);
+        let order_reader = OrderReader::start(ledger, Arc::clone(&pressure), line_max, tasks);
+        let ticket_reader = OrderReader::start_for_tickets(&stores.ledger, tasks);
+        let wait_target = Duration::from_millis(purchase.wait_target_ms);
+        let retire_after_ms = config.reconcile.retire_after_ms.cast_signed();
+        let shared = (committer.clone(), Arc::clone(&challenges));
+        let state = move || {
+            let (Stores { ledger, gate }, (committer, challenges)) = (stores.clone(), shared.clone());
+            let winners = Winners { committer: committer.clone(), confirmer: confirmer.clone(), gate: gate.clone() };
+            let reserve_batcher = ReserveBatcher::new(gate.clone(), winners.into_commit())?;
+            let (batcher, pressure) = (reserve_batcher.clone(), Arc::clone(&pressure));
+            Ok(ThreadState {
+                reserve_batcher,
+                load_shedder: LoadShedder::start(batcher, committer.clone(), pressure, wait_target, connections / 2)?,
+                gate,
+                ledger,
+                catalog: Arc::clone(&catalog),
+                challenges,
+                committer,
+                order_reader: order_reader.clone(),
+                ticket_reader: ticket_reader.clone(),
+                cancellations: cancellations.clone(),
+                order_id_secret,
+                retire_after_ms,
+                sold_out: SoldOutView::default(),
+                refusals: RefusalCache::default(),
+            })
+        };
+        Ok(Self { committer, challenges, state: Arc::new(state) })
     }
 }

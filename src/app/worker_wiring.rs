@@ -34,7 +34,7 @@ use crate::sale_work::sales_in_turn::SalesInTurn;
 use crate::sale_work::waves::WaveWatch;
 use seckill_webhook::Secret;
 
-/// Messages about groups per step. In a backlog, each has about as many orders as one transaction. Fulfilment can give way between two
+/// Messages about groups per step. In a backlog, each has about as many orders as one transaction. Fulfilment gives way between
 /// steps.
 const MESSAGES_A_STEP: usize = 4;
 

@@ -17,7 +17,7 @@ use crate::http::problem::Problem;
 use crate::pay::{CALLBACK_MAX_BYTES, NotBelieved, PaymentRequest, PaymentStart, RefundAsked, Signed};
 use crate::sale::thread_state::ThreadState;
 
-/// How the order is to be paid.
+/// The payment that a buyer asks for.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Pay {

@@ -20,7 +20,6 @@ use crate::http::extract::{Body, client_address, request_span, sale_id, unverifi
 use crate::http::problem::Problem;
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
-use crate::telemetry::spans::Span;
 
 /// Made once: a text that is no standard header would be parsed for each request.
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -40,7 +39,7 @@ struct PurchaseRequest {
     #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 10_000)]
     quantity: Option<u64>,
-    /// Required where the sale's `captcha` is not `none`: what a solved challenge has yielded. Other sales ignore it.
+    /// Required if the sale's `captcha` is not `none`: the pass from a solved challenge. Other sales ignore it.
     #[schema(max_length = 1024)]
     pass: Option<String>,
 }
@@ -85,7 +84,7 @@ pub async fn create(
     purchase(request.head(), sale_id(&request), &body, &thread, &app_state).await
 }
 
-/// Answers a purchase, also one that took the shortcut.
+/// Answers a purchase, by the router or by the shortcut.
 pub(super) async fn purchase(
     request: &RequestHead,
     sale: Result<SaleId, Problem>,
@@ -134,18 +133,14 @@ pub(super) async fn purchase(
         None => thread.purchase(purchase).await.map_err(Problem::from),
         Some(span) => Box::pin(thread.purchase(purchase).instrument(span.log_span())).await.map_err(Problem::from),
     };
-    if let Some(span) = span {
-        end(span, &answer);
+    if let Some(mut span) = span {
+        match &answer {
+            Ok(ticket) => span.set("order", ticket.order_id.to_string()),
+            // A refusal is an answer, and no failure.
+            Err(problem) => span.set("refused", problem.code()),
+        }
     }
     let ticket = answer?;
     codes::count_accepted(began.elapsed());
     Ok(HttpResponse::Accepted().insert_header((LOCATION, format!("/api/v1/orders/{}", ticket.order_id))).json(ticket))
-}
-
-fn end(mut span: Box<Span>, answer: &Result<Ticket, Problem>) {
-    match answer {
-        Ok(ticket) => span.set("order", ticket.order_id.to_string()),
-        // A refusal is an answer, and no failure.
-        Err(problem) => span.set("refused", problem.code()),
-    }
 }

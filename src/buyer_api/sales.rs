@@ -68,7 +68,7 @@ struct PictureView {
     width: u32,
     /// The large size's height in pixels.
     height: u32,
-    /// What the picture shows, for those who cannot see it.
+    /// A description of the picture, for people who cannot see it.
     alt: String,
 }
 

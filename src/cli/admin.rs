@@ -22,7 +22,7 @@ pub(super) enum AdminCommand {
         /// Name of the account, used to sign in
         #[arg(long, value_parser = account)]
         name: AccountName,
-        /// Role: admin (may do everything), manager (changes what is granted) or viewer (sees what is granted)
+        /// Role: admin (may do everything), manager (runs sales, changes granted policies) or viewer (sees sales and granted policies)
         #[arg(long, value_parser = AccountRole::parse)]
         role: AccountRole,
     },

@@ -20,7 +20,7 @@ pub(super) enum AppCommand {
         #[arg(value_parser = app)]
         name: Name,
     },
-    /// Show applications and their valid tokens, without what is secret
+    /// Show applications and their valid tokens, without secrets
     List {
         /// Output format
         #[arg(long, value_enum, default_value_t)]

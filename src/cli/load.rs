@@ -50,7 +50,7 @@ pub(super) struct LoadArgs {
     /// Additional requests with a forged signature on their token, as a percentage of the buyers
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     forged: f64,
-    /// The most connections, each of which carries one request at a time; default: as many as the crowd needs, at most 10000
+    /// The most connections, with one request at a time on each; default: as many as the crowd needs, at most 10000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: Option<u32>,
     /// Number of threads that send, each over its share of the connections; more, if one falls behind the schedule

@@ -84,7 +84,7 @@ enum Command {
     Load(load::LoadArgs),
     /// Check sales for broken invariants: exit code 0 if all hold, 1 if one is broken, 2 if the check could not run
     Audit(audit::AuditArgs),
-    /// Check the servers and settings for what is unsafe in production: exit code 0 if nothing is, 1 if something is, 2 if the
+    /// Check whether the servers and settings are safe in production: exit code 0 if they are, 1 if not, 2 if the
     /// look failed
     Doctor(doctor::DoctorArgs),
     /// Show and retry parked messages
@@ -131,7 +131,7 @@ impl Cli {
         let is_bounded = matches!(self.program, Program::Service(Command::Doctor(_)));
         match self.program {
             Program::Service(command) => {
-                let config = Config::load()?;
+                let config = Config::read(&std::env::vars().collect())?;
                 // Ends after the runtime, with all spans that were begun in it.
                 let _traces = command.start_traces(&config.traces)?;
                 if matches!(command, Command::Work(_)) {

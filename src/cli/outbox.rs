@@ -15,7 +15,7 @@ use crate::sale_work::parked::{self, RetriedAll};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {
-    /// Show parked messages: the ones that failed too often and are no longer retried
+    /// Show parked messages, which failed too often and are no longer retried
     List(ListArgs),
     /// Send parked messages again
     Retry {

@@ -80,7 +80,7 @@ pub(super) enum OutflowCommand {
         #[arg(long)]
         id: Option<Uuid>,
     },
-    /// Show parked items: the ones that failed too often and are no longer retried
+    /// Show parked items, which failed too often and are no longer retried
     Parked(ListArgs),
     /// Send parked items again
     Retry {

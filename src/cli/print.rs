@@ -108,27 +108,20 @@ fn write_table<T: Serialize>(rows: impl Iterator<Item = T>, mut out: impl Write)
 mod tests {
     use super::*;
 
-    fn rows() -> impl Iterator<Item = Row<3>> {
-        let row = |id: i64, name: &str| Row([("id", id.into()), ("name", name.into()), ("ends_at", Value::Null)]);
-        [row(1, "kettle"), row(20, "phone, red")].into_iter()
-    }
-
     #[test]
     fn a_row_has_its_columns_in_order() {
-        let (mut csv, mut json) = (Vec::new(), Vec::new());
+        let row = |id: i64, name: &str| Row([("id", id.into()), ("name", name.into()), ("ends_at", Value::Null)]);
+        let rows = || [row(1, "kettle"), row(20, "phone, red")].into_iter();
+        let (mut csv, mut json, mut table) = (Vec::new(), Vec::new(), Vec::new());
         write_csv(rows(), &mut csv).unwrap();
         write_json(&rows().next(), &mut json).unwrap();
-        assert_eq!(String::from_utf8(csv).unwrap(), "id,name,ends_at\n1,kettle,\n20,\"phone, red\",\n");
-        assert_eq!(String::from_utf8(json).unwrap(), "{\"id\":1,\"name\":\"kettle\",\"ends_at\":null}\n");
-    }
-
-    #[test]
-    fn a_table_has_a_line_below_its_header_and_none_below_its_rows() {
-        let mut bytes = Vec::new();
-        write_table(rows(), &mut bytes).unwrap();
-        let text = String::from_utf8(bytes).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
+        write_table(rows(), &mut table).unwrap();
+        let [csv, json, table] = [csv, json, table].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(csv, "id,name,ends_at\n1,kettle,\n20,\"phone, red\",\n");
+        assert_eq!(json, "{\"id\":1,\"name\":\"kettle\",\"ends_at\":null}\n");
+        // A line below the header, and none below the rows.
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 4, "{table}");
         assert!(lines[0].contains("name") && lines[1].chars().all(|c| c == '─') && lines[3].contains("phone, red"));
     }
 

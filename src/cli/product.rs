@@ -18,7 +18,7 @@ use crate::sale_work::manage::ProductSet;
 
 #[derive(Subcommand)]
 pub(super) enum ProductCommand {
-    /// Create a product, or change what is given of it; returns when every instance that is ready knows the change
+    /// Create a product, or change the given parts of it; returns when every instance that is ready knows the change
     Set(SetArgs),
 }
 
@@ -30,10 +30,10 @@ pub(super) struct SetArgs {
     /// What buyers are told of it, at most 5000 characters
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
-    /// A picture: a JPEG, PNG or WebP file of at most 10 MiB and 40 megapixels. It is drawn anew in two sizes
+    /// A picture: a JPEG, PNG or WebP file of at most 10 MiB and 40 megapixels. It is redrawn in two sizes
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// What the picture shows, for those who cannot see it; without it, a new picture is described by the product's name
+    /// A description of the picture, for people who cannot see it; without it, a new picture is described by the product's name
     #[arg(long, value_name = "TEXT")]
     alt: Option<String>,
 }

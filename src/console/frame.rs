@@ -108,10 +108,8 @@ struct ProblemPage<'a> {
     detail: &'a str,
 }
 
-/// Renders a page for the account that is signed in, and to which the table of pages gives access. Others are sent to sign in and come back. A page that the account may not
-/// see, that is not there or that cannot be read now is answered 403, 404 or 503 with a page that says so.
-///
-/// `make` reads the content of the page. It runs in the line of the admin API, where it stands in front of no purchase.
+/// Renders a page for a signed-in account that the table of pages admits. Others are sent to sign in and come back. A page that the account
+/// may not see, that does not exist or that cannot be read now is answered 403, 404 or 503. `make` runs in the line of the admin API.
 pub async fn page<T: Template + 'static>(
     ask: Ask,
     section: &'static str,

@@ -6,10 +6,9 @@ use strum::VariantArray;
 
 use super::frame::{Frame, address, page};
 use super::{money, show};
+use crate::admin::AdminError;
 use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
 use crate::admin::paging::given;
-use crate::admin::{AdminError, Console};
-use crate::domain::account::Account;
 use crate::domain::ids::OrderId;
 use crate::domain::order::OrderStatus;
 use crate::http::Ask;
@@ -56,34 +55,25 @@ impl OrderPage {
 pub async fn list(ask: Ask) -> HttpResponse {
     page(ask, "orders", async |console, caller, frame| {
         let query = caller.query::<OrderQuery>()?;
-        found(console, &caller.account, frame, query).await
+        // The problem of a wrong search stands next to its form.
+        let (found, wrong) = match console.orders(&caller.account, &query).await {
+            Ok(found) => (found, None),
+            Err(AdminError::Invalid(invalid)) => {
+                let none = FoundOrders { orders: Vec::new(), next: None, lacks_accepted: false };
+                (none, Some(format!("The {invalid}.")))
+            }
+            Err(error) => return Err(error),
+        };
+        let conditions = [("sale", &query.sale), ("status", &query.status), ("user", &query.user)];
+        let next = found.next.map(|last| address("/admin/orders", &conditions, Some(&last)));
+        let may_export = frame.may_operate && wrong.is_none() && given(&query.order).is_none();
+        let export = may_export.then(|| address("/api/v1/admin/orders.csv", &conditions, None));
+        let FoundOrders { orders, lacks_accepted, .. } = found;
+        let chosen = given(&query.status).map(str::to_owned);
+        let statuses = OrderStatus::VARIANTS.iter().map(|status| status.as_str()).collect();
+        Ok(OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong })
     })
     .await
-}
-
-/// The page of a search. The problem of a wrong search stands next to its form.
-async fn found(
-    console: &Console,
-    account: &Account,
-    frame: Frame,
-    query: OrderQuery,
-) -> Result<OrdersPage, AdminError> {
-    let (found, wrong) = match console.orders(account, &query).await {
-        Ok(found) => (found, None),
-        Err(AdminError::Invalid(invalid)) => {
-            let none = FoundOrders { orders: Vec::new(), next: None, lacks_accepted: false };
-            (none, Some(format!("The {invalid}.")))
-        }
-        Err(error) => return Err(error),
-    };
-    let conditions = [("sale", &query.sale), ("status", &query.status), ("user", &query.user)];
-    let next = found.next.map(|last| address("/admin/orders", &conditions, Some(&last)));
-    let may_export = frame.may_operate && wrong.is_none() && given(&query.order).is_none();
-    let export = may_export.then(|| address("/api/v1/admin/orders.csv", &conditions, None));
-    let FoundOrders { orders, lacks_accepted, .. } = found;
-    let chosen = given(&query.status).map(str::to_owned);
-    let statuses = OrderStatus::VARIANTS.iter().map(|status| status.as_str()).collect();
-    Ok(OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong })
 }
 
 pub async fn order(ask: Ask) -> HttpResponse {

@@ -136,22 +136,3 @@ impl Hour {
         Self { calls: sum(RecordedMinute::calls), refused: sum(|minute| minute.refused), bars: bars.collect() }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bars_stand_on_the_ground_and_fit() {
-        let minutes = [(100, 3, 1), (101, u64::MAX / 2, 0), (159, 0, u64::MAX / 2)];
-        let minutes = minutes.map(|(minute, granted, refused)| RecordedMinute { minute, granted, refused });
-        let hour = Hour::new(100..160, &minutes);
-        for bar in &hour.bars {
-            assert_eq!(bar.granted_y + bar.granted_height, 100);
-            assert_eq!(bar.refused_y + bar.refused_height, bar.granted_y);
-            assert!((0..600).contains(&bar.x));
-        }
-        assert_eq!((hour.bars[1].granted_height, hour.bars[2].refused_height), (100, 100));
-        assert!(Hour::new(0..60, &[]).bars.is_empty());
-    }
-}

@@ -141,12 +141,4 @@ mod tests {
         assert_eq!(money(123_456_789).replace(GROUP, " "), "CNY 1 234 567.89");
         assert_eq!(money(-5), "CNY −0.05");
     }
-
-    #[test]
-    fn moments_are_written_in_utc_and_for_the_script() {
-        let expected = "<time datetime=\"2026-01-01T00:00:00.123Z\" data-local>2026-01-01 00:00:00 UTC</time>";
-        assert_eq!(time(1_767_225_600_123_i64).0, expected);
-        assert_eq!(time_or_none::<i64>(&None).0, "–");
-        assert_eq!(time_or_none(&Some(1_767_225_600_123_i64)).0, expected);
-    }
 }

@@ -1,5 +1,5 @@
-//! `seckill doctor` checks the configured servers and settings. It reports what is unsafe for production, which guarantee is in danger,
-//! and what to change. It only reads.
+//! `seckill doctor` checks the configured servers and settings. It reports unsafe settings, the guarantee in danger,
+//! and the change to make. It only reads.
 //!
 //! The servers' rooms ask the questions. The checks here are pure functions of the answers, one file for each server. All questions run at
 //! the same time with one deadline, so a server that is away delays no other check. docs/install.md lists the checks.

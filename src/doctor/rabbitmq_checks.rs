@@ -10,14 +10,6 @@ use crate::queue::Broker;
 use crate::queue::inspect::{BOUND, BrokerInspection, Declared, Published};
 use crate::queue::policies::QueuePolicy;
 
-const QUEUES: Topic =
-    Topic("rabbitmq.queues", "other queues than quorum queues lose messages with their node: orders are a minute late");
-const POLICIES: Topic = Topic(
-    "rabbitmq.policies",
-    "rules 6 and 8: a message that a policy drops is sent again late, or found by the sweeper",
-);
-const ALARMS: Topic = Topic("rabbitmq.alarms", "F15: while the broker takes no messages, no order is settled");
-const HEARTBEAT: Topic = Topic("rabbitmq.heartbeat", "F4: a broker that dies silently is noticed after two heartbeats");
 const PERMISSIONS: Topic = Topic("rabbitmq.permissions", "I6: a relay that may not declare or publish sends nothing");
 
 /// A silent broker is noticed after two heartbeats: with this interval, after a minute.
@@ -68,10 +60,20 @@ pub(super) fn checks(broker: &BrokerAnswers) -> Vec<Check> {
         (Err(why), _) | (_, Err(why)) => Err(why.clone()),
     };
     vec![
-        QUEUES.judge(&both, |(exchange, declared)| queues(exchange, declared)),
-        POLICIES.judge_both((published, effective), |published, effective| policies(published, effective.as_deref())),
-        ALARMS.judge(published, alarms),
-        HEARTBEAT.judge(heartbeat_s, |seconds| heartbeat(*seconds)),
+        Topic(
+            "rabbitmq.queues",
+            "other queues than quorum queues lose messages with their node: orders are a minute late",
+        )
+        .judge(&both, |(exchange, declared)| queues(exchange, declared)),
+        Topic(
+            "rabbitmq.policies",
+            "rules 6 and 8: a message that a policy drops is sent again late, or found by the sweeper",
+        )
+        .judge_both((published, effective), |published, effective| policies(published, effective.as_deref())),
+        Topic("rabbitmq.alarms", "F15: while the broker takes no messages, no order is settled")
+            .judge(published, alarms),
+        Topic("rabbitmq.heartbeat", "F4: a broker that dies silently is noticed after two heartbeats")
+            .judge(heartbeat_s, |seconds| heartbeat(*seconds)),
         PERMISSIONS.judge_both((&both, published), |(exchange, declared), published| {
             permissions(exchange, declared, published)
         }),

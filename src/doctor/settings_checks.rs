@@ -1,4 +1,4 @@
-//! Our own settings: the ones that production refuses, and the ways to reach the service and its servers.
+//! Our own settings: values that production refuses, and the routes to the service and its servers.
 
 use std::net::IpAddr;
 
@@ -15,24 +15,8 @@ use crate::gate::Gate;
 use crate::ledger;
 use crate::queue::Broker;
 
-const DEVELOPMENT: Topic = Topic(
-    "settings.development",
-    "I2 and every limit by buyer: in development mode anybody gets a token for any buyer",
-);
-const SECRETS: Topic = Topic(
-    "settings.secrets",
-    "A22: with a published secret anybody signs tokens, callbacks and webhooks, or opens a server",
-);
-const RECEIVERS: Topic =
-    Topic("settings.receivers", "A2: without TLS anybody between can read and change what is sent to receivers");
-const PLAY_BANK: Topic =
-    Topic("settings.play-bank", "I4: the sandbox bank approves every payment: goods without money");
 const TLS: Topic =
     Topic("settings.tls", "without TLS anybody between reads passwords, and changes what is said (security.md)");
-const BIND: Topic =
-    Topic("settings.bind", "A5: a client that bypasses nginx meets none of its limits, and sees /metrics");
-const PROXIES: Topic =
-    Topic("settings.proxies", "A8: behind a proxy that is not trusted, all buyers count as one address");
 
 pub(super) struct LocatedRoute {
     setting: &'static str,
@@ -110,13 +94,25 @@ fn place_of_ip(ip: IpAddr) -> Place {
 
 pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
     vec![
-        DEVELOPMENT.check(development(config)),
-        SECRETS.check(secrets(config)),
-        RECEIVERS.check(receivers(config)),
-        PLAY_BANK.check(play_bank(config)),
+        Topic(
+            "settings.development",
+            "I2 and every limit by buyer: in development mode anybody gets a token for any buyer",
+        )
+        .check(development(config)),
+        Topic(
+            "settings.secrets",
+            "A22: with a published secret anybody signs tokens, callbacks and webhooks, or opens a server",
+        )
+        .check(secrets(config)),
+        Topic("settings.receivers", "A2: without TLS anybody between can read and change what is sent to receivers")
+            .check(receivers(config)),
+        Topic("settings.play-bank", "I4: the sandbox bank approves every payment: goods without money")
+            .check(play_bank(config)),
         TLS.check(tls(routes)),
-        BIND.check(bind(&config.http)),
-        PROXIES.check(proxies(&config.http)),
+        Topic("settings.bind", "A5: a client that bypasses nginx meets none of its limits, and sees /metrics")
+            .check(bind(&config.http)),
+        Topic("settings.proxies", "A8: behind a proxy that is not trusted, all buyers count as one address")
+            .check(proxies(&config.http)),
     ]
 }
 

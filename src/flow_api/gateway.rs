@@ -127,18 +127,14 @@ pub async fn authorize_path(
     answer(decided, StatusCode::OK)
 }
 
-struct Decision {
-    answer: PermitAnswer,
-    deny: StatusCode,
-}
-
+/// The policy's answer, and the status of a refusal.
 async fn decide(
     request: &HttpRequest,
     thread: &ThreadState,
     app_state: &AppState,
     body: Result<Body, Problem>,
     from: TermsFrom,
-) -> Result<Decision, Problem> {
+) -> Result<(PermitAnswer, StatusCode), Problem> {
     let app = caller(request, thread, app_state)?;
     // A body means nothing, but must be read before the answer.
     body?;
@@ -149,13 +145,13 @@ async fn decide(
     };
     let asked = PermitRequest::new(&terms.policy, terms.key, terms.permits)?;
     let answer = app_state.permits.acquire(&app, &[asked]).await?;
-    Ok(Decision { answer, deny: terms.deny })
+    Ok((answer, terms.deny))
 }
 
-fn answer(decided: Result<Decision, Problem>, allow: StatusCode) -> HttpResponse {
+fn answer(decided: Result<(PermitAnswer, StatusCode), Problem>, allow: StatusCode) -> HttpResponse {
     match decided {
-        Ok(Decision { answer, deny }) if answer.code < 0 => refused(&answer, deny),
-        Ok(Decision { answer, .. }) => allowed(&answer, allow),
+        Ok((answer, deny)) if answer.code < 0 => refused(&answer, deny),
+        Ok((answer, _)) => allowed(&answer, allow),
         Err(problem) => {
             let problem = problem.for_gateway();
             with_headers(problem.error_response(), [(CODE, problem.code().to_owned())])

@@ -25,7 +25,7 @@ const TOOK_MAX_MS: u64 = (1 << 53) - 1;
 struct Dimension {
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     policy: String,
-    /// What is counted: a user, an address, an interface… Without a key, all callers are counted together.
+    /// The key that is counted: a user, an address, an interface… Without a key, all callers are counted together.
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,
@@ -43,7 +43,7 @@ struct Acquire {
     app: String,
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     policy: String,
-    /// What is counted: a user, an address, an interface… Without a key, all callers are counted together.
+    /// The key that is counted: a user, an address, an interface… Without a key, all callers are counted together.
     #[serde(default)]
     #[schema(max_length = 128)]
     key: String,

@@ -14,7 +14,7 @@ use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 
-/// The error as one word for programs. docs/errors.md says what a caller should do about each.
+/// The error as one word for programs. docs/errors.md tells callers what to do about each code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", const_into_str)]

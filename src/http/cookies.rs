@@ -7,11 +7,8 @@ use actix_web::http::header::COOKIE;
 
 use crate::admin::session::KNOWN_DAYS;
 
-/// The cookies' names. A browser accepts a name that begins with `__Host-` only over TLS, for all paths and for this host: another
-/// site under the same domain cannot set or replace the cookie.
-///
-/// In development mode the service speaks plain HTTP. Some browsers then refuse such names, even from this machine. So the names have
-/// no prefix there.
+/// A browser accepts a name that begins with `__Host-` only over TLS, for all paths and for this host: another site under the same domain
+/// cannot set or replace the cookie. In development mode the service speaks plain HTTP, and names have no prefix.
 pub struct CookieNames {
     pub session: &'static str,
     pub device: &'static str,

@@ -35,7 +35,7 @@ impl MetricsPage {
         Self { handle, places: Arc::new(Semaphore::new(RENDERINGS_MAX)), last: Mutex::default() }
     }
 
-    /// The metrics of now. While many clients read, those of up to one second ago.
+    /// The current metrics. While many clients read, they may be one second old.
     pub fn text(&self, now: Instant) -> Bytes {
         let mut last = self.last.lock();
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
