@@ -68,7 +68,6 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The wrong setting, such as `http.bind`, if the error is about one.
     pub fn setting(&self) -> Option<String> {
         match self {
             Self::Wrong { setting, .. } | Self::OutOfBounds { setting, .. } => Some((*setting).to_owned()),
@@ -115,7 +114,6 @@ pub fn sandbox_settings(environment: &HashMap<String, String>) -> Result<seckill
 /// Variables with this prefix belong to the test suite and are not settings.
 const TEST_PREFIX: &str = "SECKILL_TEST_";
 
-/// The defaults, overridden by an environment, not checked yet.
 fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> {
     let defaults = Source::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml)).build()?;
     let well_known = |name: &str| environment.get(name).cloned();

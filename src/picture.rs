@@ -28,7 +28,6 @@ const SCANS_MAX: usize = 100;
 const SMALL: (u32, u32) = (480, 960);
 const LARGE: (u32, u32) = (1200, 2400);
 const QUALITY: u8 = 82;
-/// How long a picture is queued behind the one before it.
 const LINE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +58,6 @@ impl From<ImageError> for PictureError {
     }
 }
 
-/// Draws the two sizes of a picture from a file. This takes seconds for a large picture.
 pub fn draw(file: &[u8]) -> Result<NewPicture, PictureError> {
     let large = fitted(on_white(decode(file)?), LARGE);
     let small = fitted(large.clone(), SMALL);
@@ -88,7 +86,6 @@ pub async fn draw_apart(file: Bytes) -> Result<NewPicture, PictureError> {
     drawn.await.unwrap_or(Err(PictureError::Failed))
 }
 
-/// The pixels of a picture, turned as its metadata asks.
 fn decode(file: &[u8]) -> Result<DynamicImage, PictureError> {
     if file.len() > FILE_BYTES_MAX {
         return Err(PictureError::TooLong);
@@ -182,7 +179,6 @@ fn on_white(picture: DynamicImage) -> DynamicImage {
     flat.into()
 }
 
-/// The picture, made smaller where it does not fit into the box.
 fn fitted(picture: DynamicImage, (width, height): (u32, u32)) -> DynamicImage {
     if picture.width() <= width && picture.height() <= height {
         return picture;

@@ -36,7 +36,6 @@ pub fn start_logs(reports_failures: bool) {
     let _ = tracing_subscriber::registry().with(filter).with(logs).try_init();
 }
 
-/// The process's metrics. The first call installs the recorder and describes each metric.
 pub fn metrics() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     let install = || {

@@ -24,7 +24,6 @@ impl DeviceTokens {
         Self { secret: blake3::derive_key("seckill admin device 2026", secret) }
     }
 
-    /// The token of a browser that has signed in at this moment: the time, the browser's id, and the signature.
     pub(super) fn issue(&self, account: &AccountName, device: Option<&Device>, now_ms: i64) -> String {
         let new = || uuid::Uuid::from_u128(rand::random()).simple().to_string();
         let id = device.map_or_else(new, |device| device.id.clone());

@@ -107,11 +107,11 @@ pub struct Console {
     sessions: SessionTokens,
     devices: DeviceTokens,
     terms: SessionTerms,
-    /// The place of the export of orders that is under way.
+    /// One export of orders at a time.
     exports: Arc<Semaphore>,
-    /// The place of the sending of many parked messages or items that is under way.
+    /// One retry of many parked messages or items at a time.
     retries: Semaphore,
-    /// What pages of sales show that takes long to count.
+    /// Slow counts for the pages of sales.
     orders_of_sales: Rested<LedgerFigures>,
     lapsed_of_sales: Rested<LapsedLists>,
 }
@@ -119,7 +119,6 @@ pub struct Console {
 #[derive(Debug, Clone, Copy)]
 pub struct SessionTerms {
     pub session_ms: i64,
-    /// The longest time without a request.
     pub idle_ms: i64,
     pub login_limit: i64,
     pub login_window_ms: i64,

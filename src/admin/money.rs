@@ -113,7 +113,6 @@ impl Console {
         Ok(MoneyPage { figures: self.ledger.money_figures().await?, rows, next })
     }
 
-    /// Callbacks of payment channels that were believed, and contradict our books.
     pub async fn conflicts(&self, account: &Account, query: &ConflictQuery) -> Result<ConflictPage, AdminError> {
         operators_only(account)?;
         let (before, limit) = (before_number(&query.before)?, limit(&query.limit)?);

@@ -12,7 +12,6 @@ use crate::ledger::audit_log::NewLine;
 pub const PAGE: i64 = 100;
 const PAGE_MAX: i64 = 1000;
 
-/// The text of a parameter, if it says anything.
 pub fn given(text: &Option<String>) -> Option<&str> {
     text.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }

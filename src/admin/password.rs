@@ -43,7 +43,6 @@ pub struct HashingTerms {
 
 struct Job {
     task: Task,
-    /// A stranger's place in the line.
     place: Option<OwnedSemaphorePermit>,
 }
 

@@ -59,7 +59,6 @@ struct PreviewedMinute {
     changed: Refusals,
 }
 
-/// Calls are recorded by the minute.
 const MINUTE_MS: i64 = 60_000;
 
 impl Console {

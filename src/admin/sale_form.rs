@@ -13,7 +13,6 @@ use crate::domain::{json_object, whole_number};
 
 /// Waves of one sale that can be planned: more than a page shows at once.
 const WAVES_MAX: usize = 100;
-/// How long a sale lasts whose end is not given.
 const LASTS_MS: i64 = 3_600_000;
 /// Programs that count with doubles count exactly up to here.
 const TIME_MAX: i64 = 9_007_199_254_740_991;

@@ -38,7 +38,6 @@ impl SessionTokens {
         is_ours.then_some(SessionToken(text))
     }
 
-    /// 32 hexadecimal digits.
     fn signature(&self, random: &str) -> String {
         let mut signature = blake3::keyed_hash(&self.secret, random.as_bytes()).to_hex().to_string();
         signature.truncate(32);
@@ -97,7 +96,6 @@ pub struct Attempt {
 pub struct Candidate {
     attempt: Attempt,
     password_hash: Option<String>,
-    /// Whether the account has signed in from this browser or address before.
     is_known: bool,
 }
 
@@ -189,7 +187,6 @@ impl Console {
         self.sessions.verify(text).ok_or(AdminError::SignedOut)
     }
 
-    /// The account whose session this is, and when the session ends, in ms since the epoch.
     pub async fn account(&self, token: &SessionToken) -> Result<(Account, i64), AdminError> {
         let found = self.ledger.session(token.hash().as_bytes(), self.terms.idle_ms).await?;
         found.ok_or(AdminError::SignedOut)

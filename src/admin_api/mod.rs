@@ -14,14 +14,10 @@ pub mod queues;
 pub mod sales;
 pub mod session;
 
-use actix_web::HttpResponse;
-
 use crate::admin::AdminError;
 use crate::domain::policy::Name;
-use crate::http::Problem;
+use crate::http::Answer;
 use crate::http::codes::problems;
-
-type Answer = Result<HttpResponse, Problem>;
 
 fn app(text: &str) -> Result<Name, AdminError> {
     Ok(Name::parse(text, "app")?)

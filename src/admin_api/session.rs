@@ -1,7 +1,6 @@
 //! Signing in and out.
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -12,9 +11,8 @@ use crate::domain::json_object;
 use crate::http::caller::check_same_site;
 use crate::http::codes::problems;
 use crate::http::cookies::cookie;
-use crate::http::extract::{Body, client_address};
-use crate::http::{AppState, Ask, Problem};
-use crate::sale::thread_state::ThreadState;
+use crate::http::extract::{Body, Call, client_address};
+use crate::http::{Ask, Problem};
 
 /// A name and a password.
 #[derive(Deserialize, ToSchema)]
@@ -82,12 +80,7 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
         NotSignedIn,
     ),
 )]
-pub async fn sign_in(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
+pub async fn sign_in(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     // There is no session yet to misuse, but another site must not sign its visitors in to an account of its own.
     check_same_site(&request)?;
     let Credentials { name, password } = json_object::from_slice(&body).map_err(Problem::invalid)?;

@@ -42,7 +42,6 @@ enum Phase {
     Idle(Instant),
     /// Since then, the client has been sending a head, or the rest of a body after its answer.
     Head(Instant),
-    /// A request has arrived and is not answered yet.
     Request,
 }
 

@@ -63,7 +63,6 @@ where
     }
 }
 
-/// Adds the headers of all answers, and cuts long answers into slices.
 fn finished<B: MessageBody + 'static>(
     answer: Response<EitherBody<B>>,
     unanswered: Option<Unanswered>,

@@ -40,7 +40,6 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// megabytes.
 const SEND_BUFFER: u32 = 128 * 1024;
 
-/// Opens the socket. Connections queue in it until the server runs.
 pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;

@@ -56,7 +56,6 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Checks the servers, and starts to send and receive notices.
     pub async fn assemble(config: Config, with_broker: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(config.purchase.wait_target_ms)));

@@ -62,7 +62,6 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Stops accepting connections, ends the streams, and lets the other answers finish.
     pub async fn stop(self) {
         self.health.stopping.store(true, Ordering::Relaxed);
         // Streams would never finish.

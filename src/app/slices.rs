@@ -18,7 +18,6 @@ const LONG_ANSWERS_MAX: usize = 2000;
 #[derive(Default)]
 pub struct LongAnswers(Rc<()>);
 
-/// The unsent part of a long answer. All answers with the same body share its memory.
 pub struct Slices {
     rest: Bytes,
     _place: Rc<()>,

@@ -124,7 +124,6 @@ impl Parts {
         });
     }
 
-    /// Reports, for the console, that this process is live and runs these workers.
     pub(super) fn report_workers(&self, workers: Vec<String>) {
         let state = (self.stores.ledger.clone(), Uuid::new_v4(), workers);
         let every = Duration::from_secs(WORKERS_REPORT_S);

@@ -47,7 +47,6 @@ const CLEAR_EVERY: Duration = Duration::from_secs(2);
 /// Sales per sweep that are checked for retirement. With the default interval, 10,000 sales take five minutes, one day after their end.
 const SALES_A_SWEEP: usize = 500;
 
-/// Connects each worker's step to the loop. The fields are shared by several workers.
 pub(super) struct WorkerWiring<'a> {
     parts: &'a Parts,
     payment_service: &'a PaymentService,

@@ -1,7 +1,6 @@
 //! `POST /api/v1/sales/{id}/challenges` and `POST /api/v1/sales/{id}/passes`
 
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
 use seckill_captcha::{picture, slider};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,14 +9,11 @@ use utoipa::ToSchema;
 use crate::domain::captcha::ChallengeKind;
 use crate::domain::ids::SaleId;
 use crate::domain::json_object;
-use crate::http::AppState;
 use crate::http::codes::problems;
-use crate::http::extract::{Body, client_address, sale_id};
+use crate::http::extract::{Body, Call, client_address, sale_id};
 use crate::http::problem::Problem;
 use crate::sale::challenges::{Answer, Question};
-use crate::sale::thread_state::ThreadState;
 
-/// Ids and texts in characters, trails in samples.
 const ID_MAX: usize = 512;
 pub const TEXT_MAX: usize = 100;
 pub const POINTS_MAX: usize = slider::POINTS_MAX;
@@ -197,9 +193,7 @@ problems! {
     responses((status = 201, description = "To be solved by this buyer", body = ChallengeView), NoChallenge),
 )]
 pub async fn ask_challenge(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
+    Call { request, thread, app_state }: Call,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     // Before all slow steps: a challenge can come a little later, and a purchase cannot.
@@ -238,9 +232,7 @@ pub async fn ask_challenge(
     responses((status = 201, description = "The answer is right", body = Pass), NoPass),
 )]
 pub async fn answer_challenge(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
+    Call { request, thread, app_state }: Call,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;

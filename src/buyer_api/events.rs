@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use actix_web::web::{Bytes, Data};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
+use actix_web::web::Bytes;
 use futures_util::stream::unfold;
 use tokio::time::{Instant, timeout_at};
 
 use crate::domain::ids::OrderId;
 use crate::domain::order::Order;
 use crate::http::codes::{Code, problems};
-use crate::http::extract::order_id;
+use crate::http::extract::{Call, order_id};
 use crate::http::problem::Problem;
-use crate::http::{AppState, event_stream};
+use crate::http::{Answer, event_stream};
 use crate::sale::order_streams::{Stream, Subscribed};
-use crate::sale::thread_state::ThreadState;
 
 /// A silent stream sends a comment this often: many proxies close a connection after half a minute of silence.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -50,11 +49,7 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExcee
         NotFollowed,
     ),
 )]
-pub async fn follow_order(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn follow_order(Call { request, thread, app_state }: Call) -> Answer {
     let now_ms = thread.catalog.clock.now_ms();
     let buyer = app_state.tokens.buyer(request.head(), now_ms)?;
     let valid = Duration::from_millis(buyer.expires_at_ms.saturating_sub(now_ms).unsigned_abs());
@@ -92,7 +87,6 @@ fn answer(stream: Stream, until: Instant) -> HttpResponse {
     event_stream(RETRY_MS, events)
 }
 
-/// An event whose data is one line of JSON.
 fn event(step: i64, order: &Order) -> Bytes {
     // An order holds only strings and numbers, so serializing cannot fail.
     let order = serde_json::to_string(order).unwrap_or_default();

@@ -1,19 +1,18 @@
 //! A buyer's own orders.
 
+use actix_web::HttpResponse;
 use actix_web::http::header;
-use actix_web::web::{Data, Query};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::web::Query;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::domain::ids::{OrderId, SaleId};
 use crate::domain::order::Order;
-use crate::http::AppState;
+use crate::http::Answer;
 use crate::http::codes::{Code, problems};
-use crate::http::extract::{order_id, parse_order_id};
+use crate::http::extract::{Call, order_id, parse_order_id};
 use crate::http::problem::Problem;
 use crate::sale::cancellations::Cancellation;
-use crate::sale::thread_state::ThreadState;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -40,11 +39,7 @@ problems! {
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order", body = Order), NotShown),
 )]
-pub async fn show_order(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn show_order(Call { request, thread, app_state }: Call) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
@@ -63,11 +58,7 @@ pub async fn show_order(
     params(ListQuery),
     responses((status = 200, description = "A page of at most 100", body = [Order]), NotShown),
 )]
-pub async fn list_orders(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn list_orders(Call { request, thread, app_state }: Call) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
@@ -97,11 +88,7 @@ pub async fn list_orders(
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order is cancelled", body = Order), NotCancelled),
 )]
-pub async fn cancel_order(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn cancel_order(Call { request, thread, app_state }: Call) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let cancelled = match thread.cancellations.cancel(order, &buyer.user).await? {

@@ -1,8 +1,8 @@
 //! Payments, refunds, and the callbacks of payment channels.
 
+use actix_web::HttpResponse;
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,10 +10,10 @@ use crate::domain::ids::{OrderId, UserId};
 use crate::domain::json_object;
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
-use crate::http::AppState;
 use crate::http::codes::{Code, problems};
-use crate::http::extract::{Body, order_id, request_span};
+use crate::http::extract::{Body, Call, order_id, request_span};
 use crate::http::problem::Problem;
+use crate::http::{Answer, AppState};
 use crate::pay::{CALLBACK_MAX_BYTES, NotBelieved, PaymentRequest, PaymentStart, RefundAsked, Signed};
 use crate::sale::thread_state::ThreadState;
 
@@ -87,12 +87,7 @@ pub async fn payment_channels(app_state: Data<AppState>) -> HttpResponse {
     request_body = Pay,
     responses((status = 202, description = "The payment is under way", body = PaymentBegun), NotPaying),
 )]
-pub async fn pay_order(
-    request: HttpRequest,
-    body: Result<Body, Problem>,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn pay_order(Call { request, thread, app_state }: Call, body: Result<Body, Problem>) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
@@ -132,12 +127,7 @@ pub async fn pay_order(
     request_body = Refund,
     responses((status = 202, description = "The refund is under way", body = RefundBegun), NotPaying),
 )]
-pub async fn refund_order(
-    request: HttpRequest,
-    body: Result<Body, Problem>,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn refund_order(Call { request, thread, app_state }: Call, body: Result<Body, Problem>) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Refund { reason } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
@@ -174,12 +164,7 @@ pub async fn refund_order(
     request_body(content = Object, description = "As the channel defines it, at most 4096 bytes; docs/payments.md has the sandbox's"),
     responses((status = 200, description = "The report is applied", body = Object), NotTaken),
 )]
-pub async fn payment_callback(
-    request: HttpRequest,
-    body: Result<Body, Problem>,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-) -> Result<HttpResponse, Problem> {
+pub async fn payment_callback(Call { request, thread, app_state }: Call, body: Result<Body, Problem>) -> Answer {
     let body = body?.0;
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let signed = Signed {

@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
+use actix_web::HttpResponse;
 use actix_web::dev::RequestHead;
 use actix_web::http::header::{HeaderName, LOCATION};
-use actix_web::web::Data;
-use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 use tracing::Instrument;
 use utoipa::ToSchema;
@@ -14,10 +13,10 @@ use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::domain::json_object;
 use crate::domain::sale::Sale;
 use crate::domain::whole_number;
-use crate::http::AppState;
 use crate::http::codes::{self, problems};
-use crate::http::extract::{Body, client_address, request_span, sale_id, unverified_user};
+use crate::http::extract::{Body, Call, client_address, request_span, sale_id, unverified_user};
 use crate::http::problem::Problem;
+use crate::http::{Answer, AppState};
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
 
@@ -75,23 +74,17 @@ problems! {
         Refused,
     ),
 )]
-pub async fn create(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
+pub async fn create(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     purchase(request.head(), sale_id(&request), &body, &thread, &app_state).await
 }
 
-/// Answers a purchase, by the router or by the shortcut.
 pub(super) async fn purchase(
     request: &RequestHead,
     sale: Result<SaleId, Problem>,
     body: &[u8],
     thread: &ThreadState,
     app_state: &AppState,
-) -> Result<HttpResponse, Problem> {
+) -> Answer {
     let began = Instant::now();
     // Before all slow steps.
     let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(unverified_user(request));

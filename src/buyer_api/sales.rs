@@ -9,9 +9,9 @@ use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{SaleId, Units};
 use crate::domain::picture::Picture;
 use crate::domain::sale::{PlannedWave, Product, Sale, SalePhase};
+use crate::http::Answer;
 use crate::http::codes::{Code, problems};
 use crate::http::extract::{product_id, sale_id};
-use crate::http::problem::Problem;
 use crate::sale::thread_state::ThreadState;
 
 /// A sale.
@@ -105,7 +105,7 @@ pub async fn list_sales(thread: Data<ThreadState>) -> HttpResponse {
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleView), NoSale),
 )]
-pub async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let sale = thread.catalog.sale(sale_id(&request)?).await?.ok_or(Code::UnknownSale)?;
     Ok(HttpResponse::Ok().json(view(&sale, &thread).await))
 }
@@ -118,7 +118,7 @@ pub async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Resul
     params(("id" = i64, Path, minimum = 1, maximum = 9223372036854775807_i64, description = "The product")),
     responses((status = 200, description = "The product", body = ProductView), NoProduct),
 )]
-pub async fn show_product(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn show_product(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let product = thread.catalog.product(product_id(&request)?).await?;
     let Product { id, name, description, picture } = product.ok_or(Code::NotFound)?;
     Ok(HttpResponse::Ok().json(ProductView { id, name, description, picture: picture.map(PictureView::from) }))

@@ -7,6 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::ids::SaleId;
+use crate::http::Answer;
 use crate::http::codes::{Code, problems};
 use crate::http::extract::sale_id;
 use crate::http::problem::Problem;
@@ -51,7 +52,7 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
         NoState,
     ),
 )]
-pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let state = state(&request, &thread).await?;
     Ok(HttpResponse::Ok().json(state))
 }
@@ -75,7 +76,7 @@ pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Resu
         NoState,
     ),
 )]
-pub async fn sale_state_script(request: HttpRequest, thread: Data<ThreadState>) -> Result<HttpResponse, Problem> {
+pub async fn sale_state_script(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let state = serde_json::to_string(&state(&request, &thread).await?).map_err(Problem::invalid)?;
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/javascript; charset=utf-8"))

@@ -93,7 +93,6 @@ fn state(verdict: &SaleVerdict) -> String {
     state
 }
 
-/// A verdict in words: a line for the sale, then its findings, indented.
 pub(super) fn sale_text(verdict: &SaleVerdict) -> String {
     let (word, state) = (if verdict.held { "held" } else { "BROKEN" }, state(verdict));
     let redis = verdict.redis_available.map_or("-".to_owned(), |units| units.to_string());

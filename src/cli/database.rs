@@ -10,13 +10,11 @@ use crate::domain::shards::ShardCount;
 use crate::domain::stock::Stock;
 use crate::ledger::sales::terms::SaleSearch;
 
-/// Name and description of the sample products; the sample sale sells the first of them.
 const SAMPLE_PRODUCTS: [(&str, &str); 3] = [
     ("Sample phone", "A phone at a price that brings a crowd."),
     ("Sample headphones", "Over-ear, noise-cancelling, last year's model."),
     ("Sample kettle", "Boils a litre in two minutes."),
 ];
-/// The sample sale is looked for among this many of the newest sales.
 const SALES_MAX: i64 = 100_000;
 
 pub(super) async fn migrate(config: &Config) -> anyhow::Result<()> {

@@ -78,9 +78,7 @@ fn percent(text: &str) -> Result<f64, String> {
     if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("must be 0 to 100".to_owned()) }
 }
 
-/// The buyers' level: high enough for every sale.
 const LEVEL: i64 = i32::MAX as i64;
-/// Seconds until the buyers' tokens expire: longer than any rush.
 const TOKEN_TTL_S: i64 = 3600;
 
 impl LoadArgs {

@@ -42,7 +42,6 @@ impl OutboxCommand {
     }
 }
 
-/// What sending all again came to, and whether more are parked.
 pub(super) fn retried(RetriedAll { retried, more }: RetriedAll) -> Row<2> {
     Row([("retried", retried.into()), ("more", more.into())])
 }

@@ -108,10 +108,13 @@ fn write_table<T: Serialize>(rows: impl Iterator<Item = T>, mut out: impl Write)
 mod tests {
     use super::*;
 
+    fn rows() -> impl Iterator<Item = Row<3>> {
+        let row = |id: i64, name: &str| Row([("id", id.into()), ("name", name.into()), ("ends_at", Value::Null)]);
+        [row(1, "kettle"), row(20, "phone, red")].into_iter()
+    }
+
     #[test]
     fn a_row_has_its_columns_in_order() {
-        let row = |id: i64, name: &str| Row([("id", id.into()), ("name", name.into()), ("ends_at", Value::Null)]);
-        let rows = || [row(1, "kettle"), row(20, "phone, red")].into_iter();
         let (mut csv, mut json, mut table) = (Vec::new(), Vec::new(), Vec::new());
         write_csv(rows(), &mut csv).unwrap();
         write_json(&rows().next(), &mut json).unwrap();

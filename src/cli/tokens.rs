@@ -53,7 +53,6 @@ impl TokenArgs {
     }
 }
 
-/// Issues tokens by the database's clock, as the service checks them.
 pub(super) struct TokenIssuer {
     tokens: Tokens,
     now_s: i64,

@@ -113,7 +113,6 @@ impl Config {
     }
 }
 
-/// Checks the secret of the sandbox bank, which starts without the settings of a service.
 pub(super) fn check_sandbox(settings: &seckill_sandbox::Settings, dev: bool) -> Result<(), ConfigError> {
     let setting = "sandbox.secret";
     if !dev && is_published(&settings.secret) {

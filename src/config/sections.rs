@@ -177,7 +177,6 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// The Redis of the limiters.
     pub fn redis(&self, of_sales: &Redis) -> Redis {
         let url = if self.redis_url.is_empty() { &of_sales.url } else { &self.redis_url };
         Redis { url: url.clone(), ..of_sales.clone() }
@@ -274,7 +273,6 @@ pub struct Traces {
 }
 
 impl Channel {
-    /// Whether buyers can pay through the channel: it has an address and a secret.
     pub fn is_offered(&self) -> bool {
         !self.url.is_empty() && !self.secrets.is_empty()
     }

@@ -8,7 +8,6 @@ pub fn each_server(address: &str) -> Vec<String> {
     list.split(',').map(|server| format!("{before}{server}{rest}")).collect()
 }
 
-/// The parameter by which PostgreSQL's clients name the kind of server they want.
 const TARGET: &str = "target_session_attrs=";
 
 /// One address for each PostgreSQL server, without the parameter that only clients read.
@@ -74,7 +73,6 @@ pub struct Guides {
 }
 
 impl Guides {
-    /// The address of the server that they name by host and port.
     pub fn server_at(&self, host: &str, port: u16) -> String {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         format!("{}{host}:{port}/", self.before)

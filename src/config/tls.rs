@@ -38,7 +38,6 @@ impl CaFile {
     }
 }
 
-/// Reads the file that a setting names; none if the setting is empty.
 pub(super) fn ca_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CaFile>, D::Error> {
     let path = String::deserialize(deserializer)?;
     let file = (!path.is_empty()).then(|| CaFile::read(&path)).transpose();

@@ -46,7 +46,6 @@ struct RunbookPage {
     text: Safe<String>,
 }
 
-/// A runbook, or the list of them where the address names none.
 pub async fn runbook(ask: Ask) -> HttpResponse {
     page(ask, "alarms", async |_, caller, frame| {
         let name = Some(caller.part("name")).filter(|name| !name.is_empty()).unwrap_or(runbooks::LIST);

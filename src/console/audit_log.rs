@@ -78,7 +78,6 @@ struct AuditLogPage {
     frame: Frame,
     filters: Filters,
     lines: Vec<LogLine>,
-    /// The page of the lines before the last one, if there may be any.
     older: Option<String>,
 }
 

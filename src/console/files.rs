@@ -31,7 +31,6 @@ impl Files {
         Ok(Self { assets: Assets::of(FOLDER, SOURCES)? })
     }
 
-    /// The address of a file. A test looks up every name that the templates use.
     pub fn url(&self, name: &str) -> &str {
         self.assets.url(name)
     }

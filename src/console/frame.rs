@@ -43,7 +43,6 @@ impl Access {
 pub struct Frame {
     pub account: String,
     pub role: &'static str,
-    /// The token against forgery, which the script sends with each change.
     pub csrf: String,
     /// The part of the navigation that the page belongs to: `overview`, `sales`, `orders`, `money`, `queues`, `policies`,
     /// `applications`, `alarms`, `accounts` or `audit-log`.
@@ -51,7 +50,6 @@ pub struct Frame {
     pub may_operate: bool,
     pub is_admin: bool,
     pub dev: bool,
-    /// Open alarms that the account may see.
     pub open_alarms: i64,
     files: Data<Files>,
 }

@@ -35,7 +35,6 @@ struct RefundsPage {
     next: Option<String>,
 }
 
-/// The amount of a payment or refund, in its own currency.
 pub fn amount(row: &MoneyRow) -> String {
     format!("{} {}", row.currency, price(row.amount_cents, &row.currency))
 }

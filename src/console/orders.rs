@@ -24,7 +24,6 @@ struct OrdersPage {
     /// Purchases without an order are missing, because reading them took too long.
     lacks_accepted: bool,
     next: Option<String>,
-    /// The address of all these orders as a file, for operators.
     export: Option<String>,
     wrong: Option<String>,
 }

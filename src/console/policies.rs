@@ -22,7 +22,6 @@ const APPS_MAX: usize = 200;
 #[template(path = "console/policies.html")]
 struct PoliciesPage {
     frame: Frame,
-    /// The application that the page is filtered by; empty for all.
     app: String,
     apps: Vec<AppPolicies>,
     has_more: bool,
@@ -143,7 +142,6 @@ pub async fn show(ask: Ask) -> HttpResponse {
 #[template(path = "console/policy-new.html")]
 struct NewPolicyPage {
     frame: Frame,
-    /// Applications whose policies the account may change, and which of them is chosen.
     apps: Vec<(Name, bool)>,
     algorithms: Vec<&'static str>,
 }

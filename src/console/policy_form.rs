@@ -10,7 +10,6 @@ pub struct Form {
     pub algorithm: &'static str,
     pub parameters: Vec<NumberField>,
     pub range: Vec<NumberField>,
-    /// A line each.
     pub apps: String,
     pub key: String,
     pub spread: bool,

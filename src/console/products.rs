@@ -35,7 +35,6 @@ struct Edited {
     product: Product,
 }
 
-/// A name as addresses have it.
 fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }

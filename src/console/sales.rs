@@ -63,7 +63,6 @@ pub async fn list(ask: Ask) -> HttpResponse {
     .await
 }
 
-/// The address of the sales that follow one in the list.
 fn older(q: &str, status: &str, last: SaleId) -> String {
     let [q, status] = [q, status].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
     format!("/admin/sales?q={q}&status={status}&before={last}")

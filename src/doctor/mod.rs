@@ -42,7 +42,6 @@ pub struct Check {
     pub found: String,
     /// The guarantee that depends on it.
     pub endangers: &'static str,
-    /// The advice; `None` if nothing needs a change.
     pub fix: Option<String>,
     /// Whether the check failed to look: a server was away or refused the question.
     #[serde(skip)]
@@ -86,7 +85,6 @@ struct Finding {
     could_not_look: bool,
 }
 
-/// INFO of a Redis server does not contain this.
 fn not_shown(name: &str) -> Finding {
     Finding::could_not_look(format!("INFO does not show {name}"), format!("look at {name} by hand"))
 }
@@ -104,7 +102,6 @@ impl Finding {
         Self { verdict: Verdict::Fail, found: found.into(), fix: Some(fix.into()), could_not_look: false }
     }
 
-    /// The server refused the question.
     fn could_not_look(why: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { verdict: Verdict::Unknown, found: why.into(), fix: Some(fix.into()), could_not_look: true }
     }
@@ -140,7 +137,6 @@ impl Topic {
     }
 }
 
-/// Waits for an answer until the deadline.
 async fn in_time<T, E: Display>(deadline: Instant, question: impl Future<Output = Result<T, E>>) -> Answer<T> {
     match timeout_at(deadline, question).await {
         Ok(answer) => answer.map_err(|error| one_line(&error)),
@@ -148,7 +144,6 @@ async fn in_time<T, E: Display>(deadline: Instant, question: impl Future<Output 
     }
 }
 
-/// Asks a connected server.
 async fn of<S, T, E: Display>(
     deadline: Instant,
     server: &Answer<S>,
@@ -166,7 +161,6 @@ fn one_line(error: &impl Display) -> String {
     words.join(" ").chars().take(300).collect()
 }
 
-/// A few names of many.
 fn some_of<T: Display>(names: &[T]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = names.iter().take(SHOWN).map(ToString::to_string).collect();

@@ -23,7 +23,6 @@ const CLOCK_NEAR_MS: u64 = 1_000;
 /// With a difference of at least this, scripts use PostgreSQL's time (lua/sale_begin.lua).
 const CLOCK_OFF_MS: u64 = 5_000;
 
-/// The answers of the masters and of the lock servers. Only a cluster has several masters.
 pub(super) struct RedisAnswers {
     masters: Vec<MasterAnswers>,
     locks: Vec<Answer<ServerInfo>>,

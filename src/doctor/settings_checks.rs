@@ -66,7 +66,6 @@ fn management_route(address: &str) -> Option<Route> {
     Some(Route { host: url.host_str().map(str::to_owned), protection })
 }
 
-/// The farthest of a name's addresses.
 async fn place_of(host: &str, deadline: Instant) -> Place {
     // The resolver takes an IPv6 address without the brackets of a URL.
     let addresses = in_time(deadline, lookup_host((host.trim_matches(['[', ']']), 0))).await;

@@ -6,7 +6,6 @@ mod terms;
 use actix_web::body::BoxBody;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde_json::Value;
 
@@ -14,18 +13,15 @@ use super::permits::{caller, check_app, limit_headers};
 use crate::flow::permit_request::{PermitAnswer, PermitRequest, Reason};
 use crate::http::AppState;
 use crate::http::codes::problems;
-use crate::http::extract::Body;
+use crate::http::extract::{Body, Call};
 use crate::http::problem::{self, Problem};
 use crate::sale::thread_state::ThreadState;
 use terms::{Terms, TermsFrom};
 
-/// The outcome: `granted`, `not-configured`, or the code of a problem.
 const CODE: &str = "x-seckill-code";
 /// Why, as `reason` of `flow::acquire`.
 const REASON: &str = "x-seckill-reason";
-/// The prepared answer of a degrading policy.
 const ANSWER: &str = "x-seckill-answer";
-/// The lease, which the service behind the gateway may return.
 const LEASE: &str = "x-seckill-lease";
 /// How long to wait before proceeding, from a leaky bucket.
 const DELAY: &str = "x-seckill-delay-ms";
@@ -72,12 +68,7 @@ problems!(NoToken: Unauthenticated);
         NoToken,
     ),
 )]
-pub async fn authorize(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    body: Result<Body, Problem>,
-) -> HttpResponse {
+pub async fn authorize(Call { request, thread, app_state }: Call, body: Result<Body, Problem>) -> HttpResponse {
     let decided = decide(&request, &thread, &app_state, body, TermsFrom::HeadersOrQuery).await;
     answer(decided, StatusCode::NO_CONTENT)
 }
@@ -117,12 +108,7 @@ pub async fn authorize(
         NoToken,
     ),
 )]
-pub async fn authorize_path(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    body: Result<Body, Problem>,
-) -> HttpResponse {
+pub async fn authorize_path(Call { request, thread, app_state }: Call, body: Result<Body, Problem>) -> HttpResponse {
     let decided = decide(&request, &thread, &app_state, body, TermsFrom::Headers).await;
     answer(decided, StatusCode::OK)
 }

@@ -1,7 +1,6 @@
 //! Permits for other applications.
 
 use actix_web::http::header::{HeaderName, RETRY_AFTER};
-use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,10 +9,10 @@ use crate::domain::json_object;
 use crate::domain::policy::Name;
 use crate::domain::whole_number;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest};
-use crate::http::AppState;
 use crate::http::codes::problems;
-use crate::http::extract::{Body, bearer_token};
+use crate::http::extract::{Body, Call, bearer_token};
 use crate::http::problem::Problem;
+use crate::http::{Answer, AppState};
 use crate::sale::thread_state::ThreadState;
 
 /// The greatest exact whole number of every JSON reader.
@@ -116,12 +115,7 @@ problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, Body
         NoPermit,
     ),
 )]
-pub async fn acquire(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
+pub async fn acquire(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     let caller = caller(&request, &thread, &app_state)?;
     let asked: Acquire = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &asked.app)?;
@@ -146,12 +140,7 @@ pub async fn acquire(
     request_body = Release,
     responses((status = 200, description = "Returned, or gone before", body = Released), NotReleased),
 )]
-pub async fn release(
-    request: HttpRequest,
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
+pub async fn release(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     let caller = caller(&request, &thread, &app_state)?;
     let given: Release = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &given.app)?;

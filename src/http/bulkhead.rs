@@ -71,7 +71,6 @@ impl Bulkheads {
         }
     }
 
-    /// Counts a read of orders by this buyer.
     pub fn count_read(&self, buyer: &UserId) -> Result<(), Problem> {
         self.reads.count(buyer.as_str()).map_err(|too_often| Problem::too_often("buyer", too_often))
     }

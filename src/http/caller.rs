@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use super::AppState;
 use super::cookies::cookie;
 use super::extract::{Body, query};
 use super::problem::Problem;
+use super::{Answer, AppState};
 use crate::admin::session::SessionToken;
 use crate::admin::{AdminError, Console};
 use crate::domain::account::Account;
@@ -38,7 +38,6 @@ impl FromRequest for Ask {
     type Error = Problem;
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
-    /// Reads the body of every request that changes something.
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (request, reads) = (request.clone(), request.method() == Method::GET);
         let body = (!reads).then(|| Body::from_request(&request, payload));
@@ -74,16 +73,14 @@ impl Ask {
         line.run(act_with_token(self, token, act)).await
     }
 
-    /// Acts, and answers 200 with the result.
     pub async fn answer<T: Serialize + 'static>(
         self,
         act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
-    ) -> Result<HttpResponse, Problem> {
+    ) -> Answer {
         Ok(HttpResponse::Ok().json(self.act(act).await?))
     }
 }
 
-/// An account that is signed in, its session, and its request.
 pub struct Caller {
     pub request: HttpRequest,
     pub account: Account,

@@ -28,7 +28,6 @@ impl Content {
         Self { plain, gzip }
     }
 
-    /// A body of this program that was compressed when it was built.
     pub fn built(plain: &'static [u8], gzip: &'static [u8]) -> Self {
         Self { plain: Bytes::from_static(plain), gzip: Some(Bytes::from_static(gzip)) }
     }

@@ -7,7 +7,6 @@ use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LINK, LOC
 use crate::domain::origin::Origin;
 use crate::domain::trace_context::{TRACEPARENT, TRACESTATE};
 
-/// How long a browser may cache the permission.
 const REMEMBERED_S: usize = 3600;
 
 /// Allows the headers that the pages send and read. It does not allow cookies, so no foreign page acts for an account that is signed in

@@ -10,7 +10,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Renderings that clients may be reading at the same time, about 100 kB each.
 const RENDERINGS_MAX: usize = 8;
-/// While so many are being read, the last one is reused for this time.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 pub struct MetricsPage {

@@ -34,7 +34,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::{Route, web};
+use actix_web::{HttpResponse, Route, web};
 
 use crate::admin::Console;
 use crate::flow::permits::Permits;
@@ -61,6 +61,9 @@ pub struct AppState {
     pub body_max_bytes: usize,
     pub client_timeout: Duration,
 }
+
+/// The answer of a handler.
+pub type Answer = Result<HttpResponse, Problem>;
 
 pub fn unsupported_methods() -> Route {
     web::to(problem::method_not_allowed)

@@ -15,8 +15,8 @@ use serde::Serialize;
 use strum::VariantArray;
 use utoipa::ToSchema;
 
-use super::AppState;
 use super::codes::Code;
+use super::{Answer, AppState};
 use crate::domain::ids::OrderId;
 use crate::sale::quota::TooOften;
 
@@ -119,7 +119,6 @@ impl Problem {
         Self::from(Code::TemporarilyUnavailable).header(RETRY_AFTER, "1")
     }
 
-    /// A caller has asked too often. `name` is the kind of caller that is counted: `buyer`, `address`.
     pub fn too_often(name: &'static str, TooOften { max, window, retry }: TooOften) -> Self {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Self::limited(name, max.into(), millis(window), millis(retry))
@@ -144,7 +143,6 @@ impl Problem {
             .header(HeaderName::from_static("ratelimit"), format!("\"{name}\";r=0;t={seconds}"))
     }
 
-    /// A policy refuses a permit. The gateway that asked chose the status.
     pub fn no_permit(status: StatusCode, why: impl fmt::Display, headers: Vec<(HeaderName, String)>) -> Self {
         Self { status, headers, ..Self::from(Code::QuotaExceeded) }.detail(why)
     }
@@ -239,7 +237,7 @@ impl ResponseError for Problem {
 }
 
 /// The answer to methods that an address does not support. `Allow` lists the supported ones.
-pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Result<HttpResponse, Problem> {
+pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Answer {
     let problem = Problem::from(Code::MethodNotAllowed);
     let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));
     Err(match allowed {
@@ -248,7 +246,7 @@ pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>)
     })
 }
 
-pub async fn unknown_address(request: HttpRequest) -> Result<HttpResponse, Problem> {
+pub async fn unknown_address(request: HttpRequest) -> Answer {
     tracing::debug!(path = request.path(), "unknown address");
     Err(Code::NotFound.into())
 }

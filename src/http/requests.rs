@@ -9,10 +9,8 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 enum Kind {
-    /// The state of a sale, as a script.
     State,
     Api,
-    /// Health and metrics of this instance.
     Service,
     /// Pages, their files, and unknown addresses.
     Page,

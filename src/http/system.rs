@@ -9,10 +9,10 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::AppState;
 use super::codes::{Code, problems};
 use super::extract::Body;
 use super::problem::Problem;
+use super::{Answer, AppState};
 use crate::domain::ids::UserId;
 use crate::domain::json_object;
 use crate::domain::memory_level::MemoryLevel;
@@ -23,15 +23,12 @@ const DEV_TOKEN_S: i64 = 86_400;
 /// The greatest integer that every JSON reader represents exactly.
 const LEVEL_MAX: u64 = (1 << 53) - 1;
 
-/// The results of the background checks of this instance.
 #[derive(Default)]
 pub struct Health {
     pub ledger: AtomicBool,
     lacks_migrations: AtomicBool,
     pub gate: AtomicBool,
-    /// The instance is stopping: send it no more requests.
     pub stopping: AtomicBool,
-    /// How much memory Redis has left: a `MemoryLevel`.
     redis_memory: AtomicU8,
 }
 
@@ -136,7 +133,6 @@ pub async fn metrics(app_state: Data<AppState>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(app_state.metrics.text(Instant::now()))
 }
 
-/// The metrics of a process that only runs workers.
 pub async fn worker_metrics(metrics: Data<PrometheusHandle>) -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; version=0.0.4").body(metrics.render())
 }
@@ -171,11 +167,7 @@ problems!(NoToken: InvalidRequest, NotFound, TooSlow, BodyTooLarge);
     request_body = TokenRequest,
     responses((status = 200, description = "Valid for a day", body = Token), NoToken),
 )]
-pub async fn dev_token(
-    thread: Data<ThreadState>,
-    app_state: Data<AppState>,
-    Body(body): Body,
-) -> Result<HttpResponse, Problem> {
+pub async fn dev_token(thread: Data<ThreadState>, app_state: Data<AppState>, Body(body): Body) -> Answer {
     let asked: TokenRequest = json_object::from_slice(&body).map_err(Problem::invalid)?;
     let user = UserId::parse(&asked.user)?;
     if asked.level.unsigned_abs() > LEVEL_MAX {

@@ -9,10 +9,8 @@ pub const SCRIPT: &str = "text/javascript; charset=utf-8";
 pub const STYLE: &str = "text/css; charset=utf-8";
 pub const PICTURE: &str = "image/svg+xml";
 
-/// A file: its name, its type, and its source text.
 pub type Source = (&'static str, &'static str, &'static str);
 
-/// The folder in which the pages' files are served.
 const FOLDER: &str = "/assets/";
 const SOURCES: [Source; 11] = [
     ("account.js", SCRIPT, include_str!("../../frontend-static/account.js")),

@@ -57,7 +57,6 @@ struct Manifest {
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     path: String,
-    /// The BLAKE3 hash of the content.
     blake3: String,
     bytes: u64,
     content_type: String,
@@ -65,7 +64,6 @@ struct Entry {
     headers: BTreeMap<String, String>,
 }
 
-/// Writes the bundle into a folder, any number of times.
 pub struct Publisher {
     folder: Folder,
     site: Site,
@@ -99,7 +97,6 @@ impl Publisher {
         })
     }
 
-    /// Publishes if the catalogue has changed since the last time, and every five minutes.
     pub async fn publish_changes(&mut self) -> Result<Option<Published>, PublishError> {
         let ledger = &self.stores.ledger;
         let version = ledger.in_time(ledger.catalog_version()).await.map_err(SaleError::from)?;
@@ -109,7 +106,6 @@ impl Publisher {
         }
     }
 
-    /// Writes all files that differ, and removes the pages of sales that no longer exist.
     pub async fn publish(&mut self) -> Result<Published, PublishError> {
         let ledger = self.stores.ledger.clone();
         // Read before the sales: a change in the meantime is published again, and never missed.

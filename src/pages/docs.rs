@@ -8,7 +8,6 @@ use super::file::File;
 use super::{Kind, Pages};
 use crate::http::Content;
 
-/// A file of Swagger UI, as build.rs writes it.
 macro_rules! built {
     ($name:literal) => {
         Content::built(

@@ -15,7 +15,6 @@ const FOLDERS: [&str; 5] = ["", "assets", "pictures", "sales", "orders"];
 const SALES: &str = "sales";
 const PAGE: &str = "index.html";
 
-/// Why the folder cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error("{} is being written by another publish", .0.display())]

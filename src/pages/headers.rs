@@ -3,7 +3,6 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// An HTML page. Its address stays when its content changes.
     Page,
     /// The page of the API's document. Swagger UI uses inline styles, and icons in `data:` addresses.
     Docs,

@@ -31,7 +31,7 @@ impl Default for Pictures {
         let weight = |_: &PictureFile, file: &File| u32::try_from(file.body.plain.len()).unwrap_or(u32::MAX);
         Self {
             kept: Cache::builder().max_capacity(KEPT_MAX).weigher(weight).build(),
-            reads: Bulkhead::new("product pictures", READS_MAX, LINE_MAX),
+            reads: Bulkhead::new("pictures", READS_MAX, LINE_MAX),
         }
     }
 }

@@ -10,11 +10,9 @@ use crate::domain::sale::Sale;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The pages' own origin, if links and pictures need it.
     pub origin: Option<Origin>,
     /// ISO 4217.
     pub currency: String,
-    /// The origin of the API, if it is not the pages' own.
     pub api: Option<Origin>,
 }
 

@@ -24,7 +24,6 @@ pub struct Pages {
     pub(super) docs: File,
     pub(super) docs_files: [(&'static str, File); 2],
     assets: Vec<(String, File)>,
-    /// The front page, and the sales that it shows.
     front: ArcSwapOption<(Vec<Arc<Sale>>, File)>,
     pub(super) pictures: Pictures,
     /// Of each `Kind`.

@@ -29,7 +29,6 @@ fn size(width: u32, height: u32) -> Size {
     Size { width, height }
 }
 
-/// A PNG chunk, with its checksum.
 fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
     let body = [&kind[..], data].concat();
     let checksum = body.iter().fold(u32::MAX, |mut sum, byte| {

@@ -9,7 +9,6 @@ use crate::domain::alarm::AlarmKind;
 /// All runbooks by name, as build.rs finds them in docs/runbooks.
 pub const RUNBOOKS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/runbooks.rs"));
 
-/// The runbook that lists all others.
 pub const LIST: &str = "README";
 
 pub fn text_of(name: &str) -> Option<&'static str> {
@@ -45,7 +44,6 @@ mod tests {
 
     use super::*;
 
-    /// Every alarm has steps to take, in its runbook.
     #[test]
     fn every_alarm_has_its_steps() {
         for kind in AlarmKind::VARIANTS {
@@ -58,7 +56,6 @@ mod tests {
         assert!(what_to_do("of-a-newer-version").is_none());
     }
 
-    /// Every link leads to another runbook, and no notation is left unrendered.
     #[test]
     fn every_runbook_is_rendered_whole() {
         for (name, text) in RUNBOOKS {

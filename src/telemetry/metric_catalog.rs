@@ -15,7 +15,6 @@ pub enum MetricKind {
 pub struct Metric {
     pub name: &'static str,
     pub kind: MetricKind,
-    /// Comma-separated.
     pub labels: &'static str,
     pub meaning: &'static str,
 }

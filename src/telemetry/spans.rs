@@ -30,13 +30,11 @@ static SAMPLING: OnceLock<Sampling> = OnceLock::new();
 pub struct TraceTerms<'a> {
     pub service: &'static str,
     pub endpoint: &'a str,
-    /// The most traced requests of a second.
     pub per_second_max: u32,
     /// Of requests without a trace, one in this many begins one; 0: none.
     pub sample_one_in: u32,
 }
 
-/// Sends the last spans when it is dropped.
 #[must_use]
 pub struct SpanExport(Option<SdkTracerProvider>);
 
@@ -144,7 +142,6 @@ impl Span {
         }
     }
 
-    /// Log lines within it name the trace.
     pub fn log_span(&self) -> tracing::Span {
         tracing::info_span!("trace", trace_id = %self.context.trace_id())
     }

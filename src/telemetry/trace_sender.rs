@@ -13,9 +13,7 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 
-/// OpenTelemetry's default.
 const DEFAULT_TIMEOUT_MS: u64 = 10_000;
-/// A collector answers with a few bytes.
 const ANSWER_MAX_BYTES: usize = 64 * 1024;
 
 /// The exporter's thread has no runtime, so the sender has its own.

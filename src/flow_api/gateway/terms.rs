@@ -11,7 +11,6 @@ use crate::http::problem::Problem;
 pub enum TermsFrom {
     /// From headers, because the query is the caller's.
     Headers,
-    /// From the source that names the policy.
     HeadersOrQuery,
 }
 

@@ -2,6 +2,7 @@
 //! lists, the body, the trace.
 
 mod body;
+mod call;
 mod client_address;
 mod path;
 mod token_key;
@@ -9,6 +10,7 @@ mod tokens;
 mod trace;
 
 pub(crate) use body::{Body, read as read_body, read_of as read_body_of};
+pub use call::Call;
 pub(crate) use client_address::client_address;
 pub use path::query;
 pub(crate) use path::{order_id, parse_order_id, product_id, sale_id};

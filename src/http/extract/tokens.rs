@@ -39,7 +39,6 @@ struct Claims<'a> {
     iss: Option<Names<'a>>,
 }
 
-/// A claim that is one name or a list of names.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Names<'a> {
@@ -231,7 +230,6 @@ mod tests {
         tokens.buyer(request.head(), 1_000).map(|buyer| buyer.user.to_string()).map_err(|problem| problem.code())
     }
 
-    /// A text with its signature.
     fn signed_text(text: &str, secret: &str) -> String {
         let signature = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), text.as_bytes());
         format!("{text}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))

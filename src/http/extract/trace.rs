@@ -10,7 +10,6 @@ use crate::telemetry::spans::Span;
 static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 static STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 
-/// Begins a span for the request, if it is traced (docs/monitoring.md).
 pub fn request_span(request: &RequestHead, name: &'static str) -> Option<Box<Span>> {
     Span::of_request(|| caller(request), name)
 }
