@@ -48,7 +48,7 @@ mod tests {
     fn links_lead_to_runbooks_or_out() {
         assert_eq!(rendered("[a](parked.md#x)"), "<p><a href=\"/admin/runbooks/parked\">a</a></p>");
         assert_eq!(rendered("[a](../monitoring.md) [b](javascript:alert)"), "<p>a b</p>");
-        assert_eq!(rendered("[a](https://x/\"y)"), "<p><a href=\"https://x/&quot;y\">a</a></p>");
+        assert_eq!(rendered("[a](https://x/\"y)"), "<p><a href=\"https://x/%22y\">a</a></p>");
     }
 
     #[test]
