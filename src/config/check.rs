@@ -13,7 +13,7 @@ const SECRET_KINDS_MIN: usize = 8;
 const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
 const NO_CURRENCY: &str = "must be three capital letters (ISO 4217)";
 const NO_ADDRESS: &str = "must be an http:// or https:// address";
-const NO_SECRET: &str = "must be whsec_ and base64 of 24 to 64 bytes";
+const NO_SIGNING_KEY: &str = "must be whsec_ and base64 of 24 to 64 bytes";
 
 const YEAR_MS: i128 = 365 * DAY_MS;
 const DAY_MS: i128 = 86_400_000;
@@ -58,7 +58,7 @@ impl Config {
             must(url.is_empty() || is_address(url), setting, NO_ADDRESS)?;
         }
         if !self.alarms.webhook_url.is_empty() {
-            must(is_secret(&self.alarms.webhook_secret), "alarms.webhook_secret", NO_SECRET)?;
+            must(is_secret(&self.alarms.webhook_secret), "alarms.webhook_secret", NO_SIGNING_KEY)?;
         }
         if !self.shop.webhook_url.is_empty() {
             let secrets = &self.shop.webhook_secrets;
@@ -290,7 +290,7 @@ pub(super) fn sandbox(
     if dev && settings.secret.is_empty() {
         DEV_SANDBOX_SECRET.clone_into(&mut settings.secret);
     }
-    must(settings.secret.is_empty() || is_secret(&settings.secret), "sandbox.secret", NO_SECRET)?;
+    must(settings.secret.is_empty() || is_secret(&settings.secret), "sandbox.secret", NO_SIGNING_KEY)?;
     must(!settings.data_file.is_empty(), "sandbox.data_file", "is missing")?;
     must(is_address(&settings.callback_url), "sandbox.callback_url", NO_ADDRESS)?;
     for (rate, setting) in [(settings.pay_rate, "sandbox.pay_rate"), (settings.refund_rate, "sandbox.refund_rate")] {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use futures_util::future::join_all;
 use regex::Regex;
@@ -57,18 +58,28 @@ struct Named {
 }
 
 fn named(expression: &str) -> Named {
-    let regex = |text: &str| Regex::new(text).unwrap();
+    static PATTERNS: LazyLock<[Regex; 5]> = LazyLock::new(|| {
+        [
+            r#""[^"]*""#,
+            r"(\bseckill_\w+)?\{([^}]*)\}",
+            r"([a-zA-Z_]+)\s*(?:=|!)",
+            r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)",
+            r"[\w:]*\bseckill[_:][\w:]+",
+        ]
+        .map(|text| Regex::new(text).unwrap())
+    });
+    let [quoted, selector, label, grouping, metric] = &*PATTERNS;
     let mut named = Named::default();
-    for found in regex(r"(\bseckill_\w+)?\{([^}]*)\}").captures_iter(expression) {
+    for found in selector.captures_iter(expression) {
         let metric = found.get(1).map_or("", |name| name.as_str());
-        for label in regex(r"([a-zA-Z_]+)\s*(=|!)").captures_iter(&regex(r#""[^"]*""#).replace_all(&found[2], "")) {
+        for label in label.captures_iter(&quoted.replace_all(&found[2], "")) {
             named.matched.insert((metric.to_owned(), label[1].to_owned()));
         }
     }
-    for list in regex(r"\b(by|without|on|ignoring)\s*\(([^)]*)\)").captures_iter(expression) {
-        named.grouped.extend(regex(r"\w+").find_iter(&list[2]).map(|label| label.as_str().to_owned()));
+    for list in grouping.captures_iter(expression) {
+        named.grouped.extend(list[1].split(',').map(|label| label.trim().to_owned()));
     }
-    named.metrics.extend(regex(r"\bseckill[_:][\w:]+").find_iter(expression).map(|name| name.as_str().to_owned()));
+    named.metrics.extend(metric.find_iter(expression).map(|name| name.as_str().to_owned()));
     named
 }
 
