@@ -20,7 +20,7 @@ use crate::permits_and_policies::{a_day, policy, set};
 use crate::service_killed::Process;
 use crate::sign_in_limits::GUESSED;
 use seckill_harness::folder::free_address;
-use seckill_harness::{Answer, System, eventually, http_client, until};
+use seckill_harness::{Answer, System, eventually, http_client, terms, until};
 
 pub const PASSWORD: &str = "a password of the tests";
 
@@ -420,11 +420,12 @@ async fn a_name_that_no_account_has_takes_as_long_as_a_wrong_password() {
     system.finish().await;
 }
 
-/// While attempts cannot be counted, the service refuses them.
+/// While attempts cannot be counted, the service refuses them. The overview lacks only Redis's figures.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_limiter_sign_in_is_refused() {
     let (system, wire) = wired_with("REDIS_URL", &[]).await;
     let root = Person::new(&system, "root", AccountRole::Admin).await;
+    let sale = system.create_sale(terms(5)).await;
     wire.cut();
     // The connections break shortly after the wire is cut.
     until("503 temporarily-unavailable", || async {
@@ -434,6 +435,11 @@ async fn without_the_limiter_sign_in_is_refused() {
     .await;
     // Existing sessions keep working, so that operators can act.
     assert_eq!(root.get("alarms").await.status, 200);
+    until(json!([sale.id, null]), || async {
+        let seen = root.get("overview").await.body;
+        json!([seen["sales"][0]["id"], seen["sales"][0]["available"]])
+    })
+    .await;
     wire.mend();
     Person::sign_in(&system, "root").await;
     system.finish().await;

@@ -526,38 +526,3 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     assert_eq!(system.value::<i64>("SELECT count(*) FROM outflow_keys").await, 3, "each has its turn");
     system.stop().await;
 }
-
-/// The pages show what is in the tables, and say what is wrong with a search.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_pages_show_what_the_api_says() {
-    let system = System::shared_with(&UNLIMITED).await;
-    let people = people(&system).await;
-    let sale = system.create_sale(terms(5)).await;
-    let order = payments_and_callbacks::order(&system, &sale, "shown").await;
-    payments_and_callbacks::paid(&system, order, "shown").await;
-    let whole = format!("/admin/orders/{order}");
-    let order = order.to_string();
-    for (path, status, shown) in [
-        ("/admin/orders", 200, order.as_str()),
-        ("/admin/orders?user=shown&status=paid", 200, &order),
-        ("/admin/orders?user=a%20b", 200, "role=\"alert\""),
-        ("/admin/orders?stauts=paid", 400, "known parameters"),
-        (&whole, 200, "pending_payment"),
-        ("/admin/orders/x", 404, ""),
-        ("/admin/payments", 200, &order),
-        ("/admin/payments?status=succeeded", 200, &order),
-        ("/admin/refunds", 200, "Newest first"),
-        ("/admin/outflows", 200, "Parked items"),
-        ("/admin/outbox", 200, "Parked messages"),
-    ] {
-        let (answered, text) = people[1].page(path).await;
-        assert!(answered == status && text.contains(shown), "{path} without {shown}: {answered} {text}");
-    }
-    // Refunds and exports are offered to operators only.
-    let refund = format!("data-api=\"/api/v1/admin/orders/{order}/refunds\"");
-    for (person, offered) in people.iter().zip([true, true, false]) {
-        assert_eq!(person.page(&whole).await.1.contains(&refund), offered);
-        let (_, list) = person.page("/admin/orders?user=shown").await;
-        assert_eq!(list.contains("/api/v1/admin/orders.csv?user=shown"), offered);
-    }
-}

@@ -4,7 +4,6 @@ mod postgres_faults;
 mod rabbitmq_faults;
 mod redis_faults;
 mod settings_faults;
-mod transaction_pooler;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -99,19 +99,19 @@ async fn tables_of_another_schema_are_left_alone() {
 }
 
 /// PgBouncer, which shares the sessions of a server among transactions.
-struct PgBouncer {
+pub struct PgBouncer {
     _process: Running,
-    port: u16,
+    pub port: u16,
     _folder: Folder,
 }
 
 impl PgBouncer {
-    async fn before(server: &OwnPostgres, ignores_settings: bool) -> Self {
+    pub async fn before(server: &OwnPostgres, ignores_settings: bool) -> Self {
         let (folder, port) = (Folder::new("pgbouncer"), free_address().port());
         let ignored = if ignores_settings { "extra_float_digits,options" } else { "extra_float_digits" };
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
-             auth_type = any\npool_mode = transaction\nignore_startup_parameters = {ignored}\n",
+             auth_type = any\npool_mode = transaction\ndefault_pool_size = 1\nignore_startup_parameters = {ignored}\n",
             server.port()
         );
         // With this kind of authentication, the server's address names the user.

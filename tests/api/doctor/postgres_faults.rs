@@ -5,8 +5,8 @@ use std::time::Duration;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
 use seckill_harness::{Environment, environment, eventually};
 
-use super::transaction_pooler;
 use super::{Look, config, shows_in_time};
+use crate::session_settings::PgBouncer;
 use seckill_harness::own_postgres::OwnPostgres;
 
 /// The settings of a system whose ledger is on this server.
@@ -81,8 +81,9 @@ async fn replicas_without_our_last_commits_are_found() {
 async fn a_pooler_is_found() {
     let postgres = OwnPostgres::start(&[]).await;
     let environment = system_on(&postgres).await;
-    let port = transaction_pooler::start(postgres.port()).await;
-    let config = config(&environment, &[("DATABASE_URL", &format!("postgres://seckill@127.0.0.1:{port}/postgres"))]);
+    let pooler = PgBouncer::before(&postgres, true).await;
+    let url = format!("postgres://seckill@127.0.0.1:{}/postgres", pooler.port);
+    let config = config(&environment, &[("DATABASE_URL", &url)]);
     // The doctor waits half of the time for a missing notice. On a slow machine the check is repeated.
     let shared = eventually(|| async {
         let look = Look::within(&config, Duration::from_secs(6)).await;
