@@ -38,11 +38,6 @@ fn reserved(buyers: usize) -> String {
     format!("*8\r\n:7\r\n:1000\r\n:0\r\n:0\r\n*0\r\n:5000\r\n${buyers}\r\n{codes}\r\n*0\r\n")
 }
 
-/// Each buyer gets a unit, and only ann holds a ticket.
-fn reserved_beside_ann(buyers: usize) -> String {
-    reserved(buyers).replace(":0\r\n:0\r\n*0\r\n:5000", ":1\r\n:1\r\n*1\r\n$3\r\nann\r\n:5000")
-}
-
 /// Each buyer has written a loan, at epoch 7.
 fn borrow(buyers: usize) -> String {
     let codes = "\u{12}".repeat(buyers);
@@ -238,45 +233,6 @@ async fn the_line_is_bounded() {
         assert_eq!(ask(&batcher, 1).await.unwrap().unwrap(), Admission::NotServing);
     })
     .await;
-}
-
-/// While the thread sheds, requests that have waited for too long are refused, and no ticket holder.
-#[tokio::test]
-async fn requests_that_waited_for_too_long_are_refused_and_no_holder() {
-    // The list of ticket holders is valid for a second. After a longer pause of the machine, it is loaded again.
-    until(true, refuses_strangers).await;
-}
-
-/// Returns `false` if the list of ticket holders expired meanwhile.
-async fn refuses_strangers() -> bool {
-    let mut redis = SlowRedis::start(reserved_beside_ann).await;
-    let batcher = batcher(&redis, Box::new(|group| Box::pin(async move { vec![true; group.members.len()] })));
-    batcher.learn_holders(true);
-    local(async {
-        redis.answers.add_permits(1);
-        ask_as("ben", &batcher, of(1)).await.unwrap().unwrap();
-        redis.next_call().await;
-        // This call gets no answer, so that later requests stand in line.
-        ask_as("cat", &batcher, of(1));
-        redis.next_call().await;
-        let waiting = ["dan", "eve", "ann", "fay"].map(|user| ask_as(user, &batcher, of(1)));
-        tokio::task::yield_now().await;
-        batcher.pace(Duration::ZERO, Duration::ZERO);
-        redis.answers.add_permits(100);
-        let answers = join_all(waiting).await;
-        let refused: Vec<_> = answers.iter().map(|answer| matches!(answer, Ok(Err(GateError::Overloaded)))).collect();
-        if !batcher.is_stranger(of(1), "eve") {
-            return false;
-        }
-        assert_eq!(refused, [true, true, false, true]);
-        batcher.pace(Duration::MAX, Duration::ZERO);
-        // There is room again for the refused requests.
-        for asked in [1; 5].map(|sale| ask(&batcher, sale)) {
-            asked.await.unwrap().unwrap();
-        }
-        true
-    })
-    .await
 }
 
 /// The winners of a call are committed together, and none is answered before the row is durable (rule 3).

@@ -18,22 +18,6 @@ use crate::relay_resends::{delete, published};
 /// Unpublished rows of the outbox: the expiry of an order.
 const UNPUBLISHED: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'";
 
-pub async fn an_order_cannot_be_written(scene: Scene<'_>) {
-    let (system, alerts) = (scene.system, ["SeckillParked"]);
-    let sale = system.create_sale(terms(5)).await;
-    let buy = async {
-        system.refuse("INSERT ON orders", &format!("NEW.sale_id = {}", sale.id)).await;
-        scene.bought(&sale, "ann").await;
-    };
-    let retry = async {
-        system.allow("orders").await;
-        system.stores.ledger.unpark_step(None, "test").await.unwrap();
-    };
-    scene.drill.fires_and_clears(&alerts, buy, retry).await;
-    system.settled(&sale).await;
-    assert_eq!(system.orders(&sale).await, 1);
-}
-
 /// The sale has an order: its cancellation has made the queue of this delay, and the relay does not check that the queue still exists.
 pub async fn no_queue_takes_a_message(scene: Scene<'_>, sale: &Sale) {
     let (system, alerts) = (scene.system, ["SeckillMessagesUnroutable"]);

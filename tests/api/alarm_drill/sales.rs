@@ -1,25 +1,21 @@
-//! Failures of stock, holds, refills and limits, each in a sale or under a policy of its own.
+//! Failures of stock, holds and refills, each in a sale of its own.
 
-use seckill_harness::{eventually, terms, until};
-use serde_json::json;
+use seckill_harness::{eventually, terms};
 
-use super::drill::{Drill, while_it_goes_on};
-use super::messages::{
-    a_message_cannot_be_read, an_order_cannot_be_written, no_queue_takes_a_message, the_dead_letter_queue_is_deleted,
-};
+use super::drill::Drill;
+use super::messages::{a_message_cannot_be_read, no_queue_takes_a_message, the_dead_letter_queue_is_deleted};
 use super::programs::Programs;
 use super::scene::Scene;
 use crate::broken_network::wire_to;
-use crate::callers_apart::{keys, redis};
-use crate::permits_and_policies::{Caller, a_day, policy, set};
+use crate::callers_apart::redis;
 use seckill_harness::folder::free_address;
 
 const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases WHERE sale_id = $1";
 const REJECTED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected'";
 
-/// Each trouble with a sale, a policy or a message is an alert until it is put right.
+/// Each trouble with a sale or a message is an alert until it is put right.
 #[tokio::test(flavor = "multi_thread")]
-async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_right() {
+async fn sales_and_messages_that_go_wrong_are_alerts_until_they_are_put_right() {
     let settings = [
         // A message that the broker returned or refused counts as a failed attempt.
         ("SECKILL_OUTBOX__MAX_ATTEMPTS", "6"),
@@ -48,14 +44,10 @@ async fn sales_limits_and_messages_that_go_wrong_are_alerts_until_they_are_put_r
     };
     tokio::join!(
         messages,
-        an_order_cannot_be_written(scene),
         a_stock_figure_is_written_by_hand(scene),
-        a_key_of_a_sale_is_deleted(scene),
         redis_sells_too_much(scene),
         a_sale_cannot_be_refilled(scene),
         a_hold_cannot_be_finished(scene),
-        a_policy_refuses_nearly_all(scene),
-        the_key_of_a_limiter_is_broken(scene),
     );
     drill.finish().await;
     drop(serve);
@@ -71,17 +63,6 @@ async fn a_stock_figure_is_written_by_hand(scene: Scene<'_>) {
     scene.drill.fires_after(&alerts, redis::<i64>(system, &["HSET", &key, "stock", "25"])).await;
     // The service has refilled the sale. The alarm stays for a minute: the test backdates it and does not wait.
     let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'drift'";
-    scene.drill.clears_after(&alerts, system.execute(past)).await;
-}
-
-async fn a_key_of_a_sale_is_deleted(scene: Scene<'_>) {
-    let (system, alerts) = (scene.system, ["SeckillKeysLost"]);
-    let sale = system.create_sale(terms(30)).await;
-    scene.bought(&sale, "ann").await;
-    let key = format!("{}{{{}}}:buyers", system.config.redis.prefix, sale.id);
-    scene.drill.fires_after(&alerts, redis::<i64>(system, &["DEL", &key])).await;
-    // As above, the test backdates the alarm.
-    let past = "UPDATE audit_log SET at = at - interval '2 minutes' WHERE action = 'keys-lost'";
     scene.drill.clears_after(&alerts, system.execute(past)).await;
 }
 
@@ -141,45 +122,4 @@ async fn a_hold_cannot_be_finished(scene: Scene<'_>) {
     // The hold was not forgotten.
     system.settled(&sale).await;
     assert_eq!(system.orders(&sale).await, 2);
-}
-
-async fn a_policy_refuses_nearly_all(scene: Scene<'_>) {
-    let (system, alerts) = (scene.system, ["SeckillRefusals"]);
-    let shop = Caller::at(system, "shop", scene.at).await;
-    set(system, policy("shop", "login", a_day(1))).await;
-    let ask = async |times: usize| {
-        for _ in 0..times {
-            shop.code(json!({ "app": "shop", "policy": "login" })).await;
-        }
-    };
-    let grant = async {
-        set(system, policy("shop", "login", a_day(1000))).await;
-        ask(100).await;
-    };
-    scene.drill.fires_and_clears(&alerts, ask(120), grant).await;
-}
-
-async fn the_key_of_a_limiter_is_broken(scene: Scene<'_>) {
-    let (system, alerts) = (scene.system, ["SeckillLimiterBroken"]);
-    let bank = Caller::at(system, "bank", scene.at).await;
-    set(system, policy("bank", "pay", a_day(1000))).await;
-    let ask = json!({ "app": "bank", "policy": "pay" });
-    // When Redis is too slow, an instance answers by itself, and there is no key.
-    let key = eventually(|| async {
-        let code = bank.code(ask.clone()).await;
-        let key = keys(system, "{flow:bank}").await.first().cloned().filter(|_| code == 1);
-        key.ok_or(format!("code {code}, and perhaps no key"))
-    })
-    .await;
-    let break_key = async {
-        redis::<i64>(system, &["DEL", &key]).await;
-        redis::<i64>(system, &["RPUSH", &key, "not a count"]).await;
-        for _ in 0..5 {
-            until(-1, || bank.code(ask.clone())).await;
-        }
-    };
-    scene.drill.fires_after(&alerts, break_key).await;
-    let forget = scene.forget_counts("pay");
-    while_it_goes_on(forget, scene.drill.clears_after(&alerts, redis::<i64>(system, &["DEL", &key]))).await;
-    until(1, || bank.code(ask.clone())).await;
 }
