@@ -253,36 +253,6 @@ async fn a_change_of_policy_reaches_those_who_wait() {
     system.finish().await;
 }
 
-/// Each change of the policy grants one more permit. The callers still in line keep their places and their ids.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_policy_leaves_everybody_at_its_place() {
-    const WAITERS: i64 = 6;
-    let system = patient(&[]).await;
-    let shop = Caller::new(&system, "shop").await;
-    let ask = json!({ "app": "shop", "policy": "slow" });
-    set(&system, queued(60_000, a_day(1))).await;
-    assert_eq!(shop.code(ask.clone()).await, 1);
-    let waiting = join_all((0..WAITERS).map(|_| shop.code(ask.clone())));
-    let places = async || {
-        let lines = keys(&system, ":places:").await;
-        let line: Vec<String> =
-            redis(&system, &["ZRANGE", lines.first().map_or("none", String::as_str), "0", "-1"]).await;
-        line.into_iter().collect::<HashSet<_>>()
-    };
-    let changing = async {
-        in_line(&system, WAITERS).await;
-        let at_first = places().await;
-        for n in 1..=WAITERS {
-            set(&system, queued(60_000, a_day(1 + n))).await;
-            in_line(&system, WAITERS - n).await;
-            assert!(places().await.is_subset(&at_first), "after {n} changes");
-        }
-    };
-    let (codes, ()) = tokio::join!(waiting, changing);
-    assert_eq!(codes, [1; WAITERS as usize]);
-    system.finish().await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_leaves_the_line() {
     let system = patient(&[]).await;

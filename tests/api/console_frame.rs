@@ -25,7 +25,6 @@ fn browser() -> Client {
     Client::builder().redirect(Policy::none()).build().unwrap()
 }
 
-
 pub fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response.headers().get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
 }

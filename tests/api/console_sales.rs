@@ -124,16 +124,16 @@ async fn a_planned_sale_keeps_its_times_and_can_be_removed() {
     assert_eq!(system.get(&format!("/api/v1/sales/{id}"), None).await.0, 404);
 }
 
-/// The answer names each invalid term, and nothing is created or changed.
+/// The answer names an invalid term, and nothing is created or changed. `sale_form` has the names of all terms.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_terms_are_refused_and_change_nothing() {
     let system = System::shared_with(&UNLIMITED).await;
     let [root, ..] = people(&system).await;
     let there = system.create_sale(NewSale { product: "Refused".into(), ..terms(5) }).await;
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
-    let (long, many) = ("x".repeat(201), vec![json!({ "after_s": 1, "units": 1 }); 101]);
+    let many = vec![json!({ "after_s": 1, "units": 1 }); 101];
     // Names that only this test uses.
-    let names = ["Refused", "", &long, "a\u{7}b"].map(str::to_owned);
+    let names = ["Refused", "a\u{7}b"].map(str::to_owned);
     let there_are = async || {
         let rows = "SELECT count(DISTINCT products.id), count(sales.id), sum(total_stock)::bigint
                     FROM products LEFT JOIN sales ON product_id = products.id WHERE name = ANY($1)";
@@ -141,35 +141,21 @@ async fn wrong_terms_are_refused_and_change_nothing() {
     };
     assert_eq!(there_are().await, (1, 1, 5));
     for (more, code, word) in [
-        (json!({ "product": "" }), "400 invalid-request", "product"),
-        (json!({ "product": long }), "400 invalid-request", "product"),
         (json!({ "product": "a\u{7}b" }), "400 invalid-request", "product"),
-        (json!({ "price_cents": -1 }), "400 invalid-request", "price_cents"),
         (json!({ "price_cents": 1.5 }), "400 invalid-request", "1.5"),
         (json!({ "price_cents": "1" }), "400 invalid-request", "string"),
         (json!({ "stock": -2 }), "400 invalid-request", "stock"),
         (json!({ "stock": 1_000_000_000_001_i64 }), "400 invalid-request", "stock"),
-        (json!({ "per_user": 0 }), "400 invalid-request", "per_user"),
         (json!({ "per_user": 10_001 }), "400 invalid-request", "per_user"),
-        (json!({ "pay_within_s": 0 }), "400 invalid-request", "pay_within_s"),
-        (json!({ "min_level": -1 }), "400 invalid-request", "min_level"),
         (json!({ "captcha": "riddle" }), "400 invalid-request", "riddle"),
         (json!({ "shards": 0 }), "400 invalid-request", "shards"),
         (json!({ "shards": 65 }), "400 invalid-request", "shards"),
-        (json!({ "starts_at_ms": -1 }), "400 invalid-request", "starts_at_ms"),
         (json!({ "waves": [{ "after_s": 1, "units": 0 }] }), "400 invalid-request", "units"),
         (json!({ "waves": [{ "after_s": -1, "units": 1 }] }), "400 invalid-request", "-1"),
         (json!({ "waves": many, "stock": 1000 }), "400 invalid-request", "waves"),
         (json!({ "surprise": 1 }), "400 invalid-request", "surprise"),
-        (json!({ "waves": [{ "after_s": 1, "units": 3 }] }), "409 unworkable-terms", "waves"),
         (json!({ "waves": [{ "after_s": 1, "units": 1 }], "stock": -1 }), "409 unworkable-terms", "waves"),
         (json!({ "ends_at_ms": now_ms - 1 }), "409 unworkable-terms", "future"),
-        (
-            json!({ "starts_at_ms": now_ms + 9_000_000, "ends_at_ms": now_ms + 8_000_000 }),
-            "409 unworkable-terms",
-            "later",
-        ),
-        (json!({ "starts_at_ms": 9_000_000_000_000_000_i64 }), "409 unworkable-terms", "ten years"),
     ] {
         let answer = root.call("POST", "sales", plan("Refused", more.clone())).await;
         assert_eq!(answer.code(), code, "{more}: {}", answer.body);
@@ -389,14 +375,9 @@ impl Live {
     }
 }
 
-fn units(figures: &Value, status: &str) -> i64 {
-    let orders = figures["ledger"]["orders"].as_array().unwrap();
-    orders.iter().filter(|of| of["status"] == status).map(|of| of["units"].as_i64().unwrap()).sum()
-}
-
-/// PostgreSQL's figures of an event add up. At rest, Redis's stock is PostgreSQL's. A reader who reconnects continues.
+/// At rest, Redis's stock is PostgreSQL's. A reader who reconnects continues. The browser's sale day adds the figures up.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_live_figures_add_up() {
+async fn the_live_figures_agree_at_rest() {
     let system = System::shared_with(&UNLIMITED).await;
     let vic = Person::new(&system, "adding", AccountRole::Viewer).await;
     let waves = vec![Wave { after_ms: 1_800_000, units: 4 }];
@@ -406,9 +387,6 @@ async fn the_live_figures_add_up() {
     for user in ["ann", "ben"] {
         bought(&system, &sale, user).await;
     }
-    let order = bought(&system, &sale, "cem").await;
-    system.settled(&sale).await;
-    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "cem").await.0, 200);
     system.settled(&sale).await;
     let rests = |figures: &Value| {
         figures["drift"] == json!({ "difference_units": 0, "at_rest": true })
@@ -417,17 +395,9 @@ async fn the_live_figures_add_up() {
     };
     let (last, figures) = live.until(rests).await;
     assert!(last > first);
-    let ledger = &figures["ledger"];
-    let number = |name: &str| ledger[name].as_i64().unwrap();
-    let live_units: i64 = ["pending_payment", "paid", "refunding"].iter().map(|status| units(&figures, status)).sum();
-    let all = number("stock") + number("kept_units") + number("held_back_units") + live_units;
-    assert_eq!((all, number("total_stock")), (10, 10), "{figures:#}");
-    assert_eq!((live_units, units(&figures, "cancelled"), units(&figures, "accepted")), (2, 1, 0));
-    assert_eq!((number("held_back_units"), &ledger["status"]), (4, &json!("open")));
-    let redis = &figures["redis"];
-    assert_eq!((&redis["winners"], &redis["available"], &redis["unconfirmed"]), (&json!(3), &json!(4), &json!(0)));
-    // The instance's own counters include the purchases of all tests of this process, so the test checks a minimum.
-    assert!(figures["instance"]["requests_per_s"].as_f64().unwrap() >= 0.0, "{figures:#}");
+    let (ledger, redis) = (&figures["ledger"], &figures["redis"]);
+    assert_eq!((&ledger["held_back_units"], &ledger["status"]), (&json!(4), &json!("open")));
+    assert_eq!((&redis["winners"], &redis["available"], &redis["unconfirmed"]), (&json!(2), &json!(4), &json!(0)));
     // The workers' queues are in the figures, because this system has declared them.
     let queues = |figures: &Value| {
         let queues = figures["queues"].as_array().cloned().unwrap_or_default();
@@ -480,7 +450,8 @@ async fn ten_streams_have_one_sampler_and_the_last_one_ends_it() {
     system.stop().await;
 }
 
-/// A stream needs an account and an existing sale. Accounts and instances have a maximum. A stopping service ends streams.
+/// A stream needs an account and an existing sale. Accounts and instances have a maximum. A stream ends with its session, without the
+/// streams of other sessions, and with the service.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_service() {
     let shutdown_timeout_ms = 60_000;
@@ -509,33 +480,26 @@ async fn streams_are_for_people_who_are_signed_in_bounded_and_end_with_the_servi
         let refused = Live::request(&system, person, &sale, None).await;
         assert_eq!(refused.status(), 503, "{} streams", open.len());
     }
-    let vic = &people[7];
+    let (leaving, vic) = (&people[0], &people[7]);
     // A closed stream makes room.
     drop(open.pop());
-    until(200, || async { Live::request(&system, vic, &sale, None).await.status() }).await;
-    let began = Instant::now();
-    let watching = open.into_iter().map(|response| Live { response, text: String::new() }.end());
-    tokio::join!(system.stop(), join_all(watching));
-    assert!(began.elapsed() < Duration::from_millis(shutdown_timeout_ms), "{:?}", began.elapsed());
-}
-
-/// The streams of other sessions continue.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_its_session() {
-    let system = System::shared_with(&UNLIMITED).await;
-    let vic = Person::new(&system, "leaving", AccountRole::Viewer).await;
-    let other = Person::sign_in(&system, "leaving").await;
-    let sale = system.create_sale(terms(5)).await;
-    let began = Instant::now();
-    let mut ending = Live::open(&system, &vic, &sale, None).await;
-    let mut going_on = Live::open(&system, &other, &sale, None).await;
-    assert!(ending.next().await.is_some());
-    assert_eq!(vic.delete("session").await.status, 200);
-    ending.end().await;
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!(Live::request(&system, &vic, &sale, None).await.status(), 401);
+    let mut going_on = eventually(|| async {
+        let response = Live::request(&system, vic, &sale, None).await;
+        let is_open = response.status() == 200;
+        is_open.then(|| Live { response, text: String::new() }).ok_or_else(|| "no room".to_owned())
+    })
+    .await;
+    assert_eq!(leaving.delete("session").await.status, 200);
+    for response in open.drain(..8) {
+        Live { response, text: String::new() }.end().await;
+    }
+    assert_eq!(Live::request(&system, leaving, &sale, None).await.status(), 401);
     // Its last event may have been sent earlier.
     for _ in 0..3 {
         assert!(going_on.next().await.is_some());
     }
+    let began = Instant::now();
+    let watching = open.into_iter().map(|response| Live { response, text: String::new() }.end());
+    tokio::join!(system.stop(), join_all(watching), going_on.end());
+    assert!(began.elapsed() < Duration::from_millis(shutdown_timeout_ms), "{:?}", began.elapsed());
 }

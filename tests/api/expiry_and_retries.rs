@@ -114,25 +114,6 @@ fn expire_together(orders: &[OrderId]) -> Outgoing {
     Outgoing { to, id: OutboxKind::GroupExpire.message_id_of_many(orders), body, trace: None }
 }
 
-/// Rule 8: an early message about many orders goes round again. No relay and no sweeper runs, so only it can end the orders.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_early_message_about_many_orders_goes_round_again() {
-    // The message spends one second on the ladder, and comes three seconds early.
-    let (mut system, sale, orders) = bought_by(6, 4_000, &[]).await;
-    let publisher = Publisher::new(Broker::new(&system.config));
-    published(&publisher, &[placed_together(&orders)]).await;
-    let settling = work(&system, &[Worker::Fulfil, Worker::Expire]);
-    until(6, || system.orders(&sale)).await;
-    published(&publisher, &[expire_together(&orders)]).await;
-    until(6, || system.count(EXPIRED, &sale)).await;
-    assert_eq!(system.count(EARLY, &sale).await, 0, "none before its time");
-    drop(settling);
-    system.serve(true).await;
-    system.settled(&sale).await;
-    assert_eq!((system.stock(&sale).await, system.available(&sale).await), (6, Some(6)));
-    system.finish().await;
-}
-
 /// F13: an unreadable message is dead-lettered alone. A purchase that cannot be written is parked alone, with its error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poison_message_holds_up_nobody() {
