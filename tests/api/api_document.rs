@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::admin_api::{self, Person};
 use crate::challenges::{EASY, guarded, solved};
+use crate::console_rights::RULES;
 use crate::pages;
 use crate::payments_and_callbacks::{self, Callback};
 use crate::permits_and_policies;
@@ -18,7 +19,7 @@ use seckill::domain::account::AccountRole;
 use seckill::domain::captcha::CaptchaKind;
 use seckill::domain::ids::Units;
 use seckill::domain::outflow::Pace;
-use seckill::domain::policy::{Name, NewPolicy};
+use seckill::domain::policy::Name;
 use seckill::domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
@@ -137,41 +138,24 @@ fn filled(path: &str, value: &str) -> String {
     ["{id}", "{name}", "{channel}", "{path}"].iter().fold(path.to_owned(), |path, part| path.replace(part, value))
 }
 
-/// Decisions for operators: a refused refund, a parked item, a parked message, and a callback that contradicts our books.
-pub struct ForOperators {
-    refund: Uuid,
-    item: Uuid,
-    message: i64,
-    callback: i64,
-}
-
-impl ForOperators {
-    pub async fn write(system: &System, sale: &Sale) -> Self {
-        let other = system.create_sale(terms(1)).await;
-        let order = payments_and_callbacks::order(system, &other, "ann").await;
-        payments_and_callbacks::paid(system, order, "ann").await;
-        let asked = payments_and_callbacks::post(system, order, "refunds", "ann", json!({ "reason": "" })).await;
-        assert_eq!(asked.code(), "202");
-        let refund = "UPDATE refunds SET status = 'failed', ended_at = now() WHERE order_id = $1 RETURNING id";
-        let refund: Uuid = sqlx::query_scalar(refund).bind(order).fetch_one(&system.sql).await.unwrap();
-        let ledger = &system.stores.ledger;
-        ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), "http://127.0.0.1:9", 9, "test").await.unwrap();
-        let item: Uuid = sqlx::query_scalar(
-            "INSERT INTO outflow_items (id, channel, key, payload, status, last_error)
-             VALUES (gen_random_uuid(), 'letters', 'k', '{}', 'parked', 'test') RETURNING id",
-        )
-        .fetch_one(&system.sql)
-        .await
-        .unwrap();
-        // The expiry of an order that does not exist, tomorrow.
-        let message = "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, last_error)
-             VALUES ('group_expire', gen_random_uuid(), $1, 1, 0, now() + interval '1 day', 'parked', 'test')
-             RETURNING id";
-        let message: i64 = sqlx::query_scalar(message).bind(sale.id.get()).fetch_one(&system.sql).await.unwrap();
-        ledger.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
-        let callback = system.value("SELECT id FROM callbacks_set_aside").await;
-        Self { refund, item, message, callback }
-    }
+/// Writes decisions for operators: a refused refund, a parked item, a parked message, and a callback that contradicts our books.
+pub async fn write_decisions(system: &System, sale: &Sale) {
+    let other = system.create_sale(terms(1)).await;
+    let order = payments_and_callbacks::order(system, &other, "ann").await;
+    payments_and_callbacks::paid(system, order, "ann").await;
+    let asked = payments_and_callbacks::post(system, order, "refunds", "ann", json!({ "reason": "" })).await;
+    assert_eq!(asked.code(), "202");
+    let ledger = &system.stores.ledger;
+    ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), "http://127.0.0.1:9", 9, "test").await.unwrap();
+    ledger.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
+    let refused = "UPDATE refunds SET status = 'failed', ended_at = now();
+                   INSERT INTO outflow_items (id, channel, key, payload, status, last_error)
+                   VALUES (gen_random_uuid(), 'letters', 'k', '{}', 'parked', 'test')";
+    system.execute(refused).await;
+    // The expiry of an order that does not exist, tomorrow.
+    let message = "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at, status, last_error)
+                   VALUES ('group_expire', gen_random_uuid(), $1, 1, 0, now() + interval '1 day', 'parked', 'test')";
+    system.change(message, sale).await;
 }
 
 /// Calls every operation correctly and incorrectly.
@@ -179,15 +163,18 @@ impl ForOperators {
 async fn every_answer_is_one_that_the_document_lists() {
     let system = System::start_with(&[&EASY[..], &[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]].concat()).await;
     let document = Document::of(&system).await;
+    // The sales 1 and 2 of `console_rights`, which has requests of the admin API.
+    for _ in 0..2 {
+        system.create_sale(terms(5)).await;
+    }
     let sale = system.create_sale(terms(50)).await;
     let guarded = system.create_sale(guarded(CaptchaKind::Work, 50, 1)).await;
-    let (managed, spare) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     let picture = pages::png(20, 20, [1, 2, 3]);
     let http = Client::new();
     let order = payments_and_callbacks::bought(&system, &sale, "ann").await.to_string();
     system.settled(&sale).await;
     let mut apps = BTreeMap::new();
-    for app in ["ann", "bob"] {
+    for app in ["ann", "bob", "shop"] {
         let name = Name::parse(app, "name").unwrap();
         apps.insert(app, policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap());
     }
@@ -197,61 +184,43 @@ async fn every_answer_is_one_that_the_document_lists() {
         kept.push(payments_and_callbacks::order(&system, &sale, "ann").await);
     }
     let payment = payments_and_callbacks::paid(&system, to_refund[0], "ann").await;
-    let for_operators = ForOperators::write(&system, &sale).await;
-    admin_api::account(&system, "ann", AccountRole::Admin).await;
-    admin_api::account(&system, "bob", AccountRole::Viewer).await;
+    write_decisions(&system, &sale).await;
+    for (name, role) in [("ann", AccountRole::Admin), ("bob", AccountRole::Viewer), ("spare", AccountRole::Viewer)] {
+        admin_api::account(&system, name, role).await;
+    }
     let mut people = BTreeMap::new();
     for (method, path, _) in document.operations() {
         // Made here, because the service accepts it for a few minutes only.
         let callback = Callback::of("payment.succeeded", payment, ("order_id", to_refund[0]), 100);
-        let (known, unknown) = match path {
-            "/api/v1/admin/orders/{id}" => (order.clone(), UNKNOWN_ORDER),
-            "/api/v1/admin/refunds/{id}/retry" => (for_operators.refund.to_string(), UNKNOWN_ORDER),
-            "/api/v1/admin/outflow-items/{id}/retry" => (for_operators.item.to_string(), UNKNOWN_ORDER),
-            "/api/v1/admin/outbox/{id}/retry" => (for_operators.message.to_string(), "999999999"),
-            "/api/v1/admin/payments/conflicts/{id}/settle" => (for_operators.callback.to_string(), "999999999"),
-            _ if path.starts_with("/api/v1/admin/outflows/") => ("letters".into(), "elsewhere"),
-            _ if path.ends_with("/payments") => (to_pay[0].to_string(), UNKNOWN_ORDER),
-            _ if path.ends_with("/refunds") => (to_refund[0].to_string(), UNKNOWN_ORDER),
-            _ if path.starts_with("/api/v1/orders") => (order.clone(), UNKNOWN_ORDER),
-            CALLBACKS => ("sandbox".into(), "elsewhere"),
-            _ if path.ends_with("/challenges") || path.ends_with("/passes") => (guarded.id.to_string(), "999999"),
-            _ if path.ends_with("/tokens") => ("bob".into(), "elsewhere"),
-            _ if path.contains("/admin/accounts") => ("bob".into(), "elsewhere"),
-            _ if path.contains("/admin/sales/") && method == "DELETE" => (spare.id.to_string(), "999999"),
-            _ if path.contains("/admin/sales/") => (managed.id.to_string(), "999999"),
-            _ => (sale.id.to_string(), "999999"),
+        let route = format!("{method} {path}");
+        let rule = RULES.iter().find(|rule| rule.route == route);
+        let known = match (path, rule) {
+            _ if path.ends_with("/payments") => to_pay[0].to_string(),
+            _ if path.ends_with("/refunds") => to_refund[0].to_string(),
+            ("/api/v1/admin/orders/{id}", _) => order.clone(),
+            _ if path.starts_with("/api/v1/orders") => order.clone(),
+            (CALLBACKS, _) => "sandbox".into(),
+            _ if path.ends_with("/challenges") || path.ends_with("/passes") => guarded.id.to_string(),
+            (_, Some(rule)) => rule.value(&system).await,
+            _ => sale.id.to_string(),
         };
+        let unknown = if known.parse::<Uuid>().is_ok() { UNKNOWN_ORDER } else { "999999" };
         let for_apps = path.starts_with("/api/v1/flow/");
         let body = match path {
             _ if path.ends_with("/acquire") => json!({ "app": "ann", "policy": "p" }),
             _ if path.ends_with("/release") => json!({ "app": "ann", "policy": "p", "lease": format!("{order}.0") }),
-            _ if path.ends_with("/admin/session") => json!({ "name": "ann", "password": admin_api::PASSWORD }),
-            _ if path.contains("/policies/{name}") => {
-                json!({ "apps": ["ann"], "algorithm": "fixed-window", "limit": 5, "window_ms": 1000 })
-            }
-            _ if path.ends_with("/tokens") => json!({ "overlap_ms": 1000 }),
-            _ if path.ends_with("/admin/accounts") => {
-                json!({ "name": "new", "role": "viewer", "password": admin_api::PASSWORD })
-            }
-            _ if path.ends_with("/admin/sales") => json!({ "product": "Phone", "price_cents": 100, "stock": 5 }),
-            _ if path.ends_with("/status") => json!({ "status": "paused" }),
-            _ if path.ends_with("/stock") => json!({ "units": 1 }),
-            _ if path.ends_with("/products/{name}") => json!({ "description": "New" }),
-            _ if path.ends_with("/accounts/{name}") => json!({ "role": "viewer", "disabled": false }),
-            _ if path.ends_with("/admin/apps") => json!({ "name": "new" }),
-            _ if path.ends_with("/admin/grants") => json!({ "app": "ann", "account": "bob", "role": "viewer" }),
             CALLBACKS => serde_json::from_str(&callback.body()).unwrap(),
             _ if path.ends_with("/challenges") => json!({}),
             _ if path.ends_with("/passes") => solved(&system, &guarded, "ann").await,
             _ if path.ends_with("/payments") => json!({ "channel": "sandbox" }),
             _ if path.ends_with("/refunds") => json!({ "reason": "too small" }),
-            _ if path.ends_with("/outbox/retry") => json!({ "kind": "hold_release" }),
-            _ if path.ends_with("/outflows/{name}") => json!({ "rate": 20 }),
             PURCHASES => json!({ "key": sale.key, "quantity": 1 }),
             _ => json!({ "user": "ann", "level": 3 }),
         };
-        let body = body.to_string();
+        let body = match rule {
+            Some(rule) if !path.ends_with("/refunds") => rule.body.to_owned(),
+            _ => body.to_string(),
+        };
         let for_people = path.starts_with("/api/v1/admin/");
         if for_people && people.is_empty() {
             for name in ["ann", "bob"] {
@@ -271,11 +240,9 @@ async fn every_answer_is_one_that_the_document_lists() {
         ] {
             let mut address = filled(path, id);
             if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("{name}") {
-                let name = Name::parse(&known, "name").unwrap();
-                let policy =
-                    NewPolicy { name, ..permits_and_policies::policy("ann", "p", permits_and_policies::a_day(5)) };
+                let policy = permits_and_policies::policy("shop", &known, permits_and_policies::a_day(5));
                 permits_and_policies::set(&system, policy).await;
-                address += "?app=ann";
+                address += "?app=shop";
             }
             let mut request = http.request(method.parse().unwrap(), system.url(&address));
             let sends_picture = path.ends_with("/picture");

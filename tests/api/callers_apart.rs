@@ -1,16 +1,12 @@
 //! A19: a misbehaving caller of flow control is not taken for a fault of the limiter, and does not affect other callers.
 
-use std::collections::HashSet;
 use std::process::Command;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use seckill::domain::breaker::BreakerTerms;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill::flow::policy_changes;
-use seckill::flow::threshold_controller::move_thresholds;
-use seckill::gate::limiter::policy_counts::PolicyCounts;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -321,33 +317,6 @@ async fn more_than_a_sunken_threshold_is_to_be_asked_again() {
     assert_eq!(shop.code(both).await, -1);
     assert_eq!(shop.ask(json!({ "app": "shop", "policy": "other" })).await["remaining"], 4);
     assert_eq!(shop.post("acquire", &ask(101)).await.0, 400, "above the ceiling");
-    system.finish().await;
-}
-
-/// Two workers adjust a threshold in turn. After trouble seen by one, the other knows too.
-#[tokio::test(flavor = "multi_thread")]
-async fn thresholds_have_one_state_for_all_workers() {
-    let system = System::without_workers(&[]).await;
-    let range = Some(Range { floor: 20, ceiling: 220, target_ms: None });
-    set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(100)) }).await;
-    let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
-    let id: i64 = system.value("SELECT id FROM policies").await;
-    let seen = async |errors: u64| {
-        for key in keys(&system, "").await {
-            redis::<i64>(&system, &["DEL", &key]).await;
-        }
-        let counts = PolicyCounts { granted: 100, refused: 50, reports: 100, errors, ..PolicyCounts::default() };
-        gate.add_policy_counts(gate.now_s().await.unwrap() - 2, &[(id, counts)]).await.unwrap();
-        system.execute("UPDATE policies SET adapted_at = NULL").await;
-    };
-    let threshold = async || system.value::<i64>("SELECT adapted FROM policies").await;
-    seen(90).await;
-    move_thresholds(ledger, gate, 3600).await.unwrap();
-    assert_eq!(threshold().await, 70);
-    system.execute("UPDATE policies SET adapted = 95").await;
-    seen(0).await;
-    move_thresholds(ledger, gate, 3600).await.unwrap();
-    assert_eq!(threshold().await, 97, "a small step: there was trouble at 100");
     system.finish().await;
 }
 

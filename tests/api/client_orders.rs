@@ -76,8 +76,7 @@ async fn a_purchase_whose_answer_is_lost_ends_in_one_order() {
 /// Refusals carry the service's code and its details, and come at the first attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_typed_and_are_not_retried() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(1)).await;
+    let (system, sale) = System::selling(terms(1)).await;
     let later = system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(1) }).await;
     let (ann, bob) = (buyer(&system, "ann"), buyer(&system, "bob"));
     let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
@@ -109,8 +108,7 @@ async fn refusals_are_typed_and_are_not_retried() {
 /// A buyer's reads: sales, the state, the time, the channels, and a sign-in of development mode.
 #[tokio::test(flavor = "multi_thread")]
 async fn sales_and_their_state_are_read() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(3)).await;
+    let (system, sale) = System::selling(terms(3)).await;
     let service = service_at(system.instances[0].address);
     let anyone = BuyerClient::without_token(&service);
     let shown = anyone.sale(sale.id.get()).await.unwrap();
@@ -188,8 +186,7 @@ async fn follow_by_events(system: &System, user: &str, order: Uuid) -> (Wire, Or
 /// An order is followed from its purchase to its payment and refund, by events and by polling alone. A follower with events does not poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_followed_to_paid_by_events_and_by_polling_alone() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(5)).await;
+    let (system, sale) = System::selling(terms(5)).await;
     let ann = buyer(&system, "ann");
     let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
     let order = ticket.order_id;
@@ -278,8 +275,7 @@ async fn a_follower_survives_the_end_of_its_stream() {
 /// The load program signs its crowd in, waits for the sale, and sends each kind of visitor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rush_has_more_than_buyers_in_it() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(10)).await;
+    let (system, sale) = System::selling(terms(10)).await;
     let plan = Plan {
         base: format!("http://{}", system.instances[0].address),
         sale_id: sale.id.get(),
@@ -312,8 +308,7 @@ async fn a_rush_has_more_than_buyers_in_it() {
 /// A wait for a status ends at its time-out, or when the order ends otherwise.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_for_an_order_is_bounded() {
-    let system = System::shared().await;
-    let sale = system.create_sale(terms(5)).await;
+    let (system, sale) = System::selling(terms(5)).await;
     let ann = buyer(&system, "ann");
     let ticket = ann.purchase(&purchase(&sale)).await.unwrap();
     written(&ann, &ticket).await;

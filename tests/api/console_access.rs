@@ -2,11 +2,10 @@
 
 use seckill::domain::account::AccountRole;
 use seckill::domain::limiter::{AlgorithmKind, ParameterBounds};
-use seckill::domain::policy::{NewPolicy, Role};
+use seckill::domain::policy::Role;
 use serde_json::{Value, json};
 
-use crate::admin_api::{Person, UNLIMITED, account, granted, send};
-use crate::console_frame::people;
+use crate::admin_api::{Person, UNLIMITED, account, granted};
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::System;
 

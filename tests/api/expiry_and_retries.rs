@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
-use seckill::app::Worker;
 use seckill::domain::ids::{GroupId, OrderId, Units};
 use seckill::domain::message::{GroupsExpireV1, OutboxKind, Version};
 use seckill::domain::sale::NewSale;
@@ -17,7 +16,7 @@ use seckill_harness::{Sale, System, eventually, redis_at, terms, until};
 use crate::own_redis::OwnRedis;
 use crate::payments_and_callbacks::status;
 use crate::purchase_groups::{buyers as users, placed, settle_ones};
-use crate::relay_resends::{published, work};
+use crate::relay_resends::published;
 use crate::two_groups::unlocked;
 
 const EXPIRED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'";

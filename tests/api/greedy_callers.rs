@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
-use redis::FromRedisValue;
 use seckill::domain::account::AccountRole;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, NewPolicy};
@@ -59,9 +58,7 @@ impl Shared {
     }
 
     async fn used(&self) -> i64 {
-        let info = self.redis.query(&["INFO", "memory"]).await.unwrap();
-        let info = String::from_redis_value(info).unwrap();
-        info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
+        self.redis.info("memory", "used_memory").await.trim().parse().unwrap()
     }
 
     async fn ask_for_new_keys(&self, policy: &str, turn: usize) -> Value {

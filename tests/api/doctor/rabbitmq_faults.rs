@@ -74,16 +74,7 @@ async fn queues_of_another_kind_are_found() {
     eventually(|| async { broker.demolish().await.map_err(|error| error.to_string()) }).await;
 }
 
-/// Heartbeats so rare that a silent broker is noticed late.
-#[tokio::test(flavor = "multi_thread")]
-async fn rare_heartbeats_are_found() {
-    let environment = quiet_environment().await;
-    let rare = format!("{}?heartbeat=60", environment["AMQP_URL"]);
-    Look::with(&environment, &[("AMQP_URL", &rare)]).await.shows("rabbitmq.heartbeat", Warn, "60 s");
-    Look::with(&environment, &[]).await.shows("rabbitmq.heartbeat", Pass, "10 s");
-}
-
-/// A broker without heartbeats, with policies that drop messages, a user without rights, and an alarm.
+/// A broker without heartbeats or with rare ones, with policies that drop messages, a user without rights, and an alarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_a_whole_broker_are_found() {
     let (folder, amqp, management, password) = (Folder::new("broker"), free_port(), free_port(), secret());
@@ -110,8 +101,10 @@ async fn faults_of_a_whole_broker_are_found() {
     let link = Publisher::new(broker);
     eventually(|| async { link.connect().await.map_err(|error| error.to_string()) }).await;
 
-    let silent = Look::with(&environment, &[("AMQP_URL", &format!("{url}?heartbeat=0"))]).await;
-    silent.shows("rabbitmq.heartbeat", Fail, "no heartbeats");
+    for (seconds, verdict, found) in [(0, Fail, "no heartbeats"), (60, Warn, "60 s")] {
+        let url = format!("{url}?heartbeat={seconds}");
+        Look::with(&environment, &[("AMQP_URL", &url)]).await.shows("rabbitmq.heartbeat", verdict, found);
+    }
     let look = Look::with(&environment, &[]).await;
     look.shows("rabbitmq.policies", Unknown, "AMQP does not show policies");
     for name in ["rabbitmq.queues", "rabbitmq.alarms", "rabbitmq.permissions", "rabbitmq.heartbeat"] {

@@ -20,6 +20,8 @@ async fn with(settings: &[(&str, &str)]) -> Look {
     Look::within(&config(&safe(), settings), Duration::from_millis(200)).await
 }
 
+type Settings<'a> = &'a [(&'a str, &'a str)];
+
 const PUBLISHED: &str = "0123456789abcdef0123456789abcdef";
 const PUBLISHED_WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -42,7 +44,7 @@ async fn unsafe_settings_are_found() {
     let bank_allowed = [&bank[..], &[("SECKILL_ALLOW__SANDBOX_CHANNEL", "1")]].concat();
     let open = [("SECKILL_HTTP__BIND", "10.0.0.7:8080"), ("SECKILL_HTTP__TRUSTED_PROXIES", "")];
     let unproven = "postgres://seckill@10.255.255.1/x?sslmode=require";
-    let cases: [(&[(&str, &str)], &str, Verdict, &str); 17] = [
+    let cases: [(Settings<'_>, &str, Verdict, &str); 17] = [
         (&[dev], "development", Warn, "this machine only"),
         (&[dev, everywhere], "development", Fail, "0.0.0.0:8080"),
         (&shop, "receivers", Fail, "shop.webhook_url"),
