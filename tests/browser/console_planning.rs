@@ -1,13 +1,14 @@
-//! A sale with waves is planned, and a product described, in the console.
+//! A sale is planned, and its product described, in the console.
 
-use seckill_harness::until;
+use seckill_harness::{until, wait_until};
 use serde_json::json;
 
 use crate::console::{console, form, phase, shows};
 
-/// Waves are planned as rows of the form. A sale without purchases is removed: its page for buyers is gone.
+/// Waves are planned as rows of the form. A product gets its description, and buyers read it; a file that is no picture is refused. A sale
+/// without purchases is removed: its page for buyers is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_with_waves_is_planned_and_removed() {
+async fn a_sale_with_waves_is_planned_described_and_removed() {
     let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "max", "/admin/sales/new").await;
     let new = form("sales");
@@ -28,37 +29,30 @@ async fn a_sale_with_waves_is_planned_and_removed() {
     let units = page.evaluate(&format!("{rows}.map((row) => row.children[1].textContent)")).await;
     assert_eq!(units, json!(["10"]));
     let path = page.evaluate("location.pathname.replace('/admin', '')").await;
-    let for_buyers = shop.system.url(path.as_str().unwrap());
+    let path = path.as_str().unwrap();
+    let for_buyers = shop.system.url(path);
     let status = async || reqwest::get(&for_buyers).await.unwrap().status();
     assert_eq!(status().await, 200);
-    page.leave_after_question("form[data-method=DELETE][data-api^='/api/v1/admin/sales/'] button").await;
-    page.wait("location.pathname === '/admin/sales'").await;
-    page.wait(&shows("No sale fits")).await;
-    until(404, status).await;
-    shop.close(page).await;
-}
 
-/// A product gets its description in the console, and buyers read it. A file that is no picture is refused.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_product_is_described() {
-    let (shop, page) = console(&[]).await;
-    let sale = shop.sale(&["--stock", "5"]).await;
-    page.sign_in_at(&shop, "max", "/admin/products").await;
-    page.leave("main a[href='/admin/products?name=Phone']").await;
-    let product = form("products/Phone");
-    page.type_over(&format!("{product} [name=description]"), "It rings.").await;
+    page.open_console(&shop, "/admin/products").await;
+    page.leave("main a[href='/admin/products?name=Lamp']").await;
+    let product = form("products/Lamp");
+    page.type_over(&format!("{product} [name=description]"), "It shines.").await;
     page.send(&product).await;
-    page.wait("document.querySelector('textarea[name=description]').value === 'It rings.'").await;
-    let picture = form("products/Phone/picture");
+    page.wait("document.querySelector('textarea[name=description]').value === 'It shines.'").await;
+    let picture = form("products/Lamp/picture");
     let file = shop.folder.file("no-picture.png");
     std::fs::write(&file, "This is no picture.").unwrap();
     page.fill(&format!("{picture} [name=picture]"), &file).await;
     page.click(&format!("{picture} button")).await;
     page.wait(&format!("document.querySelector({:?}).className === 'bad'", format!("{picture} output"))).await;
-    until(true, || async {
-        page.visit(&shop.page_of(&sale)).await;
-        page.is_true("document.querySelector('main').innerText.includes('It rings.')").await
-    })
-    .await;
+    let read = async || reqwest::get(&for_buyers).await.unwrap().text().await.unwrap();
+    wait_until(read, |page| page.contains("It shines.")).await;
+
+    page.open_console(&shop, &format!("/admin{path}")).await;
+    page.leave_after_question("form[data-method=DELETE][data-api^='/api/v1/admin/sales/'] button").await;
+    page.wait("location.pathname === '/admin/sales'").await;
+    page.wait(&shows("No sale fits")).await;
+    until(404, status).await;
     shop.close(page).await;
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::buyer::{LIVE, PAYABLE, SOLVED, order};
+use crate::buyer::{GREY, LIVE, PAYABLE, SOLVED, order};
 use crate::input::ENTER;
 use crate::shop::Shop;
 
@@ -16,9 +16,19 @@ async fn a_purchase_by_keyboard_alone() {
     page.press("kim".chars()).await;
     page.press([ENTER]).await;
     page.signed_in_as("kim").await;
-    let challenge = page.challenge(&Value::Null).await;
+    let first = page.challenge(&Value::Null).await;
+    assert_eq!(first["kind"], "image");
+    assert!(page.is_true(GREY).await, "nothing is bought without a pass");
     page.tab_to("#challenge-answer").await;
-    page.press(challenge["answer_for_tests"].as_str().unwrap().chars()).await;
+    page.press(['-', ENTER]).await;
+    // A wrong answer spends the challenge: another picture comes.
+    let second = page.challenge(&first["challenge_id"]).await;
+    page.wait("document.getElementById('challenge-status').innerText !== ''").await;
+    page.evaluate("document.getElementById('challenge-answer').value = ''").await;
+    if !page.is_true("document.activeElement.id === 'challenge-answer'").await {
+        page.tab_to("#challenge-answer").await;
+    }
+    page.press(second["answer_for_tests"].as_str().unwrap().chars()).await;
     page.press([ENTER]).await;
     page.wait(SOLVED).await;
     page.wait(LIVE).await;

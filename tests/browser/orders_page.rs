@@ -1,4 +1,4 @@
-//! The page of a buyer's own orders, and the page for unknown addresses.
+//! The page of a buyer's own orders.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use seckill_harness::eventually;
 
 use crate::buyer::{PAYABLE, order};
 use crate::chromium::Page;
-use crate::page::{READY, shown};
+use crate::page::shown;
 use crate::shop::Shop;
 
 /// Presses a button twice in a row, because its effect is final. A slow browser has forgotten the first press when the second comes: then
@@ -63,22 +63,5 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     page.wait(&format!("!document.querySelector('#orders li') && {}", shown("#sign-in"))).await;
     shop.system.settled(&first).await;
     shop.system.settled(&second).await;
-    shop.close(page).await;
-}
-
-/// An unknown address has a page too: it says so, and links back.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_missing_page_leads_back() {
-    let (shop, page) = Shop::with_page(&[]).await;
-    for path in ["/sales/999999", "/sales/none", "/no-such-page"] {
-        let url = shop.system.url(path);
-        let as_browser = reqwest::Client::new().get(&url).header("accept", "text/html,*/*;q=0.8");
-        assert_eq!(as_browser.send().await.unwrap().status(), 404, "{path}");
-        page.client.goto(&url).await.unwrap();
-        page.wait(READY).await;
-        page.wait("document.querySelector('main a[href=\"/\"]')").await;
-    }
-    page.click("main a[href=\"/\"]").await;
-    page.wait("location.pathname === '/'").await;
     shop.close(page).await;
 }

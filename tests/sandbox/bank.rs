@@ -161,13 +161,9 @@ impl Program {
         command
     }
 
-    pub fn start(settings: &Environment) -> (Self, Vec<String>) {
-        Self::run(&mut Self::command(settings))
-    }
-
     /// Starts the bank, and reads its address from its log. Returns the log lines up to that one.
-    pub fn run(command: &mut Command) -> (Self, Vec<String>) {
-        let mut process = Running::start(command);
+    pub fn start(settings: &Environment) -> (Self, Vec<String>) {
+        let mut process = Running::start(&mut Self::command(settings));
         let (mut lines, mut log) = (BufReader::new(process.0.stderr.take().unwrap()).lines(), Vec::new());
         let address = loop {
             let line = lines.next().expect("the bank ended before it logged its address").unwrap();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::bank::{Bank, payment, send};
-use seckill_harness::{eventually, wait_until};
+use seckill_harness::until;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payment_is_taken_then_decided_then_reported_in_a_signed_callback() {
@@ -204,49 +204,38 @@ async fn the_ledger_and_the_arrivals_are_read_page_by_page() {
     for amount in 1..=5 {
         bank.calls.paid(amount).await;
     }
-    let (mut after, mut amounts, mut numbers) = (json!(0), Vec::new(), Vec::new());
-    while !after.is_null() {
-        let (_, page) = bank.calls.get(&format!("/v1/ledger?after={after}&limit=2")).await;
-        amounts.extend(page["entries"].as_array().unwrap().iter().map(|entry| entry["amount_cents"].clone()));
-        after = page["next"].clone();
+    for (path, list, field) in
+        [("ledger?limit=2", "entries", "amount_cents"), ("arrivals?kind=pay&limit=5", "arrivals", "n")]
+    {
+        let (mut after, mut seen) = (json!(0), Vec::new());
+        while !after.is_null() {
+            let (_, page) = bank.calls.get(&format!("/v1/{path}&after={after}")).await;
+            seen.extend(page[list].as_array().unwrap().iter().map(|entry| entry[field].clone()));
+            after = page["next"].clone();
+        }
+        assert_eq!(seen, [1, 2, 3, 4, 5], "{list}");
     }
-    assert_eq!(amounts, [1, 2, 3, 4, 5]);
-    after = json!(0);
-    while !after.is_null() {
-        let (_, page) = bank.calls.get(&format!("/v1/arrivals?kind=pay&after={after}&limit=5")).await;
-        numbers.extend(page["arrivals"].as_array().unwrap().iter().map(|arrival| arrival["n"].clone()));
-        after = page["next"].clone();
-    }
-    assert_eq!(numbers, [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_callback_is_sent_under_one_id_until_it_is_delivered() {
+async fn a_callback_is_sent_under_one_id_until_it_is_delivered_or_refused() {
     let bank = Bank::start(&[]).await;
     bank.receiver.answer(503);
     let key = bank.calls.paid(100).await;
     bank.receiver.wait_for(key, 3).await;
-    let fate = async || bank.calls.get(&format!("/v1/admin/callbacks/{key}")).await.1["fate"].clone();
-    assert_eq!(fate().await, json!({ "waiting": 1, "delivered": 0, "refused": 0, "given_up": 0 }));
+    let fate = async |key: Uuid| bank.calls.get(&format!("/v1/admin/callbacks/{key}")).await.1["fate"].clone();
+    assert_eq!(fate(key).await, json!({ "waiting": 1, "delivered": 0, "refused": 0, "given_up": 0 }));
     bank.receiver.answer(204);
-    wait_until(fate, |fate| fate["delivered"] == 1).await;
+    until(json!(1), || async { fate(key).await["delivered"].clone() }).await;
     let seen = bank.receiver.of(key);
     assert!(seen.iter().all(|callback| callback.id == seen[0].id && callback.body == seen[0].body));
     // With jitter, the first pause is at least half of 250 ms and the second at least half of 500 ms.
     assert!(seen[1].at - seen[0].at >= Duration::from_millis(124));
     assert!(seen[2].at - seen[1].at >= Duration::from_millis(249));
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_callback_answered_with_422_is_not_sent_again() {
-    let bank = Bank::start(&[]).await;
     bank.receiver.answer(422);
-    let key = bank.calls.paid(100).await;
-    eventually(|| async {
-        let (_, callback) = bank.calls.get(&format!("/v1/admin/callbacks/{key}")).await;
-        let expected = json!({ "waiting": 0, "delivered": 0, "refused": 1, "given_up": 0 });
-        if callback["fate"] == expected { Ok(()) } else { Err(callback.to_string()) }
-    })
-    .await;
-    assert_eq!(bank.receiver.of(key).len(), 1);
+    let refused = bank.calls.paid(100).await;
+    let expected = json!({ "waiting": 0, "delivered": 0, "refused": 1, "given_up": 0 });
+    until(expected, || fate(refused)).await;
+    assert_eq!(bank.receiver.of(refused).len(), 1);
 }

@@ -10,8 +10,9 @@ use crate::bank::{Program, file, settings};
 use crate::receiver::Receiver;
 use seckill_harness::folder::Folder;
 
+/// Pending decisions and callbacks resume after a kill, and a torn last line is removed with a warning.
 #[tokio::test(flavor = "multi_thread")]
-async fn pending_decisions_and_callbacks_resume_after_a_kill() {
+async fn a_killed_bank_goes_on_from_its_file() {
     let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
     let settings = settings(&folder, &receiver, &[]);
     let (mut bank, _) = Program::start(&settings);
@@ -22,39 +23,25 @@ async fn pending_decisions_and_callbacks_resume_after_a_kill() {
     let pending = Uuid::new_v4();
     bank.calls.pay(pending, 2).await;
     bank.process.kill();
+    let whole = std::fs::read(file(&folder)).unwrap();
+    let mut torn = OpenOptions::new().append(true).open(file(&folder)).unwrap();
+    torn.write_all(br#"{"event":"taken","key":"0000"#).unwrap();
 
     receiver.answer(200);
     let tries = receiver.of(undelivered).len();
-    let (bank, _) = Program::start(&settings);
+    let (mut bank, log) = Program::start(&settings);
+    assert!(log.iter().any(|line| line.contains("WARN") && line.contains("torn")), "{log:?}");
+    assert!(std::fs::read(file(&folder)).unwrap().starts_with(&whole));
     let callbacks = receiver.wait_for(undelivered, tries + 1).await;
     assert!(callbacks.iter().all(|callback| callback.id == callbacks[0].id && callback.body == callbacks[0].body));
     assert_eq!(bank.calls.pay(pending, 2).await.0, 200);
     bank.calls.decided("payments", pending).await;
     receiver.wait_for(pending, 1).await;
-    assert!(bank.process.end().success(), "the bank failed after SIGTERM");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_torn_last_line_is_removed_with_a_warning() {
-    let (folder, receiver) = (Folder::new("sandbox"), Receiver::start());
-    let settings = settings(&folder, &receiver, &[]);
-    let (mut bank, _) = Program::start(&settings);
-    let key = bank.calls.paid(1).await;
-    receiver.wait_for(key, 1).await;
-    bank.process.kill();
-    let whole = std::fs::read(file(&folder)).unwrap();
-    let mut torn = OpenOptions::new().append(true).open(file(&folder)).unwrap();
-    torn.write_all(br#"{"event":"taken","key":"0000"#).unwrap();
-
-    let (mut bank, log) = Program::start(&settings);
-    assert!(log.iter().any(|line| line.contains("WARN") && line.contains("torn")), "{log:?}");
-    assert!(std::fs::read(file(&folder)).unwrap().starts_with(&whole));
-    assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.1["status"], "succeeded");
-    bank.calls.paid(2).await;
     bank.process.kill();
     let (bank, log) = Program::start(&settings);
     assert!(!log.iter().any(|line| line.contains("WARN")), "{log:?}");
     assert_eq!(bank.calls.ledger().await.len(), 2);
+    assert!(bank.process.end().success(), "the bank failed after SIGTERM");
 }
 
 #[tokio::test(flavor = "multi_thread")]
