@@ -116,29 +116,25 @@ async fn clients_that_read_nothing_take_bounded_memory() {
     println!("{CLIENTS} clients take, in kB of the service and of the kernel: {taken:?}");
     taken.retain(|_, (own, kernel)| *own > CLIENTS * CLIENT_MAX_KB || *kernel > CLIENTS * KERNEL_MAX_KB);
     assert!(taken.is_empty(), "{CLIENTS} clients take, in kB of the service and of the kernel: {taken:?}");
+    every_answer_comes_whole(address, &addresses).await;
     process.end();
     system.finish().await;
 }
 
 /// Every static answer arrives complete: plain, compressed, and at a slow client.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_answer_comes_whole() {
-    let (system, place) = (System::prepare(&[]).await, Folder::new("pages"));
-    let sale = sale_with_large_picture(&system, &place).await;
-    let address = free_address();
-    let process = serve(&system, address).await;
+async fn every_answer_comes_whole(address: SocketAddr, addresses: &BTreeSet<String>) {
     let client = Client::new();
     let get = |path: &str, headers: &[(&str, &str)]| {
         let request = client.get(format!("http://{address}{path}"));
         headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)).send()
     };
     let mut compressed = BTreeSet::new();
-    for path in static_addresses(address, &sale).await {
-        let plain = get(&path, &[]).await.unwrap();
+    for path in addresses {
+        let plain = get(path, &[]).await.unwrap();
         let (headers, body) = (plain.headers().clone(), plain.bytes().await.unwrap());
         let length = headers.get(CONTENT_LENGTH).map_or(0, |length| length.to_str().unwrap().parse().unwrap());
         assert_eq!(body.len(), length, "{path}");
-        let zipped = get(&path, &[("accept-encoding", "gzip")]).await.unwrap();
+        let zipped = get(path, &[("accept-encoding", "gzip")]).await.unwrap();
         if zipped.headers().contains_key(CONTENT_ENCODING) {
             assert_eq!(zipped.headers()[VARY], headers[VARY], "{path}");
             let mut unzipped = Vec::new();
@@ -147,14 +143,12 @@ async fn every_answer_comes_whole() {
             compressed.insert(path.clone());
         }
         if body.len() > 16 * 1024 && !path.starts_with("/metrics") {
-            assert!(read_slowly(address, &path).await.ends_with(&body), "{path}");
+            assert!(read_slowly(address, path).await.ends_with(&body), "{path}");
         }
     }
     for large in ["/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/api/openapi.json", "/assets/sale."] {
         assert!(compressed.iter().any(|path| path.starts_with(large)), "{large}: {compressed:?}");
     }
-    process.end();
-    system.finish().await;
 }
 
 /// All bytes until the service closes the connection, read in small pieces.

@@ -195,25 +195,3 @@ async fn a_sliding_counter_keeps_the_compact_form() {
     let encoding: String = redis::cmd("OBJECT").arg("ENCODING").arg(&key).query_async(&mut bench.redis).await.unwrap();
     assert_eq!(encoding, "listpack");
 }
-
-/// Grants may be given back in any order. Each comes back once, and the others still count.
-#[tokio::test]
-async fn grants_of_a_sliding_log_are_given_back_in_any_order() {
-    let bench = Bench::new().await;
-    let algorithm = window(AlgorithmKind::SlidingLog, 6, 60_000);
-    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let slot = slot("order", &format!("{order:?}"));
-        let take = [take(&slot, &algorithm, 2)];
-        let grants = [bench.acquire(0, &take).await, bench.acquire(1, &take).await, bench.acquire(2, &take).await];
-        let later = bench.limiter.at(DAWN + 3);
-        for (limit_left, n) in [0, 2, 4].into_iter().zip(order) {
-            for _ in 0..2 {
-                // The second time there is nothing to give back.
-                later.give_back(&take, &grants[n]).await.unwrap();
-            }
-            let probe = later.acquire(&take).await.unwrap();
-            assert_eq!(probe.verdicts[0].unwrap().remaining, limit_left, "{order:?}");
-            later.give_back(&take, &probe).await.unwrap();
-        }
-    }
-}

@@ -18,7 +18,6 @@ pub struct Exported {
     pub id: String,
     /// Empty for the first span of a trace.
     pub parent: String,
-    pub start_ns: u64,
     pub failed: bool,
     pub attributes: BTreeMap<String, String>,
     /// Traces and spans of other traces.
@@ -50,11 +49,8 @@ impl Collector {
         self.spans.lock().unwrap().clone()
     }
 
-    /// The spans of one trace, in the order of their start.
     pub fn trace(&self, trace: &str) -> Vec<Exported> {
-        let mut spans: Vec<_> = self.spans().into_iter().filter(|span| span.trace == trace).collect();
-        spans.sort_by_key(|span| span.start_ns);
-        spans
+        self.spans().into_iter().filter(|span| span.trace == trace).collect()
     }
 
     async fn take(self, stream: TcpStream) {
@@ -87,7 +83,6 @@ fn exported(request: ExportTraceServiceRequest) -> Vec<Exported> {
                 trace: hex(&span.trace_id),
                 id: hex(&span.span_id),
                 parent: hex(&span.parent_span_id),
-                start_ns: span.start_time_unix_nano,
                 // 2 is the code of an error.
                 failed: span.status.is_some_and(|status| status.code == 2),
                 attributes: attributes(span.attributes),
