@@ -1,4 +1,4 @@
-//! Metrics, traces, and the secrets that a log must never contain.
+//! Metrics, and the secrets that a log must never contain.
 
 use std::process::Stdio;
 
@@ -9,7 +9,6 @@ use serde_json::json;
 use crate::payments_and_callbacks;
 use crate::permits_and_policies::{Caller, a_day, policy, set};
 use crate::service_killed::Process;
-use crate::traces::collector::Collector;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{System, eventually, terms, wait_until};
 
@@ -92,17 +91,14 @@ async fn every_stage_shows_its_metrics_and_no_others_exist() {
     system.finish().await;
 }
 
-/// A17: no secret is logged, and no caller can forge a line. Traces show an order from purchase to fulfilment.
+/// A17: no secret is logged, even with all levels on, and no caller can forge a line.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_can_be_traced_and_no_secret_is_logged() {
+async fn no_secret_is_logged_and_no_line_forged() {
     let mut system = System::prepare(&[]).await;
-    let collector = Collector::start().await;
     let address = free_address();
     let folder = Folder::new("log");
     let log = std::fs::File::create(folder.file("log")).unwrap();
     let more = [
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
-        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
         ("SECKILL_TRACES__SAMPLE_ONE_IN", "1"),
         ("RUST_LOG", "trace,h2=off,hyper=off"),
         ("SECKILL_WORK__METRICS_BIND", "127.0.0.1:0"),
@@ -116,14 +112,6 @@ async fn an_order_can_be_traced_and_no_secret_is_logged() {
     click.send().await;
     let forged = Client::new().get(format!("http://{address}/x%0aFORGED")).header("x-any", "FORGED").send().await;
     assert_eq!(forged.unwrap().status(), 404);
-    eventually(|| async {
-        let spans = collector.spans();
-        let named = |name: &str| spans.iter().any(|span| span.name == name);
-        let found = ["POST purchases", "publish", "fulfil"].into_iter().all(named)
-            && spans.iter().any(|span| span.attributes.values().any(|value| *value == order));
-        found.then_some(()).ok_or_else(|| format!("{spans:?}"))
-    })
-    .await;
     system.settled(&sale).await;
     process.end();
     let log = std::fs::read_to_string(folder.file("log")).unwrap();

@@ -17,11 +17,11 @@ pub struct OwnRedis {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
     Plain,
     /// Its clock is set by `set_clock`.
     OwnClock,
-    /// The maximum length of its files. It writes its append-only file each second.
+    /// It cannot write files beyond this length, as if its disk was full. It writes its append-only file each second.
     SmallFiles {
         kilobytes: u32,
     },
@@ -33,20 +33,7 @@ impl OwnRedis {
         Self::start_as(Kind::Plain).await
     }
 
-    pub async fn start_with_own_clock() -> Self {
-        Self::start_as(Kind::OwnClock).await
-    }
-
-    /// A server that cannot write files beyond this length, as if its disk was full.
-    pub async fn start_with_small_files(kilobytes: u32) -> Self {
-        Self::start_as(Kind::SmallFiles { kilobytes }).await
-    }
-
-    pub async fn start_as_cluster_node() -> Self {
-        Self::start_as(Kind::ClusterNode).await
-    }
-
-    async fn start_as(kind: Kind) -> Self {
+    pub async fn start_as(kind: Kind) -> Self {
         let port = free_address().port();
         let folder = Folder::new("redis");
         if kind == Kind::OwnClock {

@@ -113,7 +113,6 @@ async fn status_now(system: &System, order: Uuid, user: &str) -> Result<String, 
     status.map(str::to_owned).ok_or_else(|| format!("{code} {body}"))
 }
 
-/// The status of an order. Waits until the service returns it.
 pub async fn status(system: &System, order: Uuid, user: &str) -> String {
     eventually(|| status_now(system, order, user)).await
 }

@@ -288,21 +288,6 @@ async fn one_poison_member_parks_alone() {
     system.finish().await;
 }
 
-/// Rule 7: if PostgreSQL has less stock than Redis promised, the group is split, and the buyers within the stock have their orders.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_group_for_which_the_stock_does_not_suffice_is_split() {
-    let mut system = System::without_workers(&[]).await;
-    let sale = system.create_sale(terms(10)).await;
-    buy_together(&system, &sale, &buyers(10)).await;
-    system.execute("UPDATE sales SET stock = 4, total_stock = 4").await;
-    system.serve(true).await;
-    system.settled(&sale).await;
-    let rejected = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'rejected' AND reason = 'out-of-stock'";
-    assert_eq!((system.count(WAITING, &sale).await, system.count(rejected, &sale).await), (4, 6));
-    assert_eq!((system.count(SPLIT, &sale).await, system.available(&sale).await), (1, Some(0)));
-    system.finish().await;
-}
-
 /// A group that can be neither settled nor split is retried, and finally parked, where people see it; others continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
@@ -408,8 +393,10 @@ async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
             view.unwrap().unwrap().unconfirmed
         })
         .await;
+        // No buyer repeats the purchase meanwhile.
         system.settled(sale).await;
         assert_eq!((system.orders(sale).await, system.stock(sale).await), (3, 2));
+        assert_eq!(answered(&system, sale, "u1").await.body["status"], "pending_payment");
         assert_eq!((system.count(ONES, sale).await, system.count(GROUPS, sale).await), (ones, groups));
     }
     system.finish().await;

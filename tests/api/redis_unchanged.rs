@@ -8,7 +8,7 @@ use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameter
 use seckill_harness::{Sale, System, terms, until, wait_until};
 use serde_json::json;
 
-use crate::own_redis::OwnRedis;
+use crate::own_redis::{Kind, OwnRedis};
 use crate::permits_and_policies::{Caller, patient, policy, set};
 use crate::sales_apart::sells;
 
@@ -32,7 +32,6 @@ impl World {
         Self { system, redis, sales, buyers: 0 }
     }
 
-    /// Buys in every sale. Returns the answers.
     async fn buy_everywhere(&mut self) -> Vec<String> {
         let mut answers = Vec::new();
         self.buyers += 1;
@@ -124,7 +123,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
         ("SECKILL_PURCHASE__BUYER_WINDOW_MS", "2000"),
         ("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "500"),
     ];
-    let mut world = World::on(OwnRedis::start_with_own_clock().await, &settings).await;
+    let mut world = World::on(OwnRedis::start_as(Kind::OwnClock).await, &settings).await;
     assert_eq!(world.buy_everywhere().await, ALL_BOUGHT);
     let one = world.system.create_sale(terms(1)).await;
     let bought = world.system.buy(&one, "ann").send().await;

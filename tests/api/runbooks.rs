@@ -15,7 +15,6 @@ use strum::VariantArray;
 use crate::dashboards::{TOP, metric_of, panels, read, rules};
 
 const FOLDER: &str = "docs/runbooks";
-/// The sections of a runbook for an alert.
 const SECTIONS: [&str; 5] =
     ["## What it means", "## How to see it", "## What to do", "## What not to do", "## When it is over"];
 /// The placeholders of a runbook for values that the operator fills in.

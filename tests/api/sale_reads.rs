@@ -14,7 +14,6 @@ use crate::broken_network::wired_with;
 use crate::callers_apart::keys;
 use crate::purchase_groups::{buy_together, buyers};
 
-/// The number of queries of PostgreSQL with a text like this.
 async fn queries(system: &System, like: &str) -> i64 {
     sqlx::query_scalar(
         "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid

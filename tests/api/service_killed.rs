@@ -17,7 +17,6 @@ impl Process {
         Self::start_with(system, address, &[("RUST_LOG", "error")], Stdio::inherit())
     }
 
-    /// Some of the workers alone.
     pub fn work(system: &System, only: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
         command.args(["work", "--only", only]).env_clear().envs(&system.environment).env("RUST_LOG", "error");
@@ -139,26 +138,5 @@ async fn a_kill_in_mid_rush_loses_no_winner_and_sells_no_unit_twice() {
         assert_eq!(found.as_deref(), Some(accepted.user.as_str()));
     }
     process.0.kill();
-    system.finish().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_whose_server_died_is_finished_by_the_reconciler() {
-    // The ledger refuses the row of the hold, as if the process had died before it wrote the row.
-    let system = System::start_with(&[("SECKILL_RECONCILE__UNCONFIRMED_AFTER_MS", "300")]).await;
-    let sale = system.create_sale(terms(3)).await;
-    refuse_commits(&system).await;
-    hold_without_commit(&system, &sale, &system.buy(&sale, "ann").idempotent("k"), 2).await;
-    assert_eq!(system.orders(&sale).await, 0);
-    assert_eq!(system.available(&sale).await, Some(2), "the hold stays: forward only");
-    allow_commits(&system).await;
-    // No buyer repeats the purchase meanwhile.
-    system.settled(&sale).await;
-    assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (1, 2));
-    let again = wait_until(|| system.buy(&sale, "ann").idempotent("k").send(), |again| again.status == 202).await;
-    assert_eq!(again.body["status"], "pending_payment");
-    // The reconciler reports it after it has finished the hold.
-    let repairs = "SELECT count(*) FROM audit_log WHERE action = 'finish holds'";
-    wait_until(|| system.number(repairs), |&repairs| repairs >= 1).await;
     system.finish().await;
 }

@@ -15,7 +15,6 @@ use tokio::time::timeout;
 /// How long the test checks that no server is available. The handle itself searches for much longer, for a busy machine.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// A handle on the servers at these ports, in this order.
 fn ledger(ports: &[u16]) -> Ledger {
     let servers: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let environment: HashMap<String, String> = [

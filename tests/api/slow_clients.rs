@@ -46,7 +46,6 @@ impl Wire {
         let _ = self.0.write_all(text.as_bytes()).await;
     }
 
-    /// Sends a whole request, and reads its answer.
     async fn ask(&mut self, request: &str) -> String {
         self.ask_for(1, request).await
     }
@@ -132,7 +131,6 @@ async fn silent(address: SocketAddr) -> bool {
     wire.wait().await.is_empty() && answered
 }
 
-/// A connection that never sends anything.
 async fn mute(address: SocketAddr) -> bool {
     Wire::to(address).await.wait().await.starts_with("HTTP/1.1 408")
 }

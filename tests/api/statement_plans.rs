@@ -103,7 +103,6 @@ fn statements() -> Vec<Statement> {
     statements
 }
 
-/// Executes all statements. Returns the expensive ones.
 async fn measure(sql: &mut PgConnection, all: &[Statement], shape: &str) -> Vec<String> {
     let (mut dear, mut refused) = (Vec::new(), 0);
     for Statement { text, parameters } in all {

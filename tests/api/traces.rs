@@ -1,6 +1,6 @@
 //! One trace shows a purchase from the click to the shop's webhook, across processes (docs/monitoring.md).
 
-pub mod collector;
+mod collector;
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -29,7 +29,6 @@ const REFUSED: &str = "0af7651916cd43dd8448eb211c80319c";
 /// The span in the buyer's browser.
 const CLICK: &str = "00f067aa0ba902b7";
 
-/// A purchase with these headers.
 async fn buy(
     system: &System,
     at: SocketAddr,

@@ -19,7 +19,6 @@ use url::{ParseError, Url};
 
 use crate::program::Server;
 
-/// The folder of the pictures.
 const SCREENSHOTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/screenshots");
 
 /// Chromium without a screen: it starts in a fifth of the full browser's processor time.
@@ -41,10 +40,8 @@ const FLAGS: [&str; 12] = [
     "--window-size=1280,900",
 ];
 
-/// How often a waiting test checks the page.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A POST to the session's address.
 #[derive(Debug)]
 struct Post {
     path: &'static str,

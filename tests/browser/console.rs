@@ -28,12 +28,10 @@ const BUSY: &str = "performance.getEntriesByType('navigation')[0]?.responseStatu
 /// How long a test waits before it asks a busy service again.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
-/// The form that sends to this address of the admin API.
 pub fn form(path: &str) -> String {
     format!("form[data-api='/api/v1/admin/{path}']")
 }
 
-/// The page is at this path, and has loaded.
 pub fn at(path: &str) -> String {
     format!("document.readyState === 'complete' && location.pathname === {path:?}")
 }
@@ -47,7 +45,6 @@ pub fn phase(name: &str) -> String {
     format!("document.querySelector('h1 .badge').textContent === {name:?}")
 }
 
-/// A form's message about its last call.
 pub fn told(form: &str, pattern: &str) -> String {
     format!("/{pattern}/i.test(document.querySelector({:?})?.innerText ?? '')", format!("{form} output"))
 }
@@ -56,7 +53,6 @@ pub fn shows(text: &str) -> String {
     format!("document.querySelector('main').innerText.includes({text:?})")
 }
 
-/// A shop with its people, and a browser.
 pub async fn console(settings: &[(&str, &str)]) -> (Shop, Page) {
     let (shop, page) = Shop::with_page(settings).await;
     shop.people().await;
@@ -93,7 +89,6 @@ impl Page {
         .await;
     }
 
-    /// Signs in on the sign-in page, and waits for the next page.
     pub async fn enter(&self, name: &str, password: &str) {
         self.type_over(&format!("{SIGN_IN} [name=name]"), name).await;
         self.type_over(&format!("{SIGN_IN} [name=password]"), password).await;
@@ -113,7 +108,6 @@ impl Page {
         self.next_document().await;
     }
 
-    /// Signs a person in, and shows a page of the console.
     pub async fn sign_in_at(&self, shop: &Shop, name: &str, path: &str) {
         self.open_console(shop, path).await;
         self.enter(name, PASSWORD).await;
@@ -158,7 +152,6 @@ impl Page {
         self.loaded().await;
     }
 
-    /// Types a text into a field, and replaces the old text.
     pub async fn type_over(&self, selector: &str, text: &str) {
         self.with_element(selector, async |element: &Element| {
             element.clear().await?;
@@ -167,7 +160,6 @@ impl Page {
         .await;
     }
 
-    /// Chooses from a list by the value of its option.
     pub async fn choose(&self, selector: &str, value: &str) {
         self.with_element(selector, async |element: &Element| element.select_by_value(value).await).await;
     }

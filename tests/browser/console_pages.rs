@@ -17,7 +17,6 @@ const LINKS: &str = "[...document.querySelectorAll('a[href^=\"/\"]')].map((link)
 /// The addresses of the API that the page's content can send to.
 const CALLS: &str = "[...document.querySelectorAll('main [data-api]')].map((one) => one.dataset.api)";
 
-/// A page of the console.
 struct Place {
     name: &'static str,
     path: String,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use seckill::domain::ids::SaleId;
 use seckill_harness::{Sale, eventually};
-use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::buyer::{GREY, LIVE, says};
@@ -18,7 +17,6 @@ use crate::shop::Shop;
 /// The sale's first stock, and the later addition.
 const STOCK: i64 = 200;
 const MORE: i64 = 100;
-/// Requests in flight.
 const CONCURRENCY: usize = 64;
 /// One address sends all requests of a crowd.
 const SETTINGS: [(&str, &str); 1] = [("SECKILL_PURCHASE__ADDRESS_LIMIT", "-1")];
@@ -32,28 +30,6 @@ const SOON: &str = "(() => {
         two(at.getHours() % 12 || 12) + two(at.getMinutes()) + two(at.getSeconds()) + (at.getHours() < 12 ? 'a' : 'p'),
     ];
 })()";
-/// Records the figures of the live page at each change.
-const NOTE_FIGURES: &str = "(() => {
-    const number = (name) => Number(document.getElementById(`tile-${name}`).textContent.replaceAll(',', ''));
-    const note = () => seen.push(Object.fromEntries(
-        ['winners', 'available', 'stock', 'unpaid', 'paid'].map((name) => [name, number(name)])));
-    window.seen = [];
-    note();
-    new MutationObserver(note)
-        .observe(document.querySelector('.tiles'), { subtree: true, childList: true, characterData: true });
-})()";
-
-/// The figures of the live page at one moment; `None` for an unknown one.
-#[derive(Debug, Deserialize)]
-struct Seen {
-    winners: Option<i64>,
-    available: Option<i64>,
-    stock: Option<i64>,
-    unpaid: Option<i64>,
-    paid: Option<i64>,
-}
-
-/// A figure of the live page.
 fn tile(name: &str, figure: i64) -> String {
     format!("Number(document.getElementById('tile-{name}').textContent.replaceAll(',', '')) === {figure}")
 }
@@ -109,27 +85,9 @@ async fn rush(shop: &Shop, sale: &Sale, buyers: Range<usize>) -> i64 {
     i64::try_from(answers.iter().filter(|code| *code == "202").count()).unwrap()
 }
 
-/// Opens the live page from the sale's page, and records its figures from now on.
 async fn watch(page: &Page) {
     page.leave("main a[href$='/live']").await;
     page.wait("document.getElementById('connection').classList.contains('good')").await;
-    page.evaluate(NOTE_FIGURES).await;
-}
-
-/// The figures shown since `watch`: winners only increase, and at each moment all units are accounted for, in Redis and in PostgreSQL.
-async fn assert_figures_add_up(page: &Page, total: i64) {
-    let seen: Vec<Seen> = serde_json::from_value(page.evaluate("seen").await).unwrap();
-    let winners: Vec<_> = seen.iter().filter_map(|seen| seen.winners).collect();
-    assert!(!winners.is_empty() && winners.is_sorted(), "{winners:?}");
-    for seen in &seen {
-        if let (Some(winners), Some(available)) = (seen.winners, seen.available) {
-            assert_eq!(winners + available, total, "in Redis: {seen:?}");
-        }
-        // A winner without an order yet is still in PostgreSQL's stock.
-        if let (Some(stock), Some(unpaid), Some(paid)) = (seen.stock, seen.unpaid, seen.paid) {
-            assert_eq!(stock + unpaid + paid, total, "in PostgreSQL: {seen:?}");
-        }
-    }
 }
 
 /// A manager plans, pauses, enlarges, resumes and closes a sale. A buyer's open page follows each step.
@@ -160,7 +118,6 @@ async fn a_sale_from_its_plan_to_its_end() {
     // Lines, not only points: the charts move. The lines of the legend have another shape.
     page.wait("document.querySelectorAll('#charts svg[role=img] path.line[d*=L]').length > 6").await;
     page.screenshot("console-live-rush").await;
-    assert_figures_add_up(&page, STOCK).await;
 
     // Paused, by keyboard: the buyer sees it, and a purchase is refused.
     page.leave("main .back a").await;
@@ -185,11 +142,6 @@ async fn a_sale_from_its_plan_to_its_end() {
     assert!(buyer.is_true("window.sameDocument").await, "the buyer's page follows without a reload");
 
     watch(&page).await;
-    // PostgreSQL is queried less often: its earlier figures have been shown.
-    for name in ["available", "stock"] {
-        page.wait(&tile(name, STOCK + MORE - winners)).await;
-    }
-    page.evaluate("seen.length = 0").await;
     buyer.buy().await;
     buyer.pay().await;
     winners += 1 + rush(&shop, &sale, 200..600).await;
@@ -199,7 +151,6 @@ async fn a_sale_from_its_plan_to_its_end() {
     }
     page.wait("document.getElementById('charts').innerText.includes('sold-out')").await;
     page.wait("document.getElementById('tile-drift').textContent === 'none'").await;
-    assert_figures_add_up(&page, STOCK + MORE).await;
     for colours in ["dark", "light"] {
         page.prefer(colours).await;
         page.screenshot(&format!("console-live-sold-out-{colours}")).await;
@@ -215,13 +166,6 @@ async fn a_sale_from_its_plan_to_its_end() {
     buyer.wait(&says("ended")).await;
     shop.system.settled(&sale).await;
     assert_eq!((shop.system.orders(&sale).await, shop.system.stock(&sale).await), (STOCK + MORE, 0));
-
-    let changes = "SELECT array_agg(actor || ': ' || action ORDER BY id) FROM audit_log
-                   WHERE subject = $1 AND actor <> 'refill supervisor'";
-    let changes = sqlx::query_scalar::<_, Vec<String>>(changes).bind(format!("sale {}", sale.id));
-    let changes = changes.fetch_one(&shop.system.sql).await.unwrap();
-    let expected = ["sale planned", "sale paused", "add stock", "sale open", "sale closed"];
-    assert_eq!(changes, expected.map(|change| format!("max: {change}")));
     buyer.close().await;
     shop.close(page).await;
 }

@@ -16,7 +16,6 @@ use crate::run_summary::RunSummary;
 use crate::rush::Plan;
 use crate::world::{Setup, World};
 
-/// The time limit for messages to reach their queue.
 const TO_ARRIVE: Duration = Duration::from_secs(30);
 
 /// A publisher with longer time-outs than the service's: the machine is busy, and this test does not retry.

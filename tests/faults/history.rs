@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use crate::world::{Sale, World};
 
-/// One request and its answer.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub user: String,
@@ -48,7 +47,6 @@ struct End {
 
 /// PostgreSQL and this process share one clock. The slack covers the time between reading the clock and writing the row.
 const SLACK: Duration = Duration::from_millis(100);
-/// The number of contradictions shown.
 const SHOWN: usize = 5;
 
 impl History {
@@ -60,7 +58,6 @@ impl History {
         self.calls.iter().filter(|call| call.status == 202).count()
     }
 
-    /// The number of requests with this answer.
     pub fn count_answers(&self, status: u16, code: &str) -> usize {
         self.calls.iter().filter(|call| call.status == status && call.code == code).count()
     }

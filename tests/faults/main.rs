@@ -38,9 +38,7 @@ use servers::Servers;
 pub struct Options {
     pub servers: Arc<Servers>,
     pub seed: u64,
-    /// Rounds of `kill9`.
     pub rounds: u64,
-    /// Only this named place.
     pub place: Option<String>,
     /// The minimum number of shards of the sale.
     pub shards: u8,
@@ -73,10 +71,8 @@ struct Args {
 }
 
 /// The name of each scenario, and the fault that it injects.
-const SCENARIOS: [(&str, &str); 18] = [
+const SCENARIOS: [(&str, &str); 16] = [
     ("F1", "serve aborted between the Redis decrement and the outbox insert"),
-    ("F2", "work aborted between the database commit and the AMQP ack"),
-    ("F3", "work aborted after publish, before the outbox row is marked"),
     ("F5", "Redis killed, the end of its AOF cut off"),
     ("F6", "a replica detached, selling goes on, master killed, replica promoted"),
     ("F8", "backends killed in mid-commit, then PostgreSQL restarted"),
@@ -90,15 +86,13 @@ const SCENARIOS: [(&str, &str); 18] = [
     ("F35", "the node of three of RabbitMQ killed that leads all queues"),
     ("F36", "Redis's master killed, its replica promoted by sentinels"),
     ("refill4", "four serve instances, refills forced again and again"),
-    ("places", "a process aborted at each named place"),
+    ("places", "a process aborted at each named place (F2: group.after_commit, F3: relay.published)"),
     ("kill9", "kill -9 of a random process or server"),
 ];
 
 async fn play(name: &str, options: Options) -> anyhow::Result<RunSummary> {
     match name {
         "F1" => process_deaths::killed_before_row(options).await,
-        "F2" => process_deaths::killed_before_ack(options).await,
-        "F3" => process_deaths::killed_before_mark(options).await,
         "F5" => redis_forgets::last_writes_lost(options).await,
         "F6" => redis_forgets::stale_replica_promoted(options).await,
         "F8" => server_outages::postgres_restarted(options).await,

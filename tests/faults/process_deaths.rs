@@ -1,4 +1,4 @@
-//! F1, F2, F3, F21, F32: a process of the service dies on the worst line, receives SIGTERM, or is one of many that die.
+//! F1, F21, F32: a process of the service dies on the worst line, receives SIGTERM, or is one of many that die.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -62,38 +62,6 @@ async fn killed_before_row_once(options: &Options) -> anyhow::Result<(usize, Run
 
 /// The most kills of a process until it leaves a hold.
 const KILLS_MAX: u64 = 5;
-
-/// F2: the messages are delivered again, and take effect once.
-pub async fn killed_before_ack(options: Options) -> anyhow::Result<RunSummary> {
-    let (mut world, mut run) = worker_dies_at(&options, "group.after_commit").await?;
-    sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
-    world.work[0].restart().await?;
-    run.wait_until_recovered().await?;
-    run.finished(world, String::new()).await
-}
-
-/// F3: the messages are published twice, and take effect once.
-pub async fn killed_before_mark(options: Options) -> anyhow::Result<RunSummary> {
-    let (mut world, mut run) = worker_dies_at(&options, "relay.published").await?;
-    let unmarked = world.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND status = 'pending'").await?;
-    ensure!(unmarked > 0, "all was marked as sent when the worker died");
-    sleep(Duration::from_millis(world.rng.random_range(0..500))).await;
-    world.work[0].restart().await?;
-    run.wait_until_recovered().await?;
-    run.finished(world, String::new()).await
-}
-
-/// Starts a rush in which the only worker dies at this place, after some passes.
-async fn worker_dies_at(options: &Options, place: &str) -> anyhow::Result<(World, Run)> {
-    // Small batches and few passes: on a slow machine the groups are large, and there are few messages.
-    let mut world = World::new(options, Setup { work: 0, settings: small_batches(), ..Setup::default() }).await?;
-    let passes = world.rng.random_range(1..6);
-    world.add(Role::Work, Some(&format!("{place}={passes}*off->return"))).await?;
-    let mut run = Run::begin(&mut world, Plan::default());
-    world.work[0].aborted(TO_DIE).await?;
-    run.fault_injected();
-    Ok((world, run))
-}
 
 /// Settings under which a rush passes through the worker in many batches.
 pub fn small_batches() -> Vec<(&'static str, String)> {

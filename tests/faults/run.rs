@@ -19,7 +19,6 @@ const TO_REST: Duration = Duration::from_secs(90);
 const NEIGHBOUR_PART: usize = 20;
 const NEIGHBOUR_NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// A rush, and what is known of the fault.
 pub struct Run {
     pub rush: Rush,
     /// The buyers of the neighbours.
@@ -49,7 +48,6 @@ impl Run {
         Ok(run)
     }
 
-    /// Records the moment of the fault.
     pub fn fault_injected(&mut self) -> SystemTime {
         *self.fault_injected.insert(SystemTime::now())
     }

@@ -13,7 +13,6 @@ use crate::world::{connected, redis_command};
 pub struct RunSummary {
     pub requests: usize,
     pub accepted: usize,
-    /// Further observations.
     pub note: String,
 }
 
@@ -24,7 +23,6 @@ impl RunSummary {
         format!("{name:<8} {seed:>4} {:>9} {:>7}  held     {}", self.requests, self.accepted, self.note)
     }
 
-    /// Adds the numbers of another run.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.accepted += other.accepted;

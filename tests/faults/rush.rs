@@ -51,7 +51,6 @@ impl Plan {
 /// How long a buyer keeps repeating the request, and how long one answer may take.
 const BUYERS_PATIENCE: Duration = Duration::from_secs(90);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// The most requests in flight.
 const IN_FLIGHT_MAX: usize = 200;
 /// Addresses of this machine from which a crowd comes to the edge: nginx trusts no other ones, and each has a limit.
 const SOURCES: u8 = 50;
@@ -123,7 +122,6 @@ impl Rush {
         calls.iter().filter(|call| call.status == 202 && call.sent > moment).map(|call| call.answered).min()
     }
 
-    /// The orders promised so far.
     pub fn promised(&self) -> HashSet<Uuid> {
         let calls = self.crowd.calls.lock().unwrap();
         calls.iter().filter(|call| call.status == 202).filter_map(|call| call.order).collect()
@@ -218,19 +216,16 @@ impl Crowd {
     }
 }
 
-/// The addresses from which connections are made.
 fn sources(many: bool) -> impl Iterator<Item = Ipv4Addr> {
     let last = if many { SOURCES } else { 1 };
     (1..=last).map(|n| Ipv4Addr::new(127, 0, 0, n))
 }
 
-/// A client whose connections come from this address.
 fn client(source: Ipv4Addr) -> reqwest::Client {
     let client = reqwest::Client::builder().local_address(IpAddr::from(source)).timeout(ANSWER_PATIENCE);
     client.no_proxy().build().unwrap()
 }
 
-/// A name for the way in which a request failed.
 fn failure_name(error: &reqwest::Error) -> &'static str {
     match () {
         () if error.is_timeout() => "time-out",

@@ -14,7 +14,6 @@ use tokio::time::{sleep, timeout};
 use crate::servers::signal;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_seckill");
-/// The time limit for a process to become ready, or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +46,6 @@ impl Process {
         Ok(process)
     }
 
-    /// Starts the process again, after its death.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.child = spawn(self.role, self.address, &self.environment, &self.log, None)?;
         self.ready().await
@@ -82,7 +80,6 @@ impl Process {
         self.log().contains(words)
     }
 
-    /// Sends SIGKILL: the process finishes nothing.
     pub async fn kill9(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }

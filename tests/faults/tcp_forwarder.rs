@@ -14,7 +14,6 @@ pub struct TcpForwarder {
 }
 
 impl TcpForwarder {
-    /// Forwards to a server at `host:port`.
     pub async fn to(target: &str) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let forwarder = Self {

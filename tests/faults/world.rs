@@ -191,7 +191,6 @@ impl World {
         Ok(Sale { id, key, stock, pay_within_s, shards })
     }
 
-    /// Runs the program to its end. Returns its exit code and its output.
     pub async fn run(&self, arguments: &[&str]) -> anyhow::Result<(i32, String)> {
         let mut program = Command::new(PROGRAM);
         program.args(arguments).env_clear().envs(&self.environment).env("RUST_LOG", "warn").kill_on_drop(true);
@@ -266,7 +265,6 @@ impl World {
         self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id = $1").await
     }
 
-    /// The number of purchases in other sales that are not yet orders.
     pub async fn backlog_of_neighbours(&self) -> anyhow::Result<i64> {
         self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id <> $1").await
     }
@@ -308,7 +306,6 @@ impl World {
         redis_command(&self.redis, arguments).await
     }
 
-    /// Uses this promoted PostgreSQL server from now on.
     pub fn look_at_postgres(&mut self, server: &str) -> anyhow::Result<()> {
         let database = self.environment["DATABASE_URL"].rsplit_once('/').context("DATABASE_URL")?.1;
         self.sql.set_connect_options(format!("{server}/{database}").parse()?);

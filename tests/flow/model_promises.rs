@@ -17,7 +17,6 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
     prop::collection::vec((pause, prop_oneof![4 => Just(1_i64), 1 => 1_i64..=5]), 1..120)
 }
 
-/// The grants among the asks, with their times.
 fn grants(algorithm: Algorithm, asks: &[Ask]) -> Vec<Ask> {
     grants_of_changing(|_| algorithm, asks)
 }

@@ -26,7 +26,6 @@ const WINDOW_LIMIT: i64 = RATE / 2;
 const LEASE_MS: i64 = 200;
 const LEASES: i64 = RATE / 5;
 
-/// One limiter of each kind.
 fn limiters() -> Vec<Algorithm> {
     let limiter = |kind: AlgorithmKind| match kind.parameter_set() {
         ParameterSet::Window => window(kind, WINDOW_LIMIT, WINDOW_MS),

@@ -51,7 +51,6 @@ impl Bank {
         .await;
     }
 
-    /// Kills the process with SIGKILL.
     pub fn close(&mut self) {
         self.child = None;
     }

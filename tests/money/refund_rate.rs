@@ -6,21 +6,10 @@ use serde_json::json;
 
 use crate::world::{Rates, World, long};
 
+/// All workers are killed after half of the refunds, and others find the backlog after a pause.
 #[tokio::test(flavor = "multi_thread")]
 async fn refunds_leave_at_one_a_second_though_all_workers_are_killed() {
-    let (refunds, pause) = if long() { (300, 60) } else { (6, 2) };
-    leave_one_a_second(refunds, refunds / 2, pause).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_backlog_leaves_at_one_a_second() {
-    // The backlog takes ten minutes, or a few seconds.
-    let (backlog, before) = if long() { (600, 10) } else { (5, 1) };
-    leave_one_a_second(backlog + before, before, 1).await;
-}
-
-/// Kills all workers after `before` refunds, and starts others after a pause of `pause` seconds.
-async fn leave_one_a_second(refunds: usize, before: usize, pause: u64) {
+    let (refunds, pause) = if long() { (600, 60) } else { (8, 2) };
     // The refund of a killed worker is sent again five seconds after this time.
     let soon = [("SECKILL_OUTFLOW__REQUEST_TIMEOUT_MS", "2000")];
     let world = World::with_orders(refunds, &Rates { pay: 1_000, refund: 1 }, false, &soon).await;
@@ -30,7 +19,7 @@ async fn leave_one_a_second(refunds: usize, before: usize, pause: u64) {
     for buyer in 0..refunds {
         assert_eq!(world.post(buyer, "refunds", json!({ "reason": "" })).await, 202);
     }
-    world.refunds_at_the_bank(before).await;
+    world.refunds_at_the_bank(refunds / 2).await;
     drop(workers);
     tokio::time::sleep(Duration::from_secs(pause)).await;
     let _workers = world.workers(4).await;

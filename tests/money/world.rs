@@ -19,10 +19,8 @@ use seckill_harness::{PATIENCE, Sale, System, eventually, terms};
 /// The number of concurrent tests. A test that counts hundreds of a bank's requests in a second runs alone.
 const BESIDE: u32 = 3;
 static ROOM: Semaphore = Semaphore::const_new(BESIDE as usize);
-/// The most requests in flight.
 const CONCURRENCY: usize = 32;
 
-/// Whether tests run at full length.
 pub fn long() -> bool {
     std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
 }
@@ -125,7 +123,6 @@ impl World {
         world
     }
 
-    /// The status of a buyer's order.
     pub async fn status(&self, buyer: usize) -> String {
         let status = sqlx::query_scalar("SELECT status FROM orders WHERE id = $1").bind(self.orders[buyer]);
         status.fetch_one(&self.system.sql).await.unwrap()
@@ -210,7 +207,6 @@ impl World {
         self.finish_and_audit_with(&[]).await;
     }
 
-    /// As `finish_and_audit`, with the banks of additional channels.
     pub async fn finish_and_audit_with(self, others: &[Bank]) {
         self.system.settled(&self.sale).await;
         let verdicts = payment_service(&self.system.config).unwrap().compare().await.unwrap();

@@ -114,7 +114,6 @@ impl Works {
     }
 }
 
-/// Whether tests run at full length.
 pub fn long() -> bool {
     std::env::var("SECKILL_TEST_LONG").is_ok_and(|long| long == "1")
 }

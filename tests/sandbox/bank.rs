@@ -20,7 +20,6 @@ use seckill_harness::{Environment, eventually, webhook_secret};
 /// Outside development mode the bank refuses secrets that are published here.
 pub static SECRET: LazyLock<String> = LazyLock::new(webhook_secret);
 
-/// An answer: the status, and the document.
 pub type Answer = (u16, Value);
 
 pub fn file(folder: &Folder) -> String {

@@ -5,7 +5,7 @@ use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
 use seckill_harness::{Environment, environment, quiet_environment, secret, terms};
 
 use super::{Look, config, shows_in_time};
-use crate::own_redis::OwnRedis;
+use crate::own_redis::{Kind, OwnRedis};
 
 /// The settings of a system with its sales on this server.
 async fn system_on(redis: &OwnRedis) -> Environment {
@@ -38,7 +38,7 @@ async fn settings_of_the_server_are_found() {
 /// An append-only file that cannot be written, or cannot be rewritten.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_only_file_that_fails_is_found() {
-    let redis = OwnRedis::start_with_small_files(64).await;
+    let redis = OwnRedis::start_as(Kind::SmallFiles { kilobytes: 64 }).await;
     let environment = system_on(&redis).await;
     let value = "x".repeat(8 * 1024);
     let look = async || {
@@ -118,7 +118,7 @@ async fn a_script_that_does_not_see_the_server_is_found() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_a_cluster_is_found() {
-    let redis = OwnRedis::start_as_cluster_node().await;
+    let redis = OwnRedis::start_as(Kind::ClusterNode).await;
     let environment = system_on(&redis).await;
     Look::with(&environment, &[]).await.shows("redis.cluster", Fail, "Redis Cluster");
 }
@@ -126,7 +126,7 @@ async fn a_node_of_a_cluster_is_found() {
 /// A clock that is slightly wrong, and one so wrong that scripts use PostgreSQL's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_off_is_found() {
-    let redis = OwnRedis::start_with_own_clock().await;
+    let redis = OwnRedis::start_as(Kind::OwnClock).await;
     let environment = system_on(&redis).await;
     for (offset_s, verdict, direction) in [(3, Warn, "ahead of"), (3600, Fail, "ahead of"), (-3600, Fail, "behind")] {
         redis.set_clock(offset_s).await;
