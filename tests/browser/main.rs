@@ -15,7 +15,6 @@ mod console_people;
 mod console_planning;
 mod console_sale_day;
 mod day;
-mod figures;
 mod input;
 mod keyboard;
 mod languages_and_sizes;

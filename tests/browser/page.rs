@@ -3,7 +3,7 @@
 use fantoccini::Locator;
 use fantoccini::elements::Element;
 use seckill_harness::eventually;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::chromium::Page;
 
@@ -101,11 +101,7 @@ impl Page {
     /// Cuts the network off, or connects it again.
     pub async fn offline(&self, offline: bool) {
         let unlimited = json!({ "offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1 });
-        self.network_like(unlimited).await;
-    }
-
-    pub async fn network_like(&self, conditions: Value) {
         self.devtools("Network.enable", json!({})).await;
-        self.devtools("Network.emulateNetworkConditions", conditions).await;
+        self.devtools("Network.emulateNetworkConditions", unlimited).await;
     }
 }

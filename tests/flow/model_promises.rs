@@ -166,14 +166,3 @@ fn a_larger_bucket_does_not_start_full_and_old_time_counts_at_the_old_rate() {
     assert_eq!(verdict.retry_after_ms, 10, "half a token, at the new rate");
     assert!(fast.take(&mut state, DAWN + 1_510_000, 2, Uuid::nil()).unwrap().granted);
 }
-
-#[test]
-fn a_window_of_another_width_keeps_the_counts() {
-    for kind in [AlgorithmKind::FixedWindow, AlgorithmKind::SlidingLog, AlgorithmKind::SlidingCounter] {
-        let (long, short) = (window(kind, 5, 60_000), window(kind, 5, 1_000));
-        let mut state = State::default();
-        assert!(long.take(&mut state, DAWN, 5, Uuid::nil()).unwrap().granted);
-        assert!(!short.take(&mut state, DAWN + 400_000, 1, Uuid::nil()).unwrap().granted, "{kind:?} to narrower");
-        assert!(!long.take(&mut state, DAWN + 30_000_000, 1, Uuid::nil()).unwrap().granted, "{kind:?} and back");
-    }
-}
