@@ -116,20 +116,6 @@ async fn a_key_without_an_end_gets_one_with_the_next_grant() {
 }
 
 #[tokio::test]
-async fn thousands_of_permits_are_written_and_given_back() {
-    let bench = Bench::new().await;
-    for algorithm in [window(AlgorithmKind::SlidingLog, 10_000, 60_000), leases(10_000, 60_000)] {
-        let slot = slot("p", "k");
-        let takes = [take(&slot, &algorithm, 9_999)];
-        let answer = bench.acquire(0, &takes).await;
-        assert_eq!(answer.verdicts[0].unwrap().remaining, 1);
-        assert!(!bench.grants(0, &[take(&slot, &algorithm, 2)]).await);
-        bench.limiter.at(DAWN).give_back(&takes, &answer).await.unwrap();
-        assert!(bench.grants(0, &[take(&slot, &algorithm, 10_000)]).await);
-    }
-}
-
-#[tokio::test]
 async fn a_lease_is_released_once_and_the_lease_of_a_crashed_holder_ends() {
     let bench = Bench::new().await;
     let (slot, algorithm) = (slot("p", "k"), leases(3, 400));
