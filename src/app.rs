@@ -15,8 +15,6 @@ pub use service::{Service, Stopper};
 pub use worker_names::Worker;
 pub use workers::work;
 
-use std::time::Duration;
-
 use crate::channel::Channels;
 use crate::config::Config;
 use crate::domain::origin::Origin;
@@ -25,7 +23,7 @@ use crate::http::Tokens;
 use crate::ledger::Ledger;
 use crate::ledger::notices::Notifier;
 use crate::pages;
-use crate::pay::{PayTerms, PaymentService};
+use crate::pay::PaymentService;
 use crate::sale::Stores;
 
 /// Handles on Redis and PostgreSQL. They connect on the first call.
@@ -55,12 +53,6 @@ pub fn payment_service(config: &Config) -> anyhow::Result<PaymentService> {
 }
 
 fn notifying_payment_service(config: &Config, ledger: Ledger, notifier: Notifier) -> anyhow::Result<PaymentService> {
-    let terms = PayTerms {
-        currency: config.payments.currency.clone(),
-        wait_ms: config.payments.wait_ms,
-        ask_after: Duration::from_millis(config.payments.ask_after_ms),
-        on_its_way: Duration::from_millis(config.payments.on_its_way_ms),
-    };
     let channels = Channels::new(&config.channels)?;
-    Ok(PaymentService::new(ledger, channels, notifier, terms))
+    Ok(PaymentService::new(ledger, channels, notifier, config.payments.clone()))
 }

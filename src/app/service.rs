@@ -1,5 +1,6 @@
 //! The HTTP service: its shared state, the state of its worker threads, and its server.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,6 @@ use crate::admin::{Console, SessionTerms};
 use crate::api::{self, Shortcut};
 use crate::config::{self, Config};
 use crate::console;
-use crate::domain::captcha::WorkBits;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
@@ -31,13 +31,12 @@ use crate::queue::Broker;
 use crate::sale::Stores;
 use crate::sale::cancellations::Cancellations;
 use crate::sale::catalog::Catalog;
-use crate::sale::challenges::{ChallengeTerms, Challenges, PoolTerms};
+use crate::sale::challenges::Challenges;
 use crate::sale::confirmer::Confirmer;
 use crate::sale::load_shedder::LoadShedder;
 use crate::sale::order_reader::OrderReader;
 use crate::sale::order_streams::OrderStreams;
 use crate::sale::refusal_cache::RefusalCache;
-use crate::sale::sold_out_view::SoldOutView;
 use crate::sale::thread_state::ThreadState;
 use crate::sale::winners::Winners;
 use crate::telemetry;
@@ -217,23 +216,6 @@ fn session_terms(admin: &config::Admin) -> SessionTerms {
     }
 }
 
-fn challenge_terms(captcha: &config::Captcha) -> ChallengeTerms {
-    ChallengeTerms {
-        opens_before_ms: captcha.opens_before_ms.cast_signed(),
-        challenge_ttl_ms: captcha.challenge_ttl_ms.cast_signed(),
-        pass_ttl_ms: captcha.pass_ttl_ms.cast_signed(),
-        work_bits: WorkBits { min: captcha.work_bits_min, max: captcha.work_bits_max },
-        buyer_limit: captcha.buyer_limit,
-        address_limit: captcha.address_limit,
-        window: Duration::from_millis(captcha.window_ms),
-        pool: PoolTerms {
-            images_max: captcha.images_max,
-            sliders_max: captcha.sliders_max,
-            threads: captcha.draw_threads,
-        },
-    }
-}
-
 /// What all worker threads share, and the maker of each thread's own state.
 struct Threads {
     committer: Committer,
@@ -248,8 +230,7 @@ impl Threads {
         let (config, tasks, purchase) = (&parts.config, &parts.tasks, &parts.config.purchase);
         let (stores, catalog, pressure) = (parts.stores.clone(), Arc::clone(catalog), Arc::clone(&parts.pressure));
         let order_id_secret = stores.ledger.order_id_secret().await?;
-        let challenges = Challenges::start(challenge_terms(&config.captcha), &order_id_secret, &pressure)?;
-        let challenges = Arc::new(challenges);
+        let challenges = Arc::new(Challenges::start(config.captcha.clone(), &order_id_secret, &pressure)?);
         let committer = Committer::start(
             &stores.ledger,
             purchase.committers,
@@ -285,7 +266,7 @@ impl Threads {
                 cancellations: cancellations.clone(),
                 order_id_secret,
                 retire_after_ms,
-                sold_out: SoldOutView::default(),
+                sold_out: RefCell::default(),
                 refusals: RefusalCache::default(),
             })
         };

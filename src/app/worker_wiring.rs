@@ -10,7 +10,7 @@ use super::parts::{Parts, Rhythm};
 use super::worker_names::Worker;
 use crate::config;
 use crate::domain::locked_sales::LockedSales;
-use crate::flow::alarm_watch::{AlarmTerms, AlarmWatch};
+use crate::flow::alarm_watch::AlarmWatch;
 use crate::flow::alarm_webhook::AlarmWebhook;
 use crate::flow::order_webhooks::{OrderWebhooks, WebhookReceiver};
 use crate::flow::outflow_drain::{OutflowDrain, OutflowTerms};
@@ -246,17 +246,12 @@ impl<'a> WorkerWiring<'a> {
     fn spawn_alarms(&self) {
         let (settings, stores) = (&self.parts.config.alarms, &self.parts.stores);
         let every = Duration::from_millis(settings.interval_ms);
-        let terms = AlarmTerms {
-            outbox_age_s: settings.outbox_age_s.cast_signed(),
-            refused_percent: settings.refused_percent,
-            slow_ping: Duration::from_millis(self.parts.config.flow.timeout_ms) / 2,
-            clear_after_ms: settings.clear_after_ms.cast_signed(),
-        };
         let watch = AlarmWatch {
             ledger: stores.ledger.clone(),
             gate: stores.gate.clone(),
             limiter: self.limiter.clone(),
-            terms,
+            settings: Arc::new(settings.clone()),
+            slow_ping: Duration::from_millis(self.parts.config.flow.timeout_ms) / 2,
         };
         // Steps that ask Redis are separate from steps that read tables.
         let (of_keys, of_limiter, of_memory) = (watch.clone(), watch.clone(), watch.clone());

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{self, ChannelKind};
-use crate::domain::outflow::{Pace, PaceError};
+use crate::domain::ids::Invalid;
+use crate::domain::outflow::Pace;
 use crate::domain::payment::{About, ChannelReport};
 use crate::domain::trace_context::TraceContext;
 use sandbox::Sandbox;
@@ -77,7 +78,7 @@ pub struct Channels(Arc<BTreeMap<String, Arc<Channel>>>);
 #[derive(Debug, thiserror::Error)]
 pub enum BadChannel {
     #[error("channels.{0}: {1}")]
-    Pace(String, #[source] PaceError),
+    Pace(String, #[source] Invalid),
     #[error("channels.{0}: {1}")]
     Secret(String, #[source] InvalidSecret),
 }

@@ -214,55 +214,6 @@ impl From<&Account> for Actor {
 mod tests {
     use super::*;
 
-    fn account(role: AccountRole) -> Account {
-        let grants = apps(&["mine", "seen"]).into_iter().zip([Role::Owner, Role::Viewer]).collect();
-        Account { name: AccountName::parse("ann", "name").unwrap(), role, grants }
-    }
-
-    fn apps(names: &[&str]) -> Vec<Name> {
-        names.iter().map(|text| Name::parse(text, "app").unwrap()).collect()
-    }
-
-    #[test]
-    fn a_role_bounds_the_grants() {
-        let may = |role, names: &[&str]| account(role).may_change(&apps(names));
-        use AccountRole::{Admin, Manager, Viewer};
-        assert_eq!(may(Admin, &["mine", "other"]), Ok(()));
-        assert_eq!(may(Manager, &["mine"]), Ok(()));
-        assert_eq!(may(Manager, &["mine", "seen"]), Err(Denied::Forbidden));
-        assert_eq!(may(Viewer, &["mine"]), Err(Denied::Forbidden));
-        // `Hidden` wins over `Forbidden`.
-        assert_eq!(may(Manager, &["mine", "other"]), Err(Denied::Hidden));
-        assert_eq!(may(Viewer, &["other"]), Err(Denied::Hidden));
-    }
-
-    #[test]
-    fn managers_run_sales_and_only_admins_see_the_alarms_that_name_an_application() {
-        use AccountRole::{Admin, Manager, Viewer};
-        for (role, operates, sees_all) in [(Admin, true, true), (Manager, true, false), (Viewer, false, false)] {
-            assert_eq!(account(role).may_operate(), operates, "{role:?}");
-            assert_eq!(account(role).sees_alarms(AlarmKind::Refusals), sees_all, "{role:?}");
-            assert!(account(role).sees_alarms(AlarmKind::Parked), "{role:?}");
-        }
-    }
-
-    #[test]
-    fn an_actor_may_change_what_its_account_may_change() {
-        for account in [AccountRole::Admin, AccountRole::Manager, AccountRole::Viewer].map(account) {
-            for names in [&["mine"][..], &["seen"], &["mine", "seen"], &["mine", "other"]] {
-                let apps = apps(names);
-                assert_eq!(Actor::from(&account).may_change(&apps), account.may_change(&apps).is_ok(), "{names:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn short_and_huge_passwords_are_refused() {
-        let is_taken = |text: &str| NewPassword::parse(text.into(), &account(AccountRole::Viewer).name).is_ok();
-        assert!(is_taken("twelve chars") && !is_taken("eleven char"));
-        assert!(is_taken(&"four tin ".repeat(113)) && !is_taken(&"four tin ".repeat(114)));
-    }
-
     #[test]
     fn passwords_that_are_tried_first_are_refused() {
         let of = AccountName::parse("Jo.Smith", "name").unwrap();

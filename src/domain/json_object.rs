@@ -43,38 +43,3 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
         T::deserialize(MapAccessDeserializer::new(fields))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, PartialEq, Eq, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Outer {
-        name: String,
-        #[serde(default, deserialize_with = "optional")]
-        one: Option<Inner>,
-        #[serde(default, deserialize_with = "list")]
-        many: Vec<Inner>,
-    }
-
-    #[derive(Debug, PartialEq, Eq, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Inner {
-        #[serde(default)]
-        n: u8,
-    }
-
-    #[test]
-    fn an_array_is_no_object() {
-        let read = |json: &'static str| from_slice::<Outer>(json.as_bytes()).map_err(|error| error.to_string());
-        let whole = Outer { name: "a".into(), one: Some(Inner { n: 1 }), many: vec![Inner { n: 2 }] };
-        assert_eq!(read(r#"{"name": "a", "one": {"n": 1}, "many": [{"n": 2}]}"#), Ok(whole));
-        assert_eq!(read(r#"{"name": "a", "one": null}"#), Ok(Outer { name: "a".into(), one: None, many: Vec::new() }));
-        for wrong in [r#"["a", {"n": 1}, []]"#, r#"{"name": "a", "one": [1]}"#, r#"{"name": "a", "many": [[2]]}"#] {
-            assert!(read(wrong).unwrap_err().contains("expected an object"), "{wrong}");
-        }
-        assert!(read(r#"{"name": "a", "other": 1}"#).unwrap_err().starts_with("unknown field `other`"));
-        assert!(read(r#"{"name": "a"} {}"#).unwrap_err().starts_with("trailing characters"));
-    }
-}

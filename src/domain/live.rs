@@ -256,30 +256,4 @@ mod tests {
         assert_eq!(quantile(&Vec::new(), &slow, 0.99), Some(5.0));
         assert_eq!(quantile(&Vec::new(), &Vec::new(), 0.99), None);
     }
-
-    #[test]
-    fn units_on_their_way_are_no_drift() {
-        let ledger = |stock, accepted| LedgerFigures {
-            read_at_ms: 0,
-            status: SaleStatus::Open,
-            total_stock: 10,
-            stock,
-            held_back_units: 0,
-            kept_units: 0,
-            orders: vec![OrderFigures { status: OrderStatus::Accepted, orders: accepted, units: accepted }],
-            outbox: OutboxFigures { pending: 0, releasing: 0, sent: 0, parked: 0 },
-            drift_alarm: false,
-        };
-        let redis = |available| {
-            let available = Some(available);
-            RedisFigures { serving: true, available, unconfirmed: 0, winners: 0, winners_per_s: None }
-        };
-        let between = |ledger: &LedgerFigures, redis: &RedisFigures| Drift::between(Some(ledger), Some(redis));
-        let moving = between(&ledger(10, 3), &redis(7));
-        assert_eq!(moving, Drift { difference_units: Some(0), at_rest: false });
-        assert_eq!(between(&ledger(7, 0), &redis(5)), Drift { difference_units: Some(2), at_rest: true });
-        let filling = RedisFigures { serving: false, ..redis(5) };
-        assert_eq!(between(&ledger(7, 0), &filling).difference_units, None);
-        assert_eq!(Drift::between(None, Some(&redis(5))), Drift::default());
-    }
 }

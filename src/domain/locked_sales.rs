@@ -49,21 +49,3 @@ impl LockedSales {
         self.is_any() && self.until.lock().contains_key(&sale)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sale_counts_as_locked_for_a_while_and_others_do_not() {
-        let (one, other) = (SaleId::from_db(1), SaleId::from_db(2));
-        let locked = LockedSales::new(Duration::from_secs(600));
-        assert!(!locked.is_any() && !locked.contains(one));
-        locked.insert(one);
-        assert!(locked.is_any() && locked.contains(one) && !locked.contains(other));
-        assert_eq!(locked.all(), [one]);
-        let passed = LockedSales::new(Duration::ZERO);
-        passed.insert(one);
-        assert!(!passed.contains(one) && !passed.is_any());
-    }
-}

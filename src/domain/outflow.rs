@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use super::ids::Invalid;
+
 /// A request is claimed at most this long before its slot: time to commit the claim and to connect.
 pub const LOOKAHEAD: Duration = Duration::from_millis(100);
 /// A request is claimed at least this long before its slot.
@@ -14,14 +16,6 @@ pub const LEAD: Duration = Duration::from_millis(40);
 pub const LATENESS: Duration = Duration::from_millis(25);
 /// Requests are usually not later than this: timers have a resolution of a millisecond. A later request moves the slots behind it.
 pub const PROMPT: Duration = Duration::from_millis(8);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PaceError {
-    #[error("the rate must be 1 to {max} per second")]
-    Rate { max: u32 },
-    #[error("the jitter must be 0 to 10000 ms")]
-    Jitter,
-}
 
 /// A rate per second, which the receiver sees up to this jitter of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,19 +26,22 @@ pub struct Pace {
 
 impl Pace {
     /// The pace of slots that are claimed one by one: up to 100 per second.
-    pub fn parse(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
-        Self::of(rate, jitter_ms, 100)
+    pub fn parse(rate: i64, jitter_ms: i64) -> Result<Self, Invalid> {
+        Self::of(rate, jitter_ms, 100, "must be 1 to 100 per second")
     }
 
     /// The pace of slots that are claimed several at a time: up to 10000 per second.
-    pub fn claimed_in_groups(rate: i64, jitter_ms: i64) -> Result<Self, PaceError> {
-        Self::of(rate, jitter_ms, 10_000)
+    pub fn claimed_in_groups(rate: i64, jitter_ms: i64) -> Result<Self, Invalid> {
+        Self::of(rate, jitter_ms, 10_000, "must be 1 to 10000 per second")
     }
 
-    fn of(rate: i64, jitter_ms: i64, max: u32) -> Result<Self, PaceError> {
-        let rate = u32::try_from(rate).ok().filter(|rate| (1..=max).contains(rate)).ok_or(PaceError::Rate { max })?;
-        let jitter_ms = u32::try_from(jitter_ms).ok().filter(|ms| *ms <= 10_000).ok_or(PaceError::Jitter)?;
-        Ok(Self { rate, jitter_ms })
+    fn of(rate: i64, jitter_ms: i64, max: u32, problem: &'static str) -> Result<Self, Invalid> {
+        let rate = u32::try_from(rate).ok().filter(|rate| (1..=max).contains(rate));
+        let jitter_ms = u32::try_from(jitter_ms).ok().filter(|ms| *ms <= 10_000);
+        Ok(Self {
+            rate: rate.ok_or(Invalid::new("rate", problem))?,
+            jitter_ms: jitter_ms.ok_or(Invalid::new("jitter_ms", "must be 0 to 10000"))?,
+        })
     }
 
     pub fn rate(self) -> u32 {
@@ -109,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_margin_costs_little() -> Result<(), PaceError> {
+    fn the_margin_costs_little() -> Result<(), Invalid> {
         for rate in 1..=100 {
             let gap_us = Pace::parse(rate, 15)?.gap_us();
             assert!(rate * gap_us > 1_040_000, "{rate}: too close");

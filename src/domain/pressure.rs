@@ -266,19 +266,6 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_is_shown_for_a_while() {
-        let start = Instant::now();
-        let pressure = pressure(start);
-        assert_eq!(pressure.longest_here(start), Duration::ZERO);
-        pressure.record(ms(80), start);
-        pressure.record(ms(1), start + ms(1_000));
-        assert_eq!(pressure.longest_here(start + ms(4_999)), ms(80));
-        assert!(pressure.longest_here(start + ms(5_001)) < ms(1), "nothing since");
-        pressure.record(ms(2), start + ms(5_002));
-        assert_eq!(pressure.longest_here(start + ms(5_003)), ms(2));
-    }
-
-    #[test]
     fn the_longest_wait_counts_and_is_forgotten() {
         let start = Instant::now();
         let pressure = pressure(start);
@@ -323,19 +310,6 @@ mod tests {
     }
 
     #[test]
-    fn purchases_of_all_threads_make_a_rush() {
-        let pressure = Pressure::new(Instant::now(), ms(100));
-        let (mut one, mut two) = (Arrivals::default(), Arrivals::default());
-        for _ in 0..4 {
-            pressure.record_arrivals(100);
-            assert!(!one.read(&pressure, ms(1_000)), "100 a second");
-        }
-        pressure.record_arrivals(60);
-        assert!(one.read(&pressure, ms(20)), "3,000 a second");
-        assert!(two.read(&pressure, ms(20)) && !two.read(&pressure, ms(1_000)));
-    }
-
-    #[test]
     fn clumps_of_purchases_do_not_stop_the_workers() {
         let start = Instant::now();
         let pressure = pressure(start);
@@ -360,14 +334,6 @@ mod tests {
         assert_eq!(pressure.report(start + ms(200)), None, "another process's notice is not passed on");
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(600)), ms(1_000));
         assert_eq!(pressure.worker_rest(ms(1), ms(0), start + ms(700)), ms(0));
-    }
-
-    #[test]
-    fn a_report_is_read_as_it_was_written() {
-        for report in [Report::Wait(ms(7)), Report::Wait(Duration::ZERO), Report::RushBegins] {
-            assert_eq!(Report::parse(&report.text()), Some(report));
-        }
-        assert_eq!(Report::parse("soon"), None);
     }
 
     #[test]

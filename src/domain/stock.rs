@@ -28,15 +28,3 @@ impl Stock {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stock_is_minus_one_or_not_negative() {
-        assert_eq!(Stock::parse(-1), Ok(Stock::Unlimited));
-        assert_eq!(Stock::parse(0), Ok(Stock::Units(0)));
-        assert!([-2, i64::MAX].into_iter().all(|n| Stock::parse(n).is_err()));
-    }
-}

@@ -8,9 +8,8 @@ pub const TRACESTATE: &str = "tracestate";
 
 /// The length of a traceparent of version 00, and of the part that is read of later versions.
 const PARENT_LEN: usize = 55;
-/// A longer tracestate is dropped. The recommendation asks for these sizes.
+/// A longer tracestate is dropped. The recommendation asks for this size.
 const STATE_MAX: usize = 512;
-const MEMBERS_MAX: usize = 32;
 
 /// A trace, and the step that causes the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,10 +55,12 @@ impl TraceContext {
         })
     }
 
-    /// Adds a tracestate, unless it is malformed or too long.
+    /// Adds a tracestate, unread. An empty one, a longer one and one with control characters are dropped.
     #[must_use]
     pub fn with_state(self, tracestate: &str) -> Self {
-        Self { state: read_state(tracestate), ..self }
+        let is_carried =
+            (1..=STATE_MAX).contains(&tracestate.len()) && tracestate.bytes().all(|b| matches!(b, b' '..=b'~'));
+        Self { state: is_carried.then(|| tracestate.into()), ..self }
     }
 
     /// Whether the trace is recorded. Other traces are not carried.
@@ -106,52 +107,11 @@ impl fmt::Display for TraceContext {
     }
 }
 
-fn read_state(text: &str) -> Option<Box<str>> {
-    if text.len() > STATE_MAX {
-        return None;
-    }
-    let mut members: Vec<(&str, &str)> = Vec::new();
-    for member in text.split(',').map(|member| member.trim_matches([' ', '\t'])).filter(|member| !member.is_empty()) {
-        let (key, value) = member.split_once('=')?;
-        let is_new = members.iter().all(|(known, _)| *known != key);
-        if !is_new || !is_key(key) || !is_value(value) || members.len() == MEMBERS_MAX {
-            return None;
-        }
-        members.push((key, value));
-    }
-    let texts: Vec<String> = members.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    (!texts.is_empty()).then(|| texts.join(",").into_boxed_str())
-}
-
-/// `vendor`, or `tenant@vendor`.
-fn is_key(key: &str) -> bool {
-    let fits = |text: &str, max: usize, digit_first: bool| {
-        let first = text.bytes().next();
-        let begins = first.is_some_and(|b| b.is_ascii_lowercase() || (digit_first && b.is_ascii_digit()));
-        let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-' | b'*' | b'/');
-        begins && text.len() <= max && text.bytes().all(rest)
-    };
-    match key.split_once('@') {
-        None => fits(key, 256, false),
-        Some((tenant, vendor)) => fits(tenant, 241, true) && fits(vendor, 14, false),
-    }
-}
-
-fn is_value(value: &str) -> bool {
-    (1..=256).contains(&value.len())
-        && value.bytes().all(|b| matches!(b, 0x20..=0x7e) && b != b',' && b != b'=')
-        && !value.ends_with(' ')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-
-    fn state(text: &str) -> Option<String> {
-        TraceContext::parse(GOOD).unwrap().with_state(text).headers().nth(1).map(|(_, value)| value)
-    }
 
     /// The recommendation's own example, and its other allowed forms.
     #[test]
@@ -186,31 +146,18 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_tracestate_is_carried_within_its_bounds_or_dropped() {
-        assert_eq!(state("rojo=00f0, \tcongo=t61rcWkgMzE,,"), Some("rojo=00f0,congo=t61rcWkgMzE".into()));
-        assert_eq!(state("1a-_*/@vendor=a b!"), Some("1a-_*/@vendor=a b!".into()));
-        let longest = format!("a={},b={}", "x".repeat(256), "y".repeat(251));
-        assert_eq!((longest.len(), state(&longest)), (512, Some(longest.clone())));
-        let many: Vec<String> = (0..32).map(|n| format!("k{n}=1")).collect();
-        assert!(state(&many.join(",")).is_some());
-        let (vendor, value) = (format!("a@{}=1", "v".repeat(15)), format!("a={}", "x".repeat(257)));
-        let long = [format!("{longest}z"), vendor, value, format!("{},k32=1", many.join(","))];
-        let malformed = " , a a= =1 A=1 1a=1 a=1=2 a=1,a=2 a@1b=1 a@b@c=1 a=\u{7f} a=é".split(' ');
-        for wrong in malformed.chain(long.iter().map(String::as_str)) {
-            assert_eq!(state(wrong), None, "{wrong:?}");
-        }
-    }
-
     /// The columns `trace` of outbox and orders have room for the longest.
     #[test]
     fn a_context_becomes_a_text_and_back() {
         let plain = TraceContext::parse(GOOD).unwrap();
         let full = plain.clone().with_state(&format!("a={},b={}", "x y".repeat(85), "y".repeat(252)));
-        for context in [plain, full] {
+        for context in [plain.clone(), full] {
             let text = context.to_text();
             assert!(text.len() <= 568, "{}", text.len());
             assert_eq!(TraceContext::from_text(&text), Some(context));
+        }
+        for dropped in [String::new(), "x".repeat(513), "a=\n".to_owned(), "a=é".to_owned()] {
+            assert_eq!(plain.clone().with_state(&dropped), plain, "{dropped:?}");
         }
         assert_eq!(TraceContext::from_text("nonsense"), None);
     }

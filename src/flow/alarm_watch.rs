@@ -1,5 +1,6 @@
 //! Raises and clears alarms. Any number of workers may check: each kind and subject has at most one open row.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -7,6 +8,7 @@ use strum::VariantArray;
 
 use super::FlowError;
 use super::policy_counts::recent;
+use crate::config;
 use crate::domain::alarm::{AlarmKind, Trouble, too_many_refused};
 use crate::domain::memory_level::MemoryLevel;
 use crate::domain::message::ParkedKind;
@@ -16,24 +18,15 @@ use crate::gate::{Gate, GateError};
 use crate::ledger::Ledger;
 use crate::ledger::flow::alarms::AlarmChanges;
 
-#[derive(Debug, Clone, Copy)]
-pub struct AlarmTerms {
-    /// The age of a waiting outbox row, in seconds.
-    pub outbox_age_s: i64,
-    pub refused_percent: u64,
-    /// The limiter's Redis is slow when even the fastest of a few calls takes this long.
-    pub slow_ping: Duration,
-    /// An alarm is cleared when its trouble has not been seen for this time.
-    pub clear_after_ms: i64,
-}
-
 #[derive(Clone)]
 pub struct AlarmWatch {
     pub ledger: Ledger,
     pub gate: Gate,
     /// With the gate's time-out.
     pub limiter: Limiter,
-    pub terms: AlarmTerms,
+    pub settings: Arc<config::Alarms>,
+    /// The limiter's Redis is slow when even the fastest of a few calls takes this long.
+    pub slow_ping: Duration,
 }
 
 impl AlarmWatch {
@@ -76,7 +69,7 @@ impl AlarmWatch {
         let parked = backlog.iter().filter(|row| row.parked > 0);
         let parked: Vec<_> = parked.map(|row| Trouble::new(&row.kind, json!({ "rows": row.parked }))).collect();
         self.update(AlarmKind::Parked, &parked, open).await?;
-        let old = backlog.iter().filter(|row| row.oldest_s >= self.terms.outbox_age_s);
+        let old = backlog.iter().filter(|row| row.oldest_s >= self.settings.outbox_age_s.cast_signed());
         let old: Vec<_> = old.map(|row| Trouble::new(&row.kind, json!({ "oldest_s": row.oldest_s }))).collect();
         self.update(AlarmKind::OutboxOld, &old, open).await?;
         metrics::gauge!("seckill_orders_accepted").set(self.ledger.accepted_purchases().await? as f64);
@@ -99,7 +92,7 @@ impl AlarmWatch {
         match self.fastest_ping().await {
             Ok(took) => {
                 self.update(AlarmKind::LimiterDown, &[], open).await?;
-                let slow = (took >= self.terms.slow_ping)
+                let slow = (took >= self.slow_ping)
                     .then(|| Trouble::new("redis", json!({ "ping_ms": took.as_millis() as u64 })));
                 self.update(AlarmKind::LimiterSlow, slow.as_slice(), open).await?;
                 self.check_policies(open).await
@@ -144,7 +137,7 @@ impl AlarmWatch {
             };
             let subject = format!("{} of {}", policy.terms.name, policy.home);
             let PolicyCounts { granted, refused, .. } = counts;
-            refusals.extend(too_many_refused(&subject, granted, refused, self.terms.refused_percent));
+            refusals.extend(too_many_refused(&subject, granted, refused, self.settings.refused_percent));
             if counts.no_room > 0 {
                 no_room.push(Trouble::new(&subject, json!({ "requests": counts.no_room })));
             }
@@ -164,7 +157,7 @@ impl AlarmWatch {
             return Ok(());
         }
         let AlarmChanges { raised, cleared, open } =
-            self.ledger.update_alarms(kind, troubles, self.terms.clear_after_ms).await?;
+            self.ledger.update_alarms(kind, troubles, self.settings.clear_after_ms.cast_signed()).await?;
         metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(open as f64);
         if raised > 0 {
             tracing::error!(kind = kind.as_str(), ?troubles, "alarm raised");

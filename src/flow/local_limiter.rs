@@ -138,15 +138,4 @@ mod tests {
         assert!(!take(&day, "e"), "no key is idle");
         assert!(!take(&day, "a"), "its count was forgotten");
     }
-
-    #[test]
-    fn a_lease_can_be_given_back_once() {
-        let places = Algorithm::of(AlgorithmKind::Concurrency, 1, 60_000);
-        let (local, lease) = (LocalLimiter::default(), Uuid::new_v4());
-        let take = |lease| take(&local, &places, "k", lease, |whole| whole);
-        assert!(take(lease) && !take(Uuid::new_v4()));
-        assert!(!local.release("k", Uuid::new_v4()));
-        assert!(local.release("k", lease) && !local.release("k", lease));
-        assert!(take(Uuid::new_v4()));
-    }
 }

@@ -22,7 +22,6 @@ mod waiting_line;
 mod waits;
 
 use crate::domain::ids::Invalid;
-use crate::domain::outflow::PaceError;
 use crate::domain::policy::WrongPolicy;
 use crate::gate::GateError;
 use crate::ledger::LedgerError;
@@ -37,8 +36,6 @@ pub enum FlowError {
     Invalid(#[from] Invalid),
     #[error(transparent)]
     Policy(#[from] WrongPolicy),
-    #[error(transparent)]
-    Pace(#[from] PaceError),
     /// A policy or application.
     #[error("there is no {0}")]
     Unknown(String),

@@ -49,7 +49,7 @@ impl PaymentBatchers {
 }
 
 async fn begin(service: PaymentService, requests: Vec<PaymentRequest>) -> Option<Vec<PaymentStart>> {
-    let begins = service.ledger.begin_payments(&requests, &service.terms.currency, service.terms.wait_ms);
+    let begins = service.ledger.begin_payments(&requests, &service.settings.currency, service.settings.wait_ms);
     let begun = service.ledger.in_time(begins).await.inspect_err(|error| {
         tracing::warn!(%error, requests = requests.len(), "payments not begun, or not known to be");
     });

@@ -15,6 +15,7 @@ use tokio::sync::OnceCell;
 
 use crate::channel::{BadCallback, Channel, Channels};
 pub use crate::channel::{CALLBACK_MAX_BYTES, Signed};
+use crate::config;
 use crate::domain::ids::{OrderId, UserId};
 use crate::domain::payment::{ChannelReport, Progress, RefundReason, ReportOutcome};
 pub use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
@@ -42,22 +43,11 @@ pub struct PaymentService {
     pub ledger: Ledger,
     pub channels: Channels,
     pub notifier: Notifier,
-    pub terms: PayTerms,
+    pub settings: config::Payments,
     /// Whether the outflows of refunds have been created.
     opened: Arc<OnceCell<()>>,
     /// By channel: until when the refunds in flight are not searched.
     refunds_rest: Arc<Mutex<HashMap<String, Instant>>>,
-}
-
-#[derive(Debug, Clone)]
-pub struct PayTerms {
-    pub currency: String,
-    /// How long after its deadline an order waits for a payment that began in time.
-    pub wait_ms: u64,
-    /// How long a channel has to send its callback before it is asked for the outcome.
-    pub ask_after: Duration,
-    /// How long a request may still arrive after its sender has given up.
-    pub on_its_way: Duration,
 }
 
 /// A callback with a matching signature.
@@ -78,8 +68,12 @@ pub enum NotBelieved {
 }
 
 impl PaymentService {
-    pub fn new(ledger: Ledger, channels: Channels, notifier: Notifier, terms: PayTerms) -> Self {
-        Self { ledger, channels, notifier, terms, opened: Arc::default(), refunds_rest: Arc::default() }
+    pub fn new(ledger: Ledger, channels: Channels, notifier: Notifier, settings: config::Payments) -> Self {
+        Self { ledger, channels, notifier, settings, opened: Arc::default(), refunds_rest: Arc::default() }
+    }
+
+    fn ask_after(&self) -> Duration {
+        Duration::from_millis(self.settings.ask_after_ms)
     }
 
     /// Creates, once, the outflows of all channels' refunds, and reports money whose channel is not configured.
@@ -103,7 +97,7 @@ impl PaymentService {
 
     /// Begins to pay an order that was locked before. Waits until it is free.
     pub async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
-        let begins = self.ledger.begin_payment(&request, &self.terms.currency, self.terms.wait_ms);
+        let begins = self.ledger.begin_payment(&request, &self.settings.currency, self.settings.wait_ms);
         let begun = self.ledger.in_time(begins).await?;
         self.notifier.outbox_changed();
         Ok(begun)

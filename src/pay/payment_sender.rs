@@ -270,7 +270,7 @@ impl PaymentSender {
 
 /// Records accepted requests once. If the write fails, the channel is asked for the outcomes later.
 async fn write_taken(service: PaymentService, sent: Vec<(PaymentId, i32)>) -> Option<Vec<()>> {
-    if let Err(error) = service.ledger.in_time(service.ledger.payments_taken(&sent, service.terms.ask_after)).await {
+    if let Err(error) = service.ledger.in_time(service.ledger.payments_taken(&sent, service.ask_after())).await {
         tracing::warn!(payments = sent.len(), %error, "not written that payments were taken; the channel is asked later");
     }
     Some(vec![(); sent.len()])

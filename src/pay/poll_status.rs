@@ -22,7 +22,7 @@ impl PaymentService {
     /// again when it is next due, and affects no other question.
     pub async fn poll(&self, channel: &Channel) -> Result<Step, PayError> {
         self.open().await?;
-        let (ledger, again) = (&self.ledger, self.terms.ask_after);
+        let (ledger, again) = (&self.ledger, self.ask_after());
         if !ledger.is_anything_open(&channel.name).await? {
             return Ok(Step::Idle);
         }
@@ -59,7 +59,7 @@ impl PaymentService {
         match (reply, query) {
             (Ok(StatusReply::ChannelReport(report)), _) => match (self.take_in(channel, &report).await?, query) {
                 (ReportOutcome::Pending, StatusQuery::Payment { payment, claim, .. }) => {
-                    ledger.payments_taken(&[(payment, claim)], self.terms.ask_after).await?;
+                    ledger.payments_taken(&[(payment, claim)], self.ask_after()).await?;
                 }
                 (ReportOutcome::Misfit(problem), _) => {
                     tracing::error!(%key, problem, "MONEY DOES NOT FIT: the channel's answer was set aside");
@@ -69,7 +69,8 @@ impl PaymentService {
                 _ => {}
             },
             (Ok(StatusReply::Unknown), StatusQuery::Payment { payment, claim, .. }) => {
-                ledger.take_back(payment, claim, Some(self.terms.on_its_way), Duration::ZERO).await?;
+                let on_its_way = Duration::from_millis(self.settings.on_its_way_ms);
+                ledger.take_back(payment, claim, Some(on_its_way), Duration::ZERO).await?;
                 self.notifier.outbox_changed();
             }
             (Ok(StatusReply::Unknown), StatusQuery::Refund { key, .. }) => {

@@ -1,5 +1,7 @@
 //! Whether a sale is sold out, and the orders of a buyer.
 
+use std::time::{Duration, Instant};
+
 use super::SaleError;
 use super::cancellations::Cancellation;
 use super::thread_state::ThreadState;
@@ -10,6 +12,9 @@ use crate::ledger::orders::read::{OrderFilter, OwnedOrder};
 
 /// The most orders on one page.
 const PAGE: usize = 100;
+/// How long a thread shows whether a sale is sold out, and for how many sales.
+const SHOWN_FOR: Duration = Duration::from_millis(200);
+const SHOWN_MAX: usize = 1024;
 
 #[derive(Debug)]
 pub struct OrderPage {
@@ -19,14 +24,20 @@ pub struct OrderPage {
 }
 
 impl ThreadState {
-    /// Whether no unit is for sale now. `false` also when Redis does not answer: a purchase will give the answer.
+    /// Whether no unit is for sale now. `false` also when Redis does not answer: a purchase will give the answer. Many pages cause few
+    /// calls to Redis.
     pub async fn is_sold_out(&self, sale: &Sale) -> bool {
-        if let Some(sold_out) = self.sold_out.find(sale.id) {
-            return sold_out;
+        match self.sold_out.borrow().get(&sale.id) {
+            Some((read_at, sold_out)) if read_at.elapsed() < SHOWN_FOR => return *sold_out,
+            _ => {}
         }
         let view = self.gate.sale_view(sale.sharding()).await.ok().flatten();
         let sold_out = view.is_some_and(|view| view.serving && view.available == Some(0));
-        self.sold_out.insert(sale.id, sold_out);
+        let mut shown = self.sold_out.borrow_mut();
+        if shown.len() >= SHOWN_MAX {
+            shown.clear();
+        }
+        shown.insert(sale.id, (Instant::now(), sold_out));
         sold_out
     }
 

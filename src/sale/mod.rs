@@ -13,7 +13,6 @@ pub mod order_streams;
 pub mod purchase;
 pub mod quota;
 pub mod refusal_cache;
-pub mod sold_out_view;
 pub mod thread_state;
 pub mod wait_probe;
 pub mod winners;

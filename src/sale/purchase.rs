@@ -1,7 +1,6 @@
 //! A purchase, from the request to the ticket. A refused purchase never reaches PostgreSQL. A successful one is committed there before the
 //! answer (protocol, rules 1 to 5 and 13).
 
-use super::refusal_cache::Caller;
 use super::thread_state::ThreadState;
 use crate::domain::admission::{Admission, Limit, ReserveRequest, Window};
 use crate::domain::captcha::{CaptchaKind, PassCheck};
@@ -160,11 +159,7 @@ impl ThreadState {
             Admission::PassInvalid => Err(Refusal::PassInvalid),
             Admission::SoldOut => Err(Refusal::SoldOut),
             Admission::Limited { limit, retry_ms } => {
-                match limit {
-                    Limit::Buyer => self.refusals.insert(sale, Caller::Buyer(&request.user), retry_ms, limits),
-                    Limit::Address => self.refusals.insert(sale, Caller::Address(request.address), retry_ms, limits),
-                    Limit::Sale => {}
-                }
+                self.refusals.insert(sale, (limit, retry_ms), &request.user, request.address, limits);
                 Err(Refusal::Limited { limit, window: limits.of(limit), retry_ms })
             }
             Admission::Lapsed { retry_ms } => Err(Refusal::Lapsed { allowed: self.gate.lapses, retry_ms }),

@@ -8,12 +8,6 @@ use crate::domain::admission::{Limit, Limits};
 use crate::domain::client_address::ClientAddress;
 use crate::domain::ids::{SaleId, UserId};
 
-#[derive(Clone, Copy)]
-pub enum Caller<'a> {
-    Buyer(&'a UserId),
-    Address(ClientAddress),
-}
-
 #[derive(Default)]
 pub struct RefusalCache {
     inner: RefCell<Inner>,
@@ -51,16 +45,25 @@ impl RefusalCache {
         (!left.is_zero()).then(|| (limit, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
     }
 
-    pub fn insert(&self, sale: SaleId, caller: Caller<'_>, wait_ms: u64, limits: Limits) {
+    /// A refusal by the limit of a whole sale is not kept.
+    pub fn insert(
+        &self,
+        sale: SaleId,
+        (limit, wait_ms): (Limit, u64),
+        buyer: &UserId,
+        address: ClientAddress,
+        limits: Limits,
+    ) {
         let mut inner = self.inner.borrow_mut();
         if inner.count >= Self::CALLERS_MAX || inner.limits != Some(limits) {
             *inner = Inner { limits: Some(limits), ..Inner::default() };
         }
         let until = Instant::now() + Duration::from_millis(wait_ms);
         let refused = inner.sales.entry(sale).or_default();
-        let known = match caller {
-            Caller::Buyer(user) => refused.buyers.insert(user.clone(), until),
-            Caller::Address(address) => refused.addresses.insert(address, until),
+        let known = match limit {
+            Limit::Buyer => refused.buyers.insert(buyer.clone(), until),
+            Limit::Address => refused.addresses.insert(address, until),
+            Limit::Sale => return,
         };
         inner.count += usize::from(known.is_none());
     }
@@ -73,32 +76,23 @@ mod tests {
     use super::*;
     use crate::domain::admission::Window;
 
-    fn limits(max: i64) -> Limits {
-        let window = Window { max, window_ms: 60_000 };
-        Limits { buyer: window, address: window, sale: window }
-    }
-
-    fn user(name: &str) -> UserId {
-        UserId::parse(name).unwrap()
-    }
-
-    fn address() -> ClientAddress {
-        IpAddr::from([10, 0, 0, 1]).into()
-    }
-
     #[test]
     fn a_refused_caller_waits_unless_the_limits_have_changed() {
-        let (cache, sale) = (RefusalCache::default(), SaleId::from_db(7));
-        cache.insert(sale, Caller::Buyer(&user("ann")), 60_000, limits(5));
-        let find = |name, max| cache.find(sale, &user(name), address(), &limits(max)).map(|(limit, _)| limit);
-        assert_eq!(find("ann", 5), Some(Limit::Buyer));
-        assert_eq!(find("ben", 5), None);
-        assert_eq!(find("ann", 6), None, "another limit may admit her");
-        cache.insert(sale, Caller::Address(address()), 60_000, limits(5));
-        assert_eq!(find("ben", 5), Some(Limit::Address));
-        let other = SaleId::from_db(8);
-        assert_eq!(cache.find(other, &user("ann"), address(), &limits(5)), None);
-        cache.insert(other, Caller::Buyer(&user("ann")), 0, limits(5));
-        assert_eq!(cache.find(other, &user("ann"), address(), &limits(5)), None, "its time is over");
+        let [sale, other] = [7, 8].map(SaleId::from_db);
+        let [ann, ben] = ["ann", "ben"].map(|name| UserId::parse(name).unwrap());
+        let [here, there] = [1, 2].map(|last| ClientAddress::from(IpAddr::from([10, 0, 0, last])));
+        let limits = |max| {
+            let window = Window { max, window_ms: 60_000 };
+            Limits { buyer: window, address: window, sale: window }
+        };
+        let cache = RefusalCache::default();
+        let find = |sale, user, max| cache.find(sale, user, here, &limits(max)).map(|(limit, _)| limit);
+        cache.insert(sale, (Limit::Buyer, 60_000), &ann, there, limits(5));
+        assert_eq!((find(sale, &ann, 5), find(sale, &ben, 5)), (Some(Limit::Buyer), None));
+        assert_eq!(find(sale, &ann, 6), None, "another limit may admit her");
+        cache.insert(sale, (Limit::Address, 60_000), &ann, here, limits(5));
+        assert_eq!((find(sale, &ben, 5), find(other, &ann, 5)), (Some(Limit::Address), None));
+        cache.insert(other, (Limit::Buyer, 0), &ann, there, limits(5));
+        assert_eq!(find(other, &ann, 5), None, "its time is over");
     }
 }

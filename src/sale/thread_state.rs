@@ -1,7 +1,10 @@
 //! The state of one worker thread of the HTTP server. Fields of one thread alone are not locked.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::cancellations::Cancellations;
 use super::catalog::Catalog;
@@ -9,7 +12,7 @@ use super::challenges::Challenges;
 use super::load_shedder::LoadShedder;
 use super::order_reader::OrderReader;
 use super::refusal_cache::RefusalCache;
-use super::sold_out_view::SoldOutView;
+use crate::domain::ids::SaleId;
 use crate::gate::Gate;
 use crate::gate::reserve::batcher::ReserveBatcher;
 use crate::ledger::Ledger;
@@ -28,6 +31,7 @@ pub struct ThreadState {
     pub cancellations: Cancellations,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
-    pub sold_out: SoldOutView,
+    /// Which sales were sold out, and when that was read.
+    pub sold_out: RefCell<HashMap<SaleId, (Instant, bool)>>,
     pub refusals: RefusalCache,
 }

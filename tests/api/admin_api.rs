@@ -330,6 +330,11 @@ async fn policies_with_impossible_thresholds_are_refused_clearly() {
         (with("breaker", json!({ "error_percent": 0 })), "breaker takes"),
         (with("key", json!("x".repeat(65))), "key must be"),
         (with("surprise", json!(1)), "unknown field"),
+        (json!({ "apps": ["cautious"], "algorithm": "leaky-bucket" }), "capacity is missing: leaky-bucket needs it"),
+        (
+            json!({ "apps": ["cautious"], "algorithm": "sliding-log", "limit": 10_001, "window_ms": 1000 }),
+            "limit must be 1 to 10000, or -1 for no limit",
+        ),
         (bucket(0), "must be 1 to"),
         (bucket(-1), "must be 1 to"),
         (bucket(i64::MAX), "must be 1 to"),

@@ -123,27 +123,3 @@ impl Stroke {
         at(blend(before.0, from.0, to.0, after.0), blend(before.1, from.1, to.1, after.1))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn every_letter_stands_once_and_fills_its_box() {
-        let letters: BTreeSet<char> = GLYPHS.iter().map(|Glyph(letter, _)| *letter).collect();
-        assert_eq!(letters.len(), GLYPHS.len());
-        for mistakable in "0ODQ1I2Z5S69G8BFRUV".chars() {
-            assert!(!letters.contains(&mistakable), "{mistakable}");
-        }
-        for Glyph(letter, strokes) in &GLYPHS {
-            let points: Vec<Point> = strokes.iter().flat_map(Stroke::trace).collect();
-            let box_of_letter = -0.1..=1.1;
-            assert!(points.iter().all(|p| box_of_letter.contains(&p.x) && box_of_letter.contains(&p.y)), "{letter}");
-            let (top, bottom) =
-                points.iter().fold((1.0_f32, 0.0_f32), |(top, bottom), p| (top.min(p.y), bottom.max(p.y)));
-            assert!(top < 0.1 && bottom > 0.9, "{letter}: {top} to {bottom}");
-        }
-    }
-}

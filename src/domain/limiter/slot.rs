@@ -53,23 +53,3 @@ fn escaped(text: &str, colons: bool) -> String {
     }
     plain
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_differ_and_contain_no_special_character() {
-        let slot = |app: &str, policy: &str, key: &str| SlotKey::new(app, policy, key, false);
-        assert_ne!(slot("a:b", "c", ""), slot("a", "b:c", ""));
-        assert_ne!(slot("a", "p", "x%7D"), slot("a", "p", "x}"));
-        let hostile = slot("{a}", "p\r\n", "}{*'\0é::1");
-        assert_eq!(
-            [hostile.app(), hostile.policy(), hostile.key()],
-            ["%7Ba%7D", "p%0D%0A", "%7D%7B%2A%27%00%C3%A9::1"]
-        );
-        let long = |last| slot("a", "p", &format!("{}{last}", "\u{1F600}".repeat(100)));
-        assert_ne!(long('a'), long('b'));
-        assert_eq!(long('a').key().len(), 33);
-    }
-}

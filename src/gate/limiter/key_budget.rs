@@ -143,29 +143,6 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_has_used_up_its_budget_leaves_others_theirs() {
-        let budget = KeyBudget::new(10_000);
-        let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 86_400_000);
-        let made = (0..100).take_while(|n| claim(&budget, "greedy", &n.to_string(), &window)).count();
-        assert!((20..40).contains(&made), "{made}");
-        assert!(claim(&budget, "greedy", "0", &window), "it has this key");
-        assert!(!claim(&budget, "greedy", "new", &window));
-        assert!(claim(&budget, "other", "new", &window));
-    }
-
-    #[test]
-    fn a_key_that_grows_is_counted_as_it_grows() {
-        let budget = KeyBudget::new(10_000);
-        let log = Algorithm::of(AlgorithmKind::SlidingLog, 10_000, 86_400_000);
-        let grants = (0..1_000).take_while(|_| claim(&budget, "greedy", "k", &log)).count();
-        assert!((50..80).contains(&grants), "{grants}");
-        let few = Algorithm::of(AlgorithmKind::SlidingLog, 3, 86_400_000);
-        for _ in 0..1_000 {
-            assert!(claim(&budget, "other", "k", &few), "three grants take no more than three");
-        }
-    }
-
-    #[test]
     fn what_is_given_back_or_was_never_made_is_not_counted() {
         let budget = KeyBudget::new(10_000);
         let leases = Algorithm::of(AlgorithmKind::Concurrency, 1_000, 60_000);

@@ -125,22 +125,13 @@ mod tests {
         }
     }
 
-    /// The limits of so many requests of a buyer, an address, and all; -1 means no limit.
-    fn limits([buyer, address, sale]: [i64; 3]) -> Limits {
-        let window = |max| Window { max, window_ms: 60_000 };
-        Limits { buyer: window(buyer), address: window(address), sale: window(sale) }
-    }
-
     /// What the script gets as ARGV.
-    fn arguments(limits: Limits, requests: &[ReserveRequest]) -> String {
-        arguments_with(limits, requests, Vec::new())
-    }
-
-    fn arguments_with(limits: Limits, requests: &[ReserveRequest], lenders: Vec<i16>) -> String {
+    fn arguments(requests: &[ReserveRequest]) -> String {
         const KEYS_SENT: usize = 14;
-        let lapses = Window { max: 2, window_ms: 600_000 };
-        let known = (Epoch(7), 3);
-        let terms = CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders };
+        let [limit, lapses] = [-1, 2].map(|max| Window { max, window_ms: 600_000 });
+        let (known, limits) = ((Epoch(7), 3), Limits { buyer: limit, address: limit, sale: limit });
+        let terms =
+            CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders: Vec::new() };
         let of = SaleShards { sale: SaleId::from_db(42), count: ShardCount::ONE, asks_pass: false };
         let keys = Keys::new("sk:").sale(of, Shard::FIRST);
         let call = reserve_call("hash", &keys, &terms, requests);
@@ -149,25 +140,6 @@ mod tests {
             _ => panic!("a cursor"),
         };
         call.args_iter().map(text).skip(KEYS_SENT).collect::<Vec<_>>().join(" ")
-    }
-
-    #[test]
-    fn what_is_as_usual_is_not_sent() {
-        let requests = [request("ann"), request("ben")];
-        let sent = |parts: &str| format!("2 7 3 500 1000 0 2 600000 {parts}");
-        assert_eq!(arguments(limits([-1, -1, -1]), &requests), sent(&format!(" {ID} {ID} ann ben")));
-        assert_eq!(arguments(limits([5, -1, 9]), &requests), sent(&format!("bs {ID} {ID} ann ben 5 60000 9 60000")));
-        assert_eq!(
-            arguments(limits([-1, 0, -1]), &requests),
-            sent(&format!("a {ID} {ID} ann ben 0 60000 10.0.0.97 10.0.0.98"))
-        );
-    }
-
-    #[test]
-    fn whom_to_ask_is_said_only_in_a_sale_with_shards() {
-        let requests = [request("ann"), request("ben")];
-        let sent = arguments_with(limits([-1, -1, -1]), &requests, vec![3, -1]);
-        assert_eq!(sent, format!("2 7 3 500 1000 0 2 600000 l {ID} {ID} ann ben 3 -1"));
     }
 
     #[test]
@@ -180,6 +152,6 @@ mod tests {
         requests[1].pass = PassCheck::Asked(Some(Box::new(Pass { expires_at_ms: 2000, spent_before: 1 })));
         let columns = "1 3 1 3 0 1 0 2000 0 0 1 0";
         let sent = format!("3 7 3 500 1000 0 2 600000 ufp {ID} {ID} {ID} ann ben eve {columns}");
-        assert_eq!(arguments(limits([-1, -1, -1]), &requests), sent);
+        assert_eq!(arguments(&requests), sent);
     }
 }

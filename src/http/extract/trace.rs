@@ -23,7 +23,7 @@ fn caller(request: &RequestHead) -> Option<TraceContext> {
     if !caller.is_sampled() || states.peek().is_none() {
         return Some(caller);
     }
-    // Several headers form one list. One header that is not text makes the whole list malformed.
-    let texts: Vec<&str> = states.map(|state| state.to_str().unwrap_or("?")).collect();
-    Some(caller.with_state(&texts.join(",")))
+    // Several headers form one list.
+    let texts: Result<Vec<&str>, _> = states.map(|state| state.to_str()).collect();
+    Some(caller.with_state(&texts.unwrap_or_default().join(",")))
 }

@@ -82,7 +82,6 @@ impl From<FlowError> for Problem {
             FlowError::Invalid(invalid) => Self::invalid(invalid),
             FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::from(Code::UnworkableTerms).detail(wrong),
             FlowError::Policy(wrong) => Self::invalid(wrong),
-            FlowError::Pace(wrong) => Self::invalid(wrong),
             FlowError::Unknown(_) => Self::from(Code::NotFound),
             FlowError::Ambiguous | FlowError::Exists(_) | FlowError::TwoTokens { .. } => {
                 Self::from(Code::Conflict).detail(error)

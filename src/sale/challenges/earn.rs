@@ -29,7 +29,7 @@ impl ThreadState {
         challenges.asking.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
         // Another thread may have taken the last one. Then the request has counted.
         let (mut question, solution) = challenges.take(kind).ok_or(ChallengeRefusal::PoolEmpty)?;
-        let expires_at_ms = self.catalog.clock.now_ms() + challenges.terms.challenge_ttl_ms;
+        let expires_at_ms = self.catalog.clock.now_ms() + challenges.settings.challenge_ttl_ms.cast_signed();
         let sealed = challenges.seal.close_challenge((sale.id, user), &solution, expires_at_ms);
         let (id, serial) = sealed.ok_or(ChallengeRefusal::Unavailable)?;
         if let Question::Work { prefix, .. } = &mut question {
@@ -78,7 +78,7 @@ impl ThreadState {
             Spending::Expired => return Err(failed(kind, "expired")),
         };
         count_answer(kind, "right");
-        let expires_at_ms = now_ms + challenges.terms.pass_ttl_ms;
+        let expires_at_ms = now_ms + challenges.settings.pass_ttl_ms.cast_signed();
         let pass = challenges.seal.close_pass(sale.id, user, &Pass { expires_at_ms, spent_before });
         Ok(EarnedPass { pass: pass.ok_or(ChallengeRefusal::Unavailable)?, expires_at_ms })
     }
@@ -88,7 +88,7 @@ impl ThreadState {
         let found = self.catalog.sale(sale).await.map_err(|_| ChallengeRefusal::Unavailable)?;
         let sale = found.ok_or(ChallengeRefusal::UnknownSale)?;
         let now_ms = self.catalog.clock.now_ms();
-        let opens_at_ms = sale.starts_at_ms - self.challenges.terms.opens_before_ms;
+        let opens_at_ms = sale.starts_at_ms - self.challenges.settings.opens_before_ms.cast_signed();
         if sale.phase_at(now_ms) == SalePhase::Ended {
             return Err(ChallengeRefusal::Ended);
         }
@@ -106,9 +106,7 @@ impl OpenedChallenge {
     fn is_solved_by(&self, answer: &Answer) -> bool {
         match (&self.solution, answer) {
             (Solution::Image { text }, Answer::Text(written)) => picture::judge(text, written),
-            (Solution::Slider { x }, Answer::Drag { x: let_go_at, trail }) => {
-                slider::judge(*x, *let_go_at, trail).is_ok()
-            }
+            (Solution::Slider { x }, Answer::Drag { x: let_go_at, trail }) => slider::judge(*x, *let_go_at, trail),
             (Solution::Work { difficulty }, Answer::Nonce(nonce)) => {
                 work::judge(&self.serial, nonce, u32::from(*difficulty))
             }

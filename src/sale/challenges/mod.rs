@@ -4,7 +4,6 @@
 //! sealed, too, and has the number of passes that its buyer had spent. `reserve.lua` compares this number, and each hold raises it.
 
 mod earn;
-mod near;
 mod pool;
 mod seal;
 
@@ -17,33 +16,20 @@ use seckill_captcha::slider;
 
 use super::catalog::Catalog;
 use super::quota::{CallerQuotas, CallerTooOften};
-use crate::domain::captcha::{ChallengeKind, Pass, Rate, WorkBits};
+use crate::config;
+use crate::domain::captcha::{CaptchaKind, ChallengeKind, Pass, Rate, work_bits};
 use crate::domain::ids::{SaleId, UserId};
 use crate::domain::pressure::Pressure;
-use near::wanted_at;
+use crate::domain::sale::SaleStatus;
 use pool::Pool;
 use seal::{Seal, Solution};
 
-pub use pool::PoolTerms;
-
-/// The settings of challenges.
-#[derive(Debug, Clone, Copy)]
-pub struct ChallengeTerms {
-    /// How long before a sale's start buyers can ask for its challenges.
-    pub opens_before_ms: i64,
-    pub challenge_ttl_ms: i64,
-    pub pass_ttl_ms: i64,
-    pub work_bits: WorkBits,
-    /// Challenges that one buyer, and one address, may ask for in a window, and may answer.
-    pub buyer_limit: u32,
-    pub address_limit: u32,
-    pub window: Duration,
-    pub pool: PoolTerms,
-}
+/// Drawing begins this long before buyers can ask for a sale's challenges.
+const DRAW_BEFORE_MS: i64 = 600_000;
 
 /// Shared by the worker threads of an instance.
 pub struct Challenges {
-    terms: ChallengeTerms,
+    settings: config::Captcha,
     seal: Seal,
     pool: Pool,
     pressure: Arc<Pressure>,
@@ -117,22 +103,35 @@ impl Challenges {
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn start(terms: ChallengeTerms, secret: &[u8; 32], pressure: &Arc<Pressure>) -> io::Result<Self> {
-        let quotas = || CallerQuotas::new(terms.buyer_limit, terms.address_limit, terms.window);
+    pub fn start(settings: config::Captcha, secret: &[u8; 32], pressure: &Arc<Pressure>) -> io::Result<Self> {
+        let window = Duration::from_millis(settings.window_ms);
+        let quotas = || CallerQuotas::new(settings.buyer_limit, settings.address_limit, window);
         Ok(Self {
-            terms,
             seal: Seal::new(secret),
-            pool: Pool::start(terms.pool, pressure)?,
+            pool: Pool::start(settings.images_max, settings.sliders_max, settings.draw_threads, pressure)?,
             pressure: Arc::clone(pressure),
             asked: Mutex::new(Rate::new(Instant::now())),
             asking: quotas(),
             answering: quotas(),
+            settings,
         })
     }
 
     /// Draws ahead for sales that run or start soon, and shows how many challenges are ready. Call it about every second.
     pub fn prepare(&self, catalog: &Catalog) {
-        self.pool.want(wanted_at(catalog.clock.now_ms(), self.terms.opens_before_ms, catalog.live().iter()));
+        let now_ms = catalog.clock.now_ms();
+        let before_ms = self.settings.opens_before_ms.cast_signed() + DRAW_BEFORE_MS;
+        let live = catalog.live();
+        let near = live.iter().filter(|sale| {
+            sale.status != SaleStatus::Closed && (sale.starts_at_ms - before_ms..sale.ends_at_ms).contains(&now_ms)
+        });
+        let (mut images, mut sliders) = (false, false);
+        near.for_each(|sale| match sale.captcha {
+            CaptchaKind::Image => images = true,
+            CaptchaKind::Slider => sliders = true,
+            CaptchaKind::None | CaptchaKind::Work => {}
+        });
+        self.pool.want(images, sliders);
         for kind in [ChallengeKind::Image, ChallengeKind::Slider] {
             let ready = self.pool.ready(kind) as f64;
             metrics::gauge!("seckill_challenges_ready", "kind" => kind.as_str()).set(ready);
@@ -161,7 +160,8 @@ impl Challenges {
         if kind != ChallengeKind::Work {
             return self.pool.take(kind);
         }
-        let bits = self.terms.work_bits.at(asked_per_second, self.pressure.is_noticeable(now));
+        let bounds = self.settings.work_bits_min..=self.settings.work_bits_max;
+        let bits = work_bits(bounds, asked_per_second, self.pressure.is_noticeable(now));
         // A hash has 256 bits, and the settings allow far fewer.
         let difficulty = u8::try_from(bits).unwrap_or(u8::MAX);
         Some((Question::Work { prefix: String::new(), difficulty: bits }, Solution::Work { difficulty }))

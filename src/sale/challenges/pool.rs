@@ -17,21 +17,6 @@ use crate::domain::captcha::ChallengeKind;
 use crate::domain::pressure::Pressure;
 use crate::low_priority;
 
-/// How many are kept ready, and how many threads draw them. Without a thread there are none.
-#[derive(Debug, Clone, Copy)]
-pub struct PoolTerms {
-    pub images_max: usize,
-    pub sliders_max: usize,
-    pub threads: usize,
-}
-
-/// The kinds to draw ahead.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
-    pub images: bool,
-    pub sliders: bool,
-}
-
 /// Its threads end when it is dropped.
 pub(super) struct Pool {
     shared: Arc<Shared>,
@@ -88,14 +73,14 @@ impl Shelf {
 const FAILED_REST: Duration = Duration::from_secs(1);
 
 impl Pool {
-    /// Starts the threads. While purchases wait, a thread rests after each drawing.
-    pub fn start(terms: PoolTerms, pressure: &Arc<Pressure>) -> io::Result<Self> {
+    /// Starts the threads; without one, nothing is ready. While purchases wait, a thread rests after each drawing.
+    pub fn start(images_max: usize, sliders_max: usize, threads: usize, pressure: &Arc<Pressure>) -> io::Result<Self> {
         let pool = Self { shared: Arc::default() };
         {
             let mut shelves = pool.shared.shelves.lock();
-            (shelves.images.max, shelves.sliders.max) = (terms.images_max, terms.sliders_max);
+            (shelves.images.max, shelves.sliders.max) = (images_max, sliders_max);
         }
-        for n in 0..terms.threads {
+        for n in 0..threads {
             let (shared, pressure) = (Arc::clone(&pool.shared), Arc::clone(pressure));
             low_priority::spawn(format!("challenges-{n}"), move || draw_ahead(&shared, &pressure))?;
         }
@@ -109,10 +94,10 @@ impl Pool {
     }
 
     /// From now on, keeps these kinds ready, and no others.
-    pub fn want(&self, wanted: Wanted) {
+    pub fn want(&self, images: bool, sliders: bool) {
         let mut shelves = self.shared.shelves.lock();
-        shelves.images.want(wanted.images);
-        shelves.sliders.want(wanted.sliders);
+        shelves.images.want(images);
+        shelves.sliders.want(sliders);
         drop(shelves);
         self.shared.changed.notify_all();
     }
@@ -188,28 +173,20 @@ mod tests {
     /// On a busy machine, threads of the lowest priority get little time.
     const PATIENCE: Duration = Duration::from_secs(300);
 
-    fn pool() -> Pool {
-        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(250)));
-        Pool::start(PoolTerms { images_max: 3, sliders_max: 2, threads: 2 }, &pressure).unwrap()
-    }
-
-    fn wait_until(is_so: impl Fn() -> bool) {
+    fn until_ready(pool: &Pool, images: usize, sliders: usize) {
         let deadline = Instant::now() + PATIENCE;
-        while !is_so() {
+        while (pool.ready(ChallengeKind::Image), pool.ready(ChallengeKind::Slider)) != (images, sliders) {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn until_ready(pool: &Pool, images: usize, sliders: usize) {
-        wait_until(|| (pool.ready(ChallengeKind::Image), pool.ready(ChallengeKind::Slider)) == (images, sliders));
-    }
-
     #[test]
     fn what_is_wanted_is_drawn_ahead_up_to_its_bound_and_replaced_when_it_is_taken() {
-        let pool = pool();
+        let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(250)));
+        let pool = Pool::start(3, 2, 2, &pressure).unwrap();
         assert!(pool.take(ChallengeKind::Image).is_none(), "nothing is wanted yet");
-        pool.want(Wanted { images: true, sliders: true });
+        pool.want(true, true);
         until_ready(&pool, 3, 2);
         let taken = pool.take(ChallengeKind::Image);
         let Some((Question::Image { image }, Solution::Image { text })) = taken else { panic!("{taken:?}") };
@@ -219,16 +196,7 @@ mod tests {
         let Some((Question::Slider { piece, .. }, Solution::Slider { .. })) = taken else { panic!("{taken:?}") };
         assert!(piece.starts_with("data:image/png;base64,"));
         until_ready(&pool, 3, 2);
-        pool.want(Wanted { images: false, sliders: true });
+        pool.want(false, true);
         until_ready(&pool, 0, 2);
-    }
-
-    #[test]
-    fn threads_end_with_their_pool() {
-        let pool = pool();
-        pool.want(Wanted { images: true, sliders: true });
-        let shared = Arc::downgrade(&pool.shared);
-        drop(pool);
-        wait_until(|| shared.strong_count() == 0);
     }
 }

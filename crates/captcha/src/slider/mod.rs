@@ -15,7 +15,7 @@ use texture::{TINTS, Texture};
 
 #[cfg(any(test, debug_assertions))]
 pub use by_hand::{by_keyboard, by_pointer};
-pub use trail::{Flaw, POINTS_MAX, Sample, judge};
+pub use trail::{POINTS_MAX, Sample, judge};
 
 /// The size of each picture, in pixels.
 pub const WIDTH: usize = 300;
