@@ -6,10 +6,10 @@ use utoipa::ToSchema;
 use super::AdminError;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, Units};
+use crate::domain::json_object;
 use crate::domain::sale::{NewSale, Wave};
 use crate::domain::shards::ShardCount;
 use crate::domain::stock::Stock;
-use crate::domain::{json_object, whole_number};
 
 /// Waves of one sale that can be planned: more than a page shows at once.
 const WAVES_MAX: usize = 100;
@@ -24,37 +24,29 @@ pub struct PlanForm {
     /// The product's name. The product is made where it is missing.
     #[schema(max_length = 200, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]{1,200}$")]
     product: String,
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 0, maximum = 100_000_000_000_i64)]
     price_cents: i64,
     /// Units; -1 without a limit.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = -1, maximum = 1_000_000_000_000_i64)]
     stock: i64,
     /// Units that one buyer may have; 1 by default.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 10_000)]
     per_user: Option<u64>,
     /// At once by default.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     starts_at_ms: Option<i64>,
     /// An hour after the start by default.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     ends_at_ms: Option<i64>,
     /// Seconds to pay; 900 by default.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     pay_within_s: Option<i64>,
     /// The least level of a buyer; 0 by default.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 0, maximum = 2_147_483_647)]
     min_level: Option<i64>,
     /// `none` by default.
     captcha: Option<CaptchaKind>,
     /// Into how many parts the stock is divided; 1 by default. It can never be changed.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 64)]
     shards: Option<u64>,
     /// Whether the units of refunded orders are not for sale again; false by default.
@@ -69,10 +61,8 @@ pub struct PlanForm {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct WaveForm {
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 0, maximum = 4_294_967_295_i64)]
     after_s: u32,
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 1, maximum = 2_147_483_647)]
     units: u32,
 }

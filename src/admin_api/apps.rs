@@ -8,7 +8,6 @@ use super::{Answer, NotChanged, NotDoneToOne, NotMade, NotRead, app};
 use crate::admin::policies::App;
 use crate::domain::account::AccountName;
 use crate::domain::policy::{Name, Role};
-use crate::domain::whole_number;
 use crate::http::Ask;
 
 /// The applications that the account sees.
@@ -38,7 +37,6 @@ struct Created {
 #[serde(deny_unknown_fields)]
 struct NewToken {
     /// How long both tokens are valid. With 0, all earlier tokens end at once.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 0, maximum = 2_592_000_000_i64)]
     overlap_ms: i64,
 }

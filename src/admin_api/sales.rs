@@ -12,7 +12,6 @@ use crate::admin::sale_form::PlanForm;
 use crate::admin::sales::{LapsedHolds, ManagedSale, Planned, SaleDetails, SaleQuery};
 use crate::domain::ids::{Invalid, SaleId};
 use crate::domain::sale::SaleStatus;
-use crate::domain::whole_number;
 use crate::http::codes::problems;
 use crate::http::{Ask, Caller};
 
@@ -28,7 +27,6 @@ struct StatusForm {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct StockForm {
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 1, maximum = 2_147_483_647)]
     units: i32,
 }

@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 use crate::domain::ids::{IdempotencyKey, SaleId, Units};
 use crate::domain::json_object;
 use crate::domain::sale::Sale;
-use crate::domain::whole_number;
 use crate::http::codes::{self, problems};
 use crate::http::extract::{Body, Call, client_address, request_span, sale_id, unverified_user};
 use crate::http::problem::Problem;
@@ -35,7 +34,6 @@ struct PurchaseRequest {
     #[schema(min_length = 1, max_length = 128)]
     key: String,
     /// Units; 1 by default. More than the sale allows one buyer (its `per_user`) is answered 400.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 10_000)]
     quantity: Option<u64>,
     /// Required if the sale's `captcha` is not `none`: the pass from a solved challenge. Other sales ignore it.
@@ -95,7 +93,7 @@ pub(super) async fn purchase(
     }
     let buyer = app_state.tokens.buyer(request, thread.catalog.clock.now_ms())?;
     let sale = sale?;
-    let asked: PurchaseRequest = json_object::from_slice(body).map_err(Problem::invalid)?;
+    let asked: PurchaseRequest = json_object::from_body(body).map_err(Problem::invalid)?;
     if !(1..=KEY_MAX).contains(&asked.key.chars().count()) {
         return Err(Problem::invalid("key must be 1 to 128 characters"));
     }

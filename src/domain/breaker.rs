@@ -5,37 +5,29 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::Invalid;
-use super::whole_number;
 
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BreakerTerms {
     /// The breaker opens when this share of calls failed, in percent.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 1, maximum = 100)]
     pub error_percent: u32,
     /// The breaker opens when this share of calls was slow, in percent.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 1, maximum = 100)]
     pub slow_percent: u32,
     /// A call that took at least this long is slow.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 10, maximum = 3_600_000)]
     pub slow_ms: u64,
     /// With fewer calls than this in the window, the breaker stays closed.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub min_calls: u32,
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 10, maximum = 3_600_000)]
     pub window_ms: u64,
     /// How long the breaker stays open before it lets probes through.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 10, maximum = 3_600_000)]
     pub open_ms: u64,
     /// The number of probes; the breaker closes when all of them succeed.
-    #[serde(deserialize_with = "whole_number::required")]
     #[schema(minimum = 1, maximum = 1000)]
     pub probes: u32,
 }

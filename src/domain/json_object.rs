@@ -4,14 +4,41 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::{Number, Value};
 
 struct Object<T>(T);
 
 /// Reads a document that must be an object.
 pub fn from_slice<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(json).map(|Object(value)| value)
+}
+
+/// Reads the body of a request, which must be an object. In JSON Schema, and so in the API's document, `5.0` is the same whole number as
+/// `5`; serde alone would refuse it.
+pub fn from_body<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+    from_slice(json).or_else(|error| {
+        if !error.to_string().starts_with("invalid type: floating point") {
+            return Err(error);
+        }
+        serde_json::from_value(without_zero_fractions(serde_json::from_slice(json)?)).map(|Object(value)| value)
+    })
+}
+
+fn without_zero_fractions(value: Value) -> Value {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
+            // A cast beyond the range of an i128 gives an end of it, which is no JSON number.
+            Value::Number(whole.and_then(|whole| Number::from_i128(whole as i128)).unwrap_or(number))
+        }
+        Value::Array(values) => values.into_iter().map(without_zero_fractions).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, without_zero_fractions(value))).collect()
+        }
+        other => other,
+    }
 }
 
 /// For `#[serde(deserialize_with)]`: an object, or null.

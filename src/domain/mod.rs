@@ -35,4 +35,3 @@ pub mod stock;
 pub mod threshold;
 pub mod trace_context;
 pub mod warning;
-pub mod whole_number;

@@ -5,9 +5,9 @@ use utoipa::ToSchema;
 
 use super::breaker::BreakerTerms;
 use super::ids::Invalid;
+use super::json_object;
 use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use super::policy::{Excess, Name, NewPolicy, Range, WhenDown, WrongPolicy};
-use super::{json_object, whole_number};
 
 /// The terms of a policy. docs/limits.md says which parameters each algorithm takes.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -19,28 +19,20 @@ pub struct PolicyForm {
     pub apps: Vec<String>,
     pub algorithm: AlgorithmKind,
     /// Permits in a window, or permits in flight (concurrency); -1 means no limit.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub limit: Option<i64>,
     /// The window in milliseconds; for a bucket, the period of its rate (default 1000).
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub window_ms: Option<i64>,
     /// Permits that a bucket regains, or drains, in one window.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub rate: Option<i64>,
     /// Permits that a bucket holds (default: its rate).
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub capacity: Option<i64>,
     /// After how many milliseconds the permits of a caller that does not give them back are free again (default 30000).
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub lease_ms: Option<i64>,
     /// With `ceiling`: the range in which the limit, or the rate of a bucket, moves by itself.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub floor: Option<i64>,
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub ceiling: Option<i64>,
     /// Calls reported as slower than this many milliseconds lower the limit.
     #[schema(minimum = 1, maximum = 3_600_000)]
-    #[serde(default, deserialize_with = "whole_number::optional")]
     pub target_ms: Option<i64>,
     /// `reject` (default), `queue:MS`, `degrade:JSON` or `shadow`.
     #[schema(

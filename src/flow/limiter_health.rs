@@ -40,7 +40,6 @@ impl CallsHealth {
 }
 
 pub(super) struct LimiterHealth {
-    limiter: Limiter,
     all: CallsHealth,
     began: Instant,
 }
@@ -49,17 +48,18 @@ impl LimiterHealth {
     /// The retry delay of callers that are refused while Redis does not answer.
     pub const RETRY_MS: u64 = TERMS.open_ms;
 
-    pub fn new(limiter: Limiter) -> Self {
-        Self { all: CallsHealth::new(limiter.timeout_ms()), limiter, began: Instant::now() }
+    pub fn new(timeout_ms: u64) -> Self {
+        Self { all: CallsHealth::new(timeout_ms), began: Instant::now() }
     }
 
     /// Makes a call of these policies, unless Redis did not answer their last ones. An error reply or a refusal of Redis is an answer.
     pub async fn watch<'a, T>(
         &self,
+        limiter: &Limiter,
         policies: impl IntoIterator<Item = &'a CallsHealth>,
         call: impl Future<Output = Result<T, GateError>>,
     ) -> Result<T, GateError> {
-        let limiter = self.limiter.clone();
+        let limiter = limiter.clone();
         self.watch_with(policies, call, async move { limiter.ping().await.is_ok() }).await
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn calls_without_an_answer_stop_no_others() {
-        let health = LimiterHealth::new(Limiter::nowhere());
+        let health = LimiterHealth::new(100);
         let new_policy = || CallsHealth::new(100);
         let [greedy, beside, other] = [new_policy(), new_policy(), new_policy()];
         let passes = async |calls: &CallsHealth| health.watch_with([calls], ready(Ok(())), ready(true)).await.is_ok();

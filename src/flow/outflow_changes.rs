@@ -5,7 +5,6 @@ use utoipa::ToSchema;
 
 use super::FlowError;
 use crate::domain::outflow::Pace;
-use crate::domain::whole_number;
 use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
 use crate::ledger::{Ledger, LedgerError};
 
@@ -16,11 +15,9 @@ use crate::ledger::{Ledger, LedgerError};
 pub struct OutflowChange {
     pub paused: Option<bool>,
     /// Requests per second. When it changes, nothing is sent for a second.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 100)]
     pub rate: Option<i64>,
     /// The largest difference between the network delays of two requests.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 0, maximum = 10000)]
     pub jitter_ms: Option<i64>,
 }

@@ -33,7 +33,7 @@ const POLICIES_MAX: usize = 9;
 
 impl Permits {
     pub fn new(policies: Arc<PolicyCache>, limiter: Limiter, queue_max: u32) -> Self {
-        let health = LimiterHealth::new(limiter.clone());
+        let health = LimiterHealth::new(limiter.timeout_ms());
         Self { policies, limiter, queue_max, health, waits: Waits::default() }
     }
 
@@ -83,7 +83,9 @@ impl Permits {
             true
         } else {
             let slot = slot(policy, &request.key);
-            self.health.watch([&entry.calls], self.limiter.release(&slot, &policy.algorithm, lease.id)).await?
+            self.health
+                .watch(&self.limiter, [&entry.calls], self.limiter.release(&slot, &policy.algorithm, lease.id))
+                .await?
         };
         // Only after the release: a caller that has to release again reports again.
         if reported {
@@ -144,7 +146,7 @@ impl Permits {
     async fn call_redis(&self, request: &PolicyRequest<'_>, lease: Option<Lease>) -> Result<Verdict, GateError> {
         let takes = [request.take(lease)];
         let call = UnreadGrant::acquire(&self.limiter, &takes, self.limiter.acquire(&takes));
-        let reply = self.health.watch([&request.entry.calls], call).await?;
+        let reply = self.health.watch(&self.limiter, [&request.entry.calls], call).await?;
         reply.verdicts.into_iter().flatten().next().ok_or(GateError::Malformed("acquire"))
     }
 
@@ -194,7 +196,10 @@ impl Permits {
             Ok(Vec::new())
         } else {
             let call = UnreadGrant::acquire(&self.limiter, &takes, self.limiter.acquire(&takes));
-            self.health.watch(limits.iter().map(|request| &request.entry.calls), call).await.map(|reply| reply.verdicts)
+            self.health
+                .watch(&self.limiter, limits.iter().map(|request| &request.entry.calls), call)
+                .await
+                .map(|reply| reply.verdicts)
         };
         let verdicts = match verdicts {
             Ok(verdicts) => verdicts,

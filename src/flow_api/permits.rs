@@ -7,7 +7,6 @@ use utoipa::ToSchema;
 
 use crate::domain::json_object;
 use crate::domain::policy::Name;
-use crate::domain::whole_number;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest};
 use crate::http::codes::problems;
 use crate::http::extract::{Body, Call, bearer_token};
@@ -29,7 +28,6 @@ struct Dimension {
     #[schema(max_length = 128)]
     key: String,
     /// 1 by default. More than the policy's limit or capacity is answered 400.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     permits: Option<i64>,
 }
@@ -47,7 +45,6 @@ struct Acquire {
     #[schema(max_length = 128)]
     key: String,
     /// 1 by default. More than the policy's limit or capacity is answered 400.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     permits: Option<i64>,
     /// More policies that must grant as well: either all of them grant, or no permit is used. None with a key that it has here
@@ -82,7 +79,6 @@ struct Release {
     /// For the policy's breaker.
     outcome: Option<Ended>,
     /// How long the call took; the time since the grant by default.
-    #[serde(default, deserialize_with = "whole_number::optional")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     took_ms: Option<u64>,
 }
@@ -117,7 +113,7 @@ problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, Body
 )]
 pub async fn acquire(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     let caller = caller(&request, &thread, &app_state)?;
-    let asked: Acquire = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let asked: Acquire = json_object::from_body(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &asked.app)?;
     let first = Dimension { policy: asked.policy, key: asked.key, permits: asked.permits };
     let asked = std::iter::once(first).chain(asked.also);
@@ -142,7 +138,7 @@ pub async fn acquire(Call { request, thread, app_state }: Call, Body(body): Body
 )]
 pub async fn release(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     let caller = caller(&request, &thread, &app_state)?;
-    let given: Release = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let given: Release = json_object::from_body(&body).map_err(Problem::invalid)?;
     let app = check_app(caller, &given.app)?;
     let request = PermitRequest::new(&given.policy, given.key, None)?;
     let lease = Lease::parse(&given.lease)?;

@@ -108,7 +108,7 @@ impl Caller {
     }
 
     pub fn body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
-        Ok(json_object::from_slice(&self.body)?)
+        Ok(json_object::from_body(&self.body)?)
     }
 }
 

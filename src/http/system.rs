@@ -16,7 +16,6 @@ use super::{Answer, AppState};
 use crate::domain::ids::UserId;
 use crate::domain::json_object;
 use crate::domain::memory_level::MemoryLevel;
-use crate::domain::whole_number;
 use crate::sale::thread_state::ThreadState;
 
 const DEV_TOKEN_S: i64 = 86_400;
@@ -143,7 +142,7 @@ pub async fn worker_metrics(metrics: Data<PrometheusHandle>) -> HttpResponse {
 struct TokenRequest {
     #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$", example = "alice")]
     user: String,
-    #[serde(default, deserialize_with = "whole_number::required")]
+    #[serde(default)]
     #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     level: i64,
 }
@@ -168,7 +167,7 @@ problems!(NoToken: InvalidRequest, NotFound, TooSlow, BodyTooLarge);
     responses((status = 200, description = "Valid for a day", body = Token), NoToken),
 )]
 pub async fn dev_token(thread: Data<ThreadState>, app_state: Data<AppState>, Body(body): Body) -> Answer {
-    let asked: TokenRequest = json_object::from_slice(&body).map_err(Problem::invalid)?;
+    let asked: TokenRequest = json_object::from_body(&body).map_err(Problem::invalid)?;
     let user = UserId::parse(&asked.user)?;
     if asked.level.unsigned_abs() > LEVEL_MAX {
         return Err(Problem::invalid("level must be -9007199254740991 to 9007199254740991"));

@@ -298,22 +298,6 @@ async fn in_time<T>(limit: Duration, call: impl Future<Output = RedisResult<T>>)
     }
 }
 
-#[cfg(test)]
-impl Limiter {
-    /// Limiters at an address where no server is.
-    pub fn nowhere() -> Self {
-        let environment = [
-            ("SECKILL_DEV", "1"),
-            ("REDIS_URL", "redis://127.0.0.1:1"),
-            ("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
-            ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
-        ];
-        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let config = config::Config::read(&environment.into()).unwrap();
-        Self::new(&config.redis, &config.flow).unwrap()
-    }
-}
-
 const MALFORMED: GateError = GateError::Malformed("a limiter's script");
 
 fn read_verdicts(reply: &[i64], count: usize) -> Result<Vec<Verdict>, GateError> {
