@@ -20,6 +20,13 @@ pub(super) struct PolicyRequest<'a> {
     above_threshold: bool,
 }
 
+/// The end of a wait in line.
+pub(super) enum Waited {
+    Decided(Verdict, Reason),
+    /// The changed policy; `None` when it was deleted.
+    PolicyChanged(Option<Entry>),
+}
+
 /// The retry delay of permits above the threshold, which moves every few seconds.
 const THRESHOLD_RETRY_MS: u64 = 1_000;
 

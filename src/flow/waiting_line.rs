@@ -7,19 +7,13 @@ use uuid::Uuid;
 use super::permit_request::{Lease, Reason};
 use super::permits::Permits;
 use super::policy_cache::Entry;
-use super::policy_request::PolicyRequest;
+use super::policy_request::{PolicyRequest, Waited};
 use super::unread_grant::UnreadGrant;
-use crate::domain::limiter::{SlotKey, Verdict};
+use crate::domain::limiter::SlotKey;
 use crate::domain::policy::{Excess, Name};
 use crate::gate::GateError;
 use crate::gate::limiter::Limiter;
 use crate::gate::limiter::line::{Turn, Waiter};
-
-pub(super) enum Waited {
-    Decided(Verdict, Reason),
-    /// The changed policy; `None` when it was deleted.
-    PolicyChanged(Option<Entry>),
-}
 
 impl Permits {
     /// Waits for the caller's turn, until its patience, which began at `since`, is over. A place in this line is kept.

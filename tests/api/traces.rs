@@ -234,7 +234,7 @@ async fn one_trace_shows_a_purchase_from_the_click_to_the_settled_order() {
     system.finish().await;
 }
 
-/// W3C Trace Context, level 1: a tracestate is passed on within its bounds, or dropped.
+/// W3C Trace Context, level 1: a tracestate is passed on as it is, or dropped if it is too long.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_traceparent_is_ignored() {
     let system = System::prepare(&[("SECKILL_TRACES__PER_SECOND_MAX", "10000")]).await;
@@ -256,10 +256,11 @@ async fn a_malformed_traceparent_is_ignored() {
     assert_eq!(system.count("SELECT count(*) FROM outbox WHERE sale_id = $1 AND trace IS NOT NULL", &sale).await, 0);
 
     // No collector is set here, so the caller's own span is passed on.
+    let long = "x".repeat(513);
     let well_formed = [
         (None, good.clone()),
         (Some("rojo=1, congo=2"), format!("{good} rojo=1, congo=2")),
-        (Some(&"x".repeat(513)[..]), good.clone()),
+        (Some(long.as_str()), good.clone()),
     ];
     for (n, (state, kept)) in well_formed.into_iter().enumerate() {
         let mut headers = vec![("traceparent", good.as_bytes())];
