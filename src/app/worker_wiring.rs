@@ -250,6 +250,7 @@ impl<'a> WorkerWiring<'a> {
             ledger: stores.ledger.clone(),
             gate: stores.gate.clone(),
             limiter: self.limiter.clone(),
+            limiter_has_own_redis: self.parts.config.flow.has_own_redis(),
             settings: Arc::new(settings.clone()),
             slow_ping: Duration::from_millis(self.parts.config.flow.timeout_ms) / 2,
         };

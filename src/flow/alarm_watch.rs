@@ -24,6 +24,7 @@ pub struct AlarmWatch {
     pub gate: Gate,
     /// With the gate's time-out.
     pub limiter: Limiter,
+    pub limiter_has_own_redis: bool,
     pub settings: Arc<config::Alarms>,
     /// The limiter's Redis is slow when even the fastest of a few calls takes this long.
     pub slow_ping: Duration,
@@ -108,7 +109,7 @@ impl AlarmWatch {
     pub async fn check_memory(&self) -> Result<(), FlowError> {
         // While Redis is away, other alarms say so.
         let mut levels = vec![("redis", self.gate.memory_level().await)];
-        if self.limiter.has_own_redis() {
+        if self.limiter_has_own_redis {
             levels.push(("limiters", self.limiter.check_memory().await));
         }
         let levels = levels.into_iter().map(|(of, level)| (of, level.unwrap_or(MemoryLevel::Ample)));

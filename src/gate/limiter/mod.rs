@@ -58,7 +58,6 @@ pub struct Limiter {
     timeout: Duration,
     time: LimiterTime,
     budget: Option<Arc<KeyBudget>>,
-    has_own_redis: bool,
 }
 
 #[derive(Clone)]
@@ -99,17 +98,12 @@ impl Limiter {
             timeout,
             time: LimiterTime::Server,
             budget: Some(Arc::new(KeyBudget::new(flow.app_keys_mb.saturating_mul(1_000_000)))),
-            has_own_redis: flow.has_own_redis(),
         })
     }
 
     /// The same limiters without a budget, for keys that no caller can choose.
     pub fn without_budget(&self) -> Self {
         Self { budget: None, ..self.clone() }
-    }
-
-    pub const fn has_own_redis(&self) -> bool {
-        self.has_own_redis
     }
 
     /// Reads how much memory Redis has left, and adds no keys while it is scarce.
