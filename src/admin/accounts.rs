@@ -21,7 +21,7 @@ pub fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Inval
 impl Console {
     pub async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
         admins_only(account)?;
-        Ok(self.ledger.accounts(self.terms.idle_ms).await?)
+        Ok(self.ledger.accounts(self.idle_ms).await?)
     }
 
     pub async fn create_account(

@@ -23,12 +23,13 @@ use std::sync::Arc;
 
 use attempts::AttemptLimits;
 use device::DeviceTokens;
-use password::{Hasher, HashingError, HashingTerms};
+use password::{Hasher, HashingError};
 use rested::Rested;
 use sales::LapsedLists;
 use session::SessionTokens;
 use tokio::sync::Semaphore;
 
+use crate::config;
 use crate::domain::account::{Account, Denied};
 use crate::domain::ids::Invalid;
 use crate::domain::limiter::WrongParameter;
@@ -106,7 +107,8 @@ pub struct Console {
     attempts: AttemptLimits,
     sessions: SessionTokens,
     devices: DeviceTokens,
-    terms: SessionTerms,
+    session_ms: i64,
+    idle_ms: i64,
     /// One export of orders at a time.
     exports: Arc<Semaphore>,
     /// One retry of many parked messages or items at a time.
@@ -114,15 +116,6 @@ pub struct Console {
     /// Slow counts for the pages of sales.
     orders_of_sales: Rested<LedgerFigures>,
     lapsed_of_sales: Rested<LapsedLists>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct SessionTerms {
-    pub session_ms: i64,
-    pub idle_ms: i64,
-    pub login_limit: i64,
-    pub login_window_ms: i64,
-    pub hashing: HashingTerms,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -141,10 +134,10 @@ impl Console {
         limiter: Limiter,
         secret: &[u8; 32],
         pressure: &Arc<Pressure>,
-        terms: SessionTerms,
+        terms: &config::Admin,
     ) -> Result<Self, WrongTerms> {
-        let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms)?;
-        let hasher = Hasher::start(terms.hashing, pressure)?;
+        let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms.cast_signed())?;
+        let hasher = Hasher::start(terms, pressure)?;
         let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
         Ok(Self {
             ledger: stores.ledger.clone(),
@@ -153,7 +146,8 @@ impl Console {
             attempts,
             sessions,
             devices,
-            terms,
+            session_ms: terms.session_ms.cast_signed(),
+            idle_ms: terms.idle_ms.cast_signed(),
             exports: Arc::new(Semaphore::new(1)),
             retries: Semaphore::new(1),
             orders_of_sales: Rested::new(),

@@ -62,16 +62,3 @@ pub fn cut<T>(entries: &mut Vec<T>, limit: i64) -> Option<&T> {
     entries.truncate(page);
     if is_last { None } else { entries.last() }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_that_is_not_the_last_has_a_next_one() {
-        let mut entries = vec![5, 4, 3];
-        assert_eq!(cut(&mut entries, 3), None);
-        assert_eq!(cut(&mut entries, 2), Some(&4));
-        assert_eq!(entries, [5, 4]);
-    }
-}

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use argon2::password_hash::{self, PasswordHasher, PasswordVerifier};
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
+use crate::config;
 use crate::domain::account::NewPassword;
 use crate::domain::pressure::Pressure;
 use crate::low_priority;
@@ -33,22 +34,9 @@ pub enum HashingError {
     Busy,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct HashingTerms {
-    pub threads: usize,
-    pub line_max: usize,
-    /// A caller that waits longer is told to retry, and its password is not checked.
-    pub wait_max: Duration,
-}
-
 struct Job {
-    task: Task,
+    task: Box<dyn FnOnce() + Send>,
     place: Option<OwnedSemaphorePermit>,
-}
-
-enum Task {
-    Verify { password: String, hash: String, reply: oneshot::Sender<bool> },
-    Hash { password: NewPassword, reply: oneshot::Sender<Result<String, HashingError>> },
 }
 
 /// Verifies and hashes passwords, a few at once. Its threads end when it is dropped.
@@ -58,21 +46,23 @@ pub(super) struct Hasher {
     strangers: Arc<Semaphore>,
     /// The hash of a random password. An unknown account is compared with it, so that the answer takes as long.
     unknown_account: String,
+    /// A caller that waits longer is told to retry.
     wait_max: Duration,
 }
 
 impl Hasher {
     /// Starts the threads. After each hash a thread rests while purchases wait, as reads do.
-    pub(super) fn start(terms: HashingTerms, pressure: &Arc<Pressure>) -> Result<Self, HashingError> {
+    pub(super) fn start(terms: &config::Admin, pressure: &Arc<Pressure>) -> Result<Self, HashingError> {
         let unknown_account = hash(&rand::random::<[u8; 32]>())?;
-        let (line, jobs) = sync_channel(terms.line_max);
+        let (line, jobs) = sync_channel(terms.hash_line_max);
         let jobs = Arc::new(Mutex::new(jobs));
-        for n in 0..terms.threads {
+        for n in 0..terms.hash_threads {
             let (jobs, pressure) = (Arc::clone(&jobs), Arc::clone(pressure));
             low_priority::spawn(format!("passwords-{n}"), move || work(&jobs, &pressure))?;
         }
-        let strangers = Arc::new(Semaphore::new((terms.line_max / 2).max(1)));
-        Ok(Self { line, strangers, unknown_account, wait_max: terms.wait_max })
+        let strangers = Arc::new(Semaphore::new((terms.hash_line_max / 2).max(1)));
+        let wait_max = Duration::from_millis(terms.hash_wait_max_ms);
+        Ok(Self { line, strangers, unknown_account, wait_max })
     }
 
     /// Whether the password matches the hash. Without a hash it does not, and the answer takes as long.
@@ -88,24 +78,29 @@ impl Hasher {
         };
         let is_known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.unknown_account.clone());
-        let (reply, answer) = oneshot::channel();
-        let matches = self.answered(Job { task: Task::Verify { password, hash, reply }, place }, answer).await?;
-        Ok(matches && is_known)
+        // The hash itself says with which parameters to verify.
+        let verify = move || Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok();
+        Ok(self.run(place, verify).await? && is_known)
     }
 
     pub(super) async fn hash(&self, password: NewPassword) -> Result<String, HashingError> {
-        let (reply, answer) = oneshot::channel();
-        self.answered(Job { task: Task::Hash { password, reply }, place: None }, answer).await?
+        self.run(None, || hash_new(password)).await?
     }
 
-    async fn answered<T>(&self, job: Job, answer: oneshot::Receiver<T>) -> Result<T, HashingError> {
-        match self.line.try_send(job) {
-            Ok(()) => match timeout(self.wait_max, answer).await {
-                Ok(Ok(answer)) => Ok(answer),
-                Ok(Err(_)) | Err(_) => Err(HashingError::Busy),
-            },
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(HashingError::Busy),
-        }
+    async fn run<T: Send + 'static>(
+        &self,
+        place: Option<OwnedSemaphorePermit>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, HashingError> {
+        let (reply, answer) = oneshot::channel();
+        let task = move || {
+            // A caller that has gone needs no answer.
+            if !reply.is_closed() {
+                _ = reply.send(work());
+            }
+        };
+        self.line.try_send(Job { task: Box::new(task), place }).map_err(|_| HashingError::Busy)?;
+        timeout(self.wait_max, answer).await.ok().and_then(Result::ok).ok_or(HashingError::Busy)
     }
 }
 
@@ -116,17 +111,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, pressure: &Pressure) {
         // The place in the line is free.
         drop(place);
         let began = Instant::now();
-        // A caller that has gone needs no answer.
-        match task {
-            Task::Verify { reply, .. } if reply.is_closed() => continue,
-            Task::Hash { reply, .. } if reply.is_closed() => continue,
-            Task::Verify { password, hash, reply } => {
-                // The hash itself says with which parameters to verify.
-                let matches = Argon2::default().verify_password(password.as_bytes(), hash.as_str()).is_ok();
-                _ = reply.send(matches);
-            }
-            Task::Hash { password, reply } => _ = reply.send(hash_new(password)),
-        }
+        task();
         std::thread::sleep(pressure.read_rest(began.elapsed(), Instant::now()));
     }
 }

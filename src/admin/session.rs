@@ -163,7 +163,7 @@ impl Console {
                 token_hash: token_hash.as_bytes(),
                 account: &name,
                 password_hash,
-                session_ms: self.terms.session_ms,
+                session_ms: self.session_ms,
                 address: &source.address,
             };
             if let Some((role, expires_at_ms)) = self.ledger.open_session(&new).await? {
@@ -188,7 +188,7 @@ impl Console {
     }
 
     pub async fn account(&self, token: &SessionToken) -> Result<(Account, i64), AdminError> {
-        let found = self.ledger.session(token.hash().as_bytes(), self.terms.idle_ms).await?;
+        let found = self.ledger.session(token.hash().as_bytes(), self.idle_ms).await?;
         found.ok_or(AdminError::SignedOut)
     }
 

@@ -13,8 +13,7 @@ use anyhow::Context;
 use super::parts::Parts;
 use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
-use crate::admin::password::HashingTerms;
-use crate::admin::{Console, SessionTerms};
+use crate::admin::Console;
 use crate::api::{self, Shortcut};
 use crate::config::{self, Config};
 use crate::console;
@@ -22,7 +21,7 @@ use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
 use crate::gate::limiter::Limiter;
 use crate::gate::reserve::batcher::ReserveBatcher;
-use crate::http::{self, AppState, Bulkheads, CookieNames, Health, MetricsPage, ReadTerms};
+use crate::http::{self, AppState, Bulkheads, CookieNames, Health, MetricsPage};
 use crate::ledger::orders::committer::Committer;
 use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
@@ -93,8 +92,7 @@ impl Service {
         let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.order_id_secret().await?;
-        let terms = session_terms(&config.admin);
-        let console = Console::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, terms)?;
+        let console = Console::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
         let live_sources = Sources {
@@ -120,14 +118,14 @@ impl Service {
             spawn_workers(&parts, None, &payment_service)?;
         }
 
-        let read_terms = ReadTerms {
-            buyer_reads: config.http.buyer_reads,
-            line_max: config.http.line_max,
-            connections: config.database.max_connections,
-        };
         let app_state = AppState {
             tokens,
-            bulkheads: Bulkheads::new(&parts.pressure, &read_terms),
+            bulkheads: Bulkheads::new(
+                &parts.pressure,
+                config.database.max_connections,
+                config.http.line_max,
+                config.http.buyer_reads,
+            ),
             trusted_proxies: config.http.trusted_proxies.clone(),
             health: Arc::clone(&health),
             metrics: MetricsPage::new(metrics),
@@ -199,20 +197,6 @@ impl Service {
         self.parts.shut().await;
         tracing::info!("stopped");
         Ok(())
-    }
-}
-
-fn session_terms(admin: &config::Admin) -> SessionTerms {
-    SessionTerms {
-        session_ms: admin.session_ms.cast_signed(),
-        idle_ms: admin.idle_ms.cast_signed(),
-        login_limit: admin.login_limit,
-        login_window_ms: admin.login_window_ms.cast_signed(),
-        hashing: HashingTerms {
-            threads: admin.hash_threads,
-            line_max: admin.hash_line_max,
-            wait_max: Duration::from_millis(admin.hash_wait_max_ms),
-        },
     }
 }
 

@@ -204,11 +204,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clap_accepts_the_definition_of_the_commands() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
     fn every_command_and_option_has_a_help_text() {
         fn check(command: &clap::Command) {
             assert!(command.get_about().is_some(), "{} has no help text", command.get_name());

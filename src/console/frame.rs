@@ -79,21 +79,6 @@ impl Frame {
             files,
         })
     }
-
-    #[cfg(test)]
-    pub fn of_admin(section: &'static str) -> Self {
-        Self {
-            account: "ann".to_owned(),
-            role: "admin",
-            csrf: "token".to_owned(),
-            section,
-            may_operate: true,
-            is_admin: true,
-            dev: false,
-            open_alarms: 0,
-            files: Data::new(Files::embedded("CNY").unwrap()),
-        }
-    }
 }
 
 /// The page that says why another page cannot be shown. It asks PostgreSQL nothing, because it is also shown when PostgreSQL is away.

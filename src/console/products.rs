@@ -60,25 +60,3 @@ pub async fn list(ask: Ask) -> HttpResponse {
     })
     .await
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_product_s_name_is_one_part_of_an_address() {
-        let product =
-            |name: &str| Product { id: 1, name: name.to_owned(), description: "<b>".to_owned(), picture: None };
-        let page = ProductsPage {
-            frame: Frame::of_admin("sales"),
-            rows: vec![product("50% off / {x}")],
-            q: String::new(),
-            edited: Some(Edited { is_new: false, product: product("50% off / {x}") }),
-            more: None,
-        };
-        let page = page.render().unwrap();
-        let address = "/api/v1/admin/products/50%25%20off%20%2F%20%7Bx%7D";
-        assert!(page.contains(&format!("data-api=\"{address}\"")), "{page}");
-        assert!(page.contains(&format!("data-api=\"{address}/picture\"")) && !page.contains("<b>"), "{page}");
-    }
-}

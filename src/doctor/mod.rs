@@ -167,15 +167,3 @@ fn some_of<T: Display>(names: &[T]) -> String {
     let more = if names.len() > SHOWN { format!(" and {} more", names.len() - SHOWN) } else { String::new() };
     format!("{}{more}", shown.join(", "))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_is_one_line_and_no_story() {
-        assert_eq!(one_line(&"ERR a\n  b"), "ERR a b");
-        assert_eq!(one_line(&"x".repeat(1000)).len(), 300);
-        assert_eq!(some_of(&[1, 2, 3, 4, 5, 6, 7]), "1, 2, 3, 4, 5 and 2 more");
-    }
-}

@@ -184,17 +184,3 @@ fn permissions(exchange: &Declared, queues: &[(String, Declared)], published: &P
         None => Finding::pass("we may declare what exists, and publish"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::doctor::Verdict;
-
-    #[test]
-    fn without_a_management_interface_policies_are_unknown_and_an_alternate_exchange_is_seen_nevertheless() {
-        let unknown = policies(&Published::Returned, None);
-        assert!(unknown.verdict == Verdict::Unknown && !unknown.could_not_look);
-        assert_eq!(policies(&Published::Taken, None).verdict, Verdict::Fail);
-        assert_eq!(policies(&Published::Returned, Some(&[])).verdict, Verdict::Pass);
-    }
-}

@@ -42,32 +42,26 @@ pub struct Bulkheads {
     reads: Quota,
 }
 
-pub struct ReadTerms {
-    pub buyer_reads: u32,
-    pub line_max: usize,
-    /// The connections to PostgreSQL. Each kind uses at most 1/8 of them, callbacks at most half.
-    pub connections: u32,
-}
-
 impl Bulkheads {
-    pub fn new(pressure: &Arc<Pressure>, terms: &ReadTerms) -> Self {
-        let part = |divisor| usize::try_from(terms.connections / divisor).unwrap_or(usize::MAX).max(1);
+    /// Of the `connections` to PostgreSQL, each kind uses at most 1/8, callbacks at most half.
+    pub fn new(pressure: &Arc<Pressure>, connections: u32, line_max: usize, buyer_reads: u32) -> Self {
+        let part = |divisor| usize::try_from(connections / divisor).unwrap_or(usize::MAX).max(1);
         let bulkhead = |what, line_max| Bulkhead {
             gives_way_to: Some(Arc::clone(pressure)),
             ..Bulkhead::new(what, part(8), line_max)
         };
         Self {
-            orders: bulkhead("orders", terms.line_max),
-            cancellations: bulkhead("cancellations", terms.line_max),
-            payments: bulkhead("payments", terms.line_max),
-            refunds: bulkhead("refunds", terms.line_max),
-            callbacks: Bulkhead::new("callbacks", part(2), terms.line_max),
+            orders: bulkhead("orders", line_max),
+            cancellations: bulkhead("cancellations", line_max),
+            payments: bulkhead("payments", line_max),
+            refunds: bulkhead("refunds", line_max),
+            callbacks: Bulkhead::new("callbacks", part(2), line_max),
             sign_ins: bulkhead("sign-ins", 20),
             known_sign_ins: bulkhead("known sign-ins", 20),
             admin: bulkhead("admin", 200),
             // At least two places: one of them may be busy with a long resend of parked messages.
             admin_changes: Bulkhead::new("admin changes", part(8).max(2), 200),
-            reads: Quota::new(terms.buyer_reads, Duration::from_secs(1)),
+            reads: Quota::new(buyer_reads, Duration::from_secs(1)),
         }
     }
 
@@ -145,7 +139,7 @@ mod tests {
     /// With one place for each kind.
     fn bulkheads() -> Bulkheads {
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(100)));
-        Bulkheads::new(&pressure, &ReadTerms { buyer_reads: 1, line_max: 5, connections: 8 })
+        Bulkheads::new(&pressure, 8, 5, 1)
     }
 
     #[actix_web::test]

@@ -176,18 +176,3 @@ macro_rules! problems {
     };
 }
 pub(crate) use problems;
-
-#[cfg(test)]
-mod tests {
-    use utoipa::PartialSchema;
-
-    use super::*;
-
-    #[test]
-    fn metrics_and_answers_write_a_code_the_same_way() {
-        let schema = serde_json::to_value(Code::schema()).unwrap();
-        let codes: Vec<&str> = Code::VARIANTS.iter().map(|code| code.into_str()).collect();
-        assert_eq!(schema["enum"], serde_json::json!(codes));
-        assert_eq!(serde_json::to_value(Code::VARIANTS).unwrap(), schema["enum"]);
-    }
-}

@@ -18,7 +18,7 @@ mod requests;
 pub(crate) mod system;
 
 pub use api_document::ApiDocument;
-pub use bulkhead::{Bulkhead, Bulkheads, ReadTerms};
+pub use bulkhead::{Bulkhead, Bulkheads};
 pub use caller::{Ask, Caller};
 pub use content::Content;
 pub use cookies::CookieNames;

@@ -131,18 +131,6 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_folder_is_served() {
-        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/frontend-static")).unwrap();
-        for entry in folder.map(Result::unwrap).filter(|entry| entry.path().is_file()) {
-            let name = entry.file_name().into_string().unwrap();
-            assert!(
-                name.ends_with(".html") || SOURCES.iter().any(|(known, ..)| *known == name),
-                "{name} is not in SOURCES"
-            );
-        }
-    }
-
-    #[test]
     fn a_change_gives_a_new_name_to_the_file_and_to_all_that_name_it() {
         let build = |leaf| {
             let top = ("top.js", SCRIPT, "import \"./middle.js\"; new URL(\"./leaf.js\", import.meta.url);");

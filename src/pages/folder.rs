@@ -172,28 +172,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_writer_has_left_is_cleared_and_nothing_else() {
-        let place = Place::new();
-        fs::create_dir_all(place.0.join("sales/7")).unwrap();
-        for name in [".seckill-tmp-1-1", "sales/7/.seckill-tmp-1-2", "sales/7/theirs", "robots.txt"] {
-            fs::write(place.0.join(name), "half a fi").unwrap();
-        }
-        let folder = Folder::open(&place.0).unwrap();
-        assert_eq!(folder.length(".seckill-tmp-1-1").unwrap(), None);
-        assert_eq!(folder.length("sales/7/.seckill-tmp-1-2").unwrap(), None);
-        assert!(folder.length("sales/7/theirs").unwrap().is_some() && folder.length("robots.txt").unwrap().is_some());
-    }
-
-    #[test]
-    fn two_writers_do_not_write_the_same_folder() {
-        let place = Place::new();
-        let first = Folder::open(&place.0).unwrap();
-        assert!(matches!(Folder::open(&place.0), Err(FolderError::Locked(_))));
-        drop(first);
-        assert!(Folder::open(&place.0).is_ok());
-    }
-
-    #[test]
     fn a_removed_page_takes_its_folder_along_unless_others_use_it() {
         let place = Place::new();
         let mut folder = Folder::open(&place.0).unwrap();

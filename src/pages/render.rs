@@ -144,23 +144,6 @@ mod tests {
         }
     }
 
-    /// Text that a manager types is shown as text everywhere.
-    #[test]
-    fn names_cannot_leave_their_place() {
-        let hostile = "</script><script>alert(1)</script><b a=\"'&quot;\">{{ 1 }}";
-        let site = site(Some("https://shop.example"));
-        let mut sale = sale(hostile);
-        sale.description = hostile.to_owned();
-        if let Some(picture) = &mut sale.picture {
-            picture.alt = hostile.to_owned();
-        }
-        for page in [site.front([&sale]).unwrap(), site.sale(&sale).unwrap()] {
-            for wrong in ["<script>", "alert(1)</script>", "<b a", "a=\"'"] {
-                assert!(!page.contains(wrong), "{wrong}: {page}");
-            }
-        }
-    }
-
     fn block(page: &str) -> Value {
         let (_, rest) = page.split_once("<script type=\"application/ld+json\">").unwrap();
         serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()

@@ -261,6 +261,9 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
     let small = reqwest::get(system.url(&format!("/pictures/{hash}-480.jpg"))).await.unwrap();
     assert_eq!((small.status().as_u16(), &small.headers()[CONTENT_TYPE]), (200, &"image/jpeg".parse().unwrap()));
     assert_eq!(max.put(&path, json!({ "picture_alt": "A red phone" })).await.status, 200);
+    let page = max.page(&format!("/admin/products?name={encoded}")).await.1;
+    let form = format!("data-api=\"/api/v1/admin/{path}");
+    assert!(page.contains(&format!("{form}\"")) && page.contains(&format!("{form}/picture\"")), "{page}");
     // No other test in the shared system sends pictures.
     let kept = "SELECT (SELECT count(*) FROM pictures), picture_alt,
                        (SELECT count(*) FROM audit_log
