@@ -1,4 +1,4 @@
-//! The API's document (OpenAPI), generated from the handlers. Tests compare it with the live service.
+//! The API's document (OpenAPI), generated from the table of addresses. Tests compare it with the live service.
 
 use actix_web::http::header::{CACHE_CONTROL, ContentType};
 use actix_web::web::Data;
@@ -6,14 +6,11 @@ use actix_web::{HttpRequest, HttpResponse};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
-use utoipa::{Modify, OpenApi, openapi};
+use utoipa::{OpenApi, openapi};
 
-use super::schema;
-use crate::admin_api;
-use crate::buyer_api;
+use super::{schema, table};
 use crate::domain::live::LiveFigures;
-use crate::flow_api;
-use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
+use crate::http::{ApiDocument, AppState, CookieNames, problem};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -21,78 +18,6 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
         title = "Seckill",
         description = "A flash sale. Times are milliseconds since the epoch, in fields named `…_ms`; money is in integer \
                        minor units, in fields named `…_cents`. Errors are problem details (RFC 9457) with a `code`.",
-    ),
-    paths(
-        system::time,
-        buyer_api::sales::list_sales,
-        buyer_api::sales::show_sale,
-        buyer_api::sales::show_product,
-        buyer_api::state::sale_state,
-        buyer_api::state::sale_state_script,
-        buyer_api::challenges::ask_challenge,
-        buyer_api::challenges::answer_challenge,
-        buyer_api::purchases::create,
-        buyer_api::orders::list_orders,
-        buyer_api::orders::show_order,
-        buyer_api::events::follow_order,
-        buyer_api::orders::cancel_order,
-        buyer_api::payments::pay_order,
-        buyer_api::payments::refund_order,
-        buyer_api::payments::payment_channels,
-        buyer_api::payments::payment_callback,
-        flow_api::permits::acquire,
-        flow_api::permits::release,
-        flow_api::gateway::authorize,
-        flow_api::gateway::authorize_path,
-        admin_api::session::sign_in,
-        admin_api::session::show_session,
-        admin_api::session::sign_out,
-        admin_api::session::sign_out_everywhere,
-        admin_api::log::overview,
-        admin_api::accounts::list_accounts,
-        admin_api::accounts::create_account,
-        admin_api::accounts::change_account,
-        admin_api::sales::list_managed_sales,
-        admin_api::sales::plan_sale,
-        admin_api::sales::show_managed_sale,
-        admin_api::sales::remove_sale,
-        admin_api::sales::set_sale_status,
-        admin_api::sales::add_stock,
-        admin_api::sales::lapsed_holds,
-        admin_api::live::watch_sale,
-        admin_api::products::set_product,
-        admin_api::products::set_product_picture,
-        admin_api::orders::search_orders,
-        admin_api::orders::export_orders,
-        admin_api::orders::show_any_order,
-        admin_api::orders::refund_any_order,
-        admin_api::money::list_payments,
-        admin_api::money::list_conflicts,
-        admin_api::money::settle_conflict,
-        admin_api::money::list_refunds,
-        admin_api::money::retry_refund,
-        admin_api::queues::show_outbox,
-        admin_api::queues::retry_messages,
-        admin_api::queues::retry_message,
-        admin_api::outflows::list_outflows,
-        admin_api::outflows::change_outflow,
-        admin_api::outflows::retry_outflow_items,
-        admin_api::outflows::list_outflow_items,
-        admin_api::outflows::retry_outflow_item,
-        admin_api::policies::list_policies,
-        admin_api::policies::set_policy,
-        admin_api::policies::delete_policy,
-        admin_api::policies::preview_policy,
-        admin_api::apps::list_apps,
-        admin_api::apps::create_app,
-        admin_api::apps::rotate_app_token,
-        admin_api::apps::set_grant,
-        admin_api::log::audit_log,
-        admin_api::log::alarms,
-        openapi_document,
-        system::health,
-        system::readiness,
-        system::metrics,
     ),
     components(schemas(problem::Body, LiveFigures)),
     tags(
@@ -105,37 +30,27 @@ use crate::http::{ApiDocument, AppState, CookieNames, problem, system};
         (name = "service", description = "Health and metrics"),
     ),
 )]
-struct Addresses;
+struct Head;
 
-#[derive(OpenApi)]
-#[openapi(paths(system::dev_token))]
-struct DevAddresses;
-
-struct SecuritySchemes {
-    cookies: CookieNames,
-}
-
-impl Modify for SecuritySchemes {
-    fn modify(&self, api: &mut openapi::OpenApi) {
-        let bearer = HttpBuilder::new()
+fn add_security_schemes(api: &mut openapi::OpenApi, cookies: &CookieNames) {
+    let bearer = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .bearer_format("JWT")
             .description(Some(
                 "A buyer's token: claims `sub`, `level` (0 by default), `exp`; `aud` and `iss` where the service requires them",
             ))
             .build();
-        let app = HttpBuilder::new()
-            .scheme(HttpAuthScheme::Bearer)
-            .description(Some("An application's token, from `seckill app create` or `seckill app rotate`"))
-            .build();
-        let cookie = ApiKeyValue::with_description(self.cookies.session, "Set by signing in");
-        let csrf = ApiKeyValue::with_description("X-CSRF-Token", "The session's `csrf_token`");
-        let components = api.components.get_or_insert_default();
-        components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
-        components.add_security_scheme("app", SecurityScheme::Http(app));
-        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
-        components.add_security_scheme("csrf", SecurityScheme::ApiKey(ApiKey::Header(csrf)));
-    }
+    let app = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("An application's token, from `seckill app create` or `seckill app rotate`"))
+        .build();
+    let cookie = ApiKeyValue::with_description(cookies.session, "Set by signing in");
+    let csrf = ApiKeyValue::with_description("X-CSRF-Token", "The session's `csrf_token`");
+    let components = api.components.get_or_insert_default();
+    components.add_security_scheme("buyer", SecurityScheme::Http(bearer));
+    components.add_security_scheme("app", SecurityScheme::Http(app));
+    components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+    components.add_security_scheme("csrf", SecurityScheme::ApiKey(ApiKey::Header(csrf)));
 }
 
 /// What all addresses of the admin API share: their tag, and the session that they require, with its token where they change something.
@@ -162,13 +77,13 @@ fn complete_admin_api(api: &mut openapi::OpenApi) {
 /// The document of the API's addresses and of the pages'. `dev` adds the addresses of development mode.
 /// `channels` are the payment channels that are offered.
 pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> Result<ApiDocument, serde_json::Error> {
-    let mut api = Addresses::openapi();
-    SecuritySchemes { cookies: CookieNames::new(dev) }.modify(&mut api);
+    let mut api = Head::openapi();
+    for address in table(dev) {
+        (address.describe)(&mut api);
+    }
+    add_security_schemes(&mut api, &CookieNames::new(dev));
     complete_admin_api(&mut api);
     api.merge(pages);
-    if dev {
-        api.merge(DevAddresses::openapi());
-    }
     let mut document = serde_json::to_value(&api)?;
     schema::complete(&mut document, channels);
     Ok(ApiDocument::new(&api.paths, &document))

@@ -7,113 +7,151 @@ pub use crate::buyer_api::shortcut::Shortcut;
 pub use document::api_document;
 
 use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource, route as any};
-use actix_web::{HttpRequest, HttpResponse, Resource, Route};
+use actix_web::{FromRequest, Handler, HttpRequest, HttpResponse, Resource, Responder, Route};
 use metrics_exporter_prometheus::PrometheusHandle;
+use utoipa::__dev::{SchemaReferences, Tags};
+use utoipa::Path;
+use utoipa::openapi::{HttpMethod, OpenApi};
 
 use crate::admin_api;
 use crate::buyer_api;
-use crate::flow_api;
+use crate::flow_api::{gateway, permits};
 use crate::http::{problem, system, unsupported_methods};
 
 pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 
-/// The table of all addresses except the pages'. `dev` adds the addresses of development mode. At an unknown address, `missing` gives browsers
-/// a page; all other clients get a problem.
+struct Address {
+    path: String,
+    route: Route,
+    /// Adds the address to the document.
+    describe: fn(&mut OpenApi),
+}
+
+/// A handler with the type that `utoipa::path` has made of its attributes: `__path_` and the handler's name.
+fn address<P, H, A>(_: P, handler: H) -> Address
+where
+    P: Path + SchemaReferences + Tags<'static>,
+    H: Handler<A>,
+    A: FromRequest + 'static,
+    H::Output: Responder + 'static,
+{
+    let route = match P::methods()[..] {
+        [HttpMethod::Get] => get(),
+        [HttpMethod::Post] => post(),
+        [HttpMethod::Put] => put(),
+        _ => delete(),
+    };
+    Address { path: P::path(), route: route.to(handler), describe: describe::<P> }
+}
+
+fn describe<P: Path + SchemaReferences + Tags<'static>>(api: &mut OpenApi) {
+    let (mut schemas, mut operation) = (Vec::new(), P::operation());
+    P::schemas(&mut schemas);
+    api.components.get_or_insert_default().schemas.extend(schemas);
+    operation.tags.get_or_insert_default().extend(P::tags().into_iter().map(str::to_owned));
+    api.paths.add_path_operation(P::path(), P::methods(), operation);
+}
+
+/// The table of all addresses except the pages'. The addresses of one path are adjacent. `dev` adds the addresses of development mode.
+fn table(dev: bool) -> Vec<Address> {
+    // The router tries addresses from the top, so the busiest addresses come first.
+    let mut table = vec![
+        address(buyer_api::purchases::__path_create, buyer_api::purchases::create),
+        address(buyer_api::state::__path_sale_state_script, buyer_api::state::sale_state_script),
+        address(buyer_api::challenges::__path_ask_challenge, buyer_api::challenges::ask_challenge),
+        address(buyer_api::challenges::__path_answer_challenge, buyer_api::challenges::answer_challenge),
+        // A forged callback must not cost more than any other refused request.
+        address(buyer_api::payments::__path_payment_callback, buyer_api::payments::payment_callback),
+        // A gateway asks once for each request that it passes on. Envoy keeps that request's method, and appends its path.
+        Address { route: any().to(gateway::authorize), ..address(gateway::__path_authorize, gateway::authorize) },
+        Address {
+            path: "/api/v1/flow/authorize/{path:.*}".to_owned(),
+            route: any().to(gateway::authorize_path),
+            ..address(gateway::__path_authorize_path, gateway::authorize_path)
+        },
+        address(system::__path_time, system::time),
+        address(buyer_api::sales::__path_show_product, buyer_api::sales::show_product),
+        address(buyer_api::sales::__path_list_sales, buyer_api::sales::list_sales),
+        address(buyer_api::sales::__path_show_sale, buyer_api::sales::show_sale),
+        address(buyer_api::state::__path_sale_state, buyer_api::state::sale_state),
+        address(buyer_api::orders::__path_list_orders, buyer_api::orders::list_orders),
+        address(buyer_api::orders::__path_show_order, buyer_api::orders::show_order),
+        address(buyer_api::events::__path_follow_order, buyer_api::events::follow_order),
+        address(buyer_api::orders::__path_cancel_order, buyer_api::orders::cancel_order),
+        address(buyer_api::payments::__path_pay_order, buyer_api::payments::pay_order),
+        address(buyer_api::payments::__path_refund_order, buyer_api::payments::refund_order),
+        address(buyer_api::payments::__path_payment_channels, buyer_api::payments::payment_channels),
+        address(permits::__path_acquire, permits::acquire),
+        address(permits::__path_release, permits::release),
+        address(admin_api::session::__path_sign_in, admin_api::session::sign_in),
+        address(admin_api::session::__path_show_session, admin_api::session::show_session),
+        address(admin_api::session::__path_sign_out, admin_api::session::sign_out),
+        address(admin_api::session::__path_sign_out_everywhere, admin_api::session::sign_out_everywhere),
+        address(admin_api::log::__path_overview, admin_api::log::overview),
+        address(admin_api::accounts::__path_list_accounts, admin_api::accounts::list_accounts),
+        address(admin_api::accounts::__path_create_account, admin_api::accounts::create_account),
+        address(admin_api::accounts::__path_change_account, admin_api::accounts::change_account),
+        address(admin_api::sales::__path_list_managed_sales, admin_api::sales::list_managed_sales),
+        address(admin_api::sales::__path_plan_sale, admin_api::sales::plan_sale),
+        address(admin_api::sales::__path_show_managed_sale, admin_api::sales::show_managed_sale),
+        address(admin_api::sales::__path_remove_sale, admin_api::sales::remove_sale),
+        address(admin_api::sales::__path_set_sale_status, admin_api::sales::set_sale_status),
+        address(admin_api::sales::__path_add_stock, admin_api::sales::add_stock),
+        address(admin_api::sales::__path_lapsed_holds, admin_api::sales::lapsed_holds),
+        address(admin_api::live::__path_watch_sale, admin_api::live::watch_sale),
+        address(admin_api::products::__path_set_product, admin_api::products::set_product),
+        address(admin_api::products::__path_set_product_picture, admin_api::products::set_product_picture),
+        address(admin_api::orders::__path_search_orders, admin_api::orders::search_orders),
+        address(admin_api::orders::__path_export_orders, admin_api::orders::export_orders),
+        address(admin_api::orders::__path_show_any_order, admin_api::orders::show_any_order),
+        address(admin_api::orders::__path_refund_any_order, admin_api::orders::refund_any_order),
+        address(admin_api::money::__path_list_payments, admin_api::money::list_payments),
+        address(admin_api::money::__path_list_conflicts, admin_api::money::list_conflicts),
+        address(admin_api::money::__path_settle_conflict, admin_api::money::settle_conflict),
+        address(admin_api::money::__path_list_refunds, admin_api::money::list_refunds),
+        address(admin_api::money::__path_retry_refund, admin_api::money::retry_refund),
+        address(admin_api::queues::__path_show_outbox, admin_api::queues::show_outbox),
+        address(admin_api::queues::__path_retry_messages, admin_api::queues::retry_messages),
+        address(admin_api::queues::__path_retry_message, admin_api::queues::retry_message),
+        address(admin_api::outflows::__path_list_outflows, admin_api::outflows::list_outflows),
+        address(admin_api::outflows::__path_change_outflow, admin_api::outflows::change_outflow),
+        address(admin_api::outflows::__path_retry_outflow_items, admin_api::outflows::retry_outflow_items),
+        address(admin_api::outflows::__path_list_outflow_items, admin_api::outflows::list_outflow_items),
+        address(admin_api::outflows::__path_retry_outflow_item, admin_api::outflows::retry_outflow_item),
+        address(admin_api::policies::__path_list_policies, admin_api::policies::list_policies),
+        address(admin_api::policies::__path_set_policy, admin_api::policies::set_policy),
+        address(admin_api::policies::__path_delete_policy, admin_api::policies::delete_policy),
+        address(admin_api::policies::__path_preview_policy, admin_api::policies::preview_policy),
+        address(admin_api::apps::__path_list_apps, admin_api::apps::list_apps),
+        address(admin_api::apps::__path_create_app, admin_api::apps::create_app),
+        address(admin_api::apps::__path_rotate_app_token, admin_api::apps::rotate_app_token),
+        address(admin_api::apps::__path_set_grant, admin_api::apps::set_grant),
+        address(admin_api::log::__path_audit_log, admin_api::log::audit_log),
+        address(admin_api::log::__path_alarms, admin_api::log::alarms),
+        address(document::__path_openapi_document, document::openapi_document),
+        address(system::__path_health, system::health),
+        address(system::__path_readiness, system::readiness),
+        address(system::__path_metrics, system::metrics),
+    ];
+    if dev {
+        table.push(address(system::__path_dev_token, system::dev_token));
+    }
+    table
+}
+
+/// The routes of the table. At an unknown address, `missing` gives browsers a page; all other clients get a problem.
 pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
-        let mut table: Vec<(&str, Vec<Route>)> = Vec::new();
-        // One line per method; the methods of one address are adjacent.
-        let mut at = |path, route| match table.last_mut() {
-            Some((last, routes)) if *last == path => routes.push(route),
-            _ => table.push((path, vec![route])),
-        };
-        // The router tries addresses from the top, so the busiest addresses come first.
-        at("/api/v1/sales/{id}/purchases", post().to(buyer_api::purchases::create));
-        at("/sales/{id}/state.js", get().to(buyer_api::state::sale_state_script));
-        at("/api/v1/sales/{id}/challenges", post().to(buyer_api::challenges::ask_challenge));
-        at("/api/v1/sales/{id}/passes", post().to(buyer_api::challenges::answer_challenge));
-        // A forged callback must not cost more than any other refused request.
-        at("/api/v1/payments/callbacks/{channel}", post().to(buyer_api::payments::payment_callback));
-
-        // A gateway asks once for each request that it passes on. Envoy keeps that request's method, and appends its path.
-        at("/api/v1/flow/authorize", any().to(flow_api::gateway::authorize));
-        at("/api/v1/flow/authorize/{path:.*}", any().to(flow_api::gateway::authorize_path));
-
-        at("/api/v1/time", get().to(system::time));
-        if dev {
-            at("/api/v1/dev/token", post().to(system::dev_token));
+        let mut resources: Vec<(String, Resource)> = Vec::new();
+        for Address { path, route, .. } in table(dev) {
+            let of_path = match resources.pop_if(|(last, _)| *last == path) {
+                Some((_, resource)) => resource,
+                None => resource(path.as_str()).default_service(unsupported_methods()),
+            };
+            resources.push((path, of_path.route(route)));
         }
-        at("/api/v1/products/{id}", get().to(buyer_api::sales::show_product));
-        at("/api/v1/sales", get().to(buyer_api::sales::list_sales));
-        at("/api/v1/sales/{id}", get().to(buyer_api::sales::show_sale));
-        at("/api/v1/sales/{id}/state", get().to(buyer_api::state::sale_state));
-
-        at("/api/v1/orders", get().to(buyer_api::orders::list_orders));
-        at("/api/v1/orders/{id}", get().to(buyer_api::orders::show_order));
-        at("/api/v1/orders/{id}/events", get().to(buyer_api::events::follow_order));
-        at("/api/v1/orders/{id}/cancel", post().to(buyer_api::orders::cancel_order));
-
-        at("/api/v1/orders/{id}/payments", post().to(buyer_api::payments::pay_order));
-        at("/api/v1/orders/{id}/refunds", post().to(buyer_api::payments::refund_order));
-        at("/api/v1/payments/channels", get().to(buyer_api::payments::payment_channels));
-
-        at("/api/v1/flow/acquire", post().to(flow_api::permits::acquire));
-        at("/api/v1/flow/release", post().to(flow_api::permits::release));
-
-        at("/api/v1/admin/session", post().to(admin_api::session::sign_in));
-        at("/api/v1/admin/session", get().to(admin_api::session::show_session));
-        at("/api/v1/admin/session", delete().to(admin_api::session::sign_out));
-        at("/api/v1/admin/sessions", delete().to(admin_api::session::sign_out_everywhere));
-        at("/api/v1/admin/overview", get().to(admin_api::log::overview));
-        at("/api/v1/admin/accounts", get().to(admin_api::accounts::list_accounts));
-        at("/api/v1/admin/accounts", post().to(admin_api::accounts::create_account));
-        at("/api/v1/admin/accounts/{name}", put().to(admin_api::accounts::change_account));
-        at("/api/v1/admin/sales", get().to(admin_api::sales::list_managed_sales));
-        at("/api/v1/admin/sales", post().to(admin_api::sales::plan_sale));
-        at("/api/v1/admin/sales/{id}", get().to(admin_api::sales::show_managed_sale));
-        at("/api/v1/admin/sales/{id}", delete().to(admin_api::sales::remove_sale));
-        at("/api/v1/admin/sales/{id}/status", put().to(admin_api::sales::set_sale_status));
-        at("/api/v1/admin/sales/{id}/stock", post().to(admin_api::sales::add_stock));
-        at("/api/v1/admin/sales/{id}/lapsed-holds", get().to(admin_api::sales::lapsed_holds));
-        at("/api/v1/admin/sales/{id}/live", get().to(admin_api::live::watch_sale));
-        at("/api/v1/admin/products/{name}", put().to(admin_api::products::set_product));
-        at("/api/v1/admin/products/{name}/picture", put().to(admin_api::products::set_product_picture));
-        at("/api/v1/admin/orders", get().to(admin_api::orders::search_orders));
-        at("/api/v1/admin/orders.csv", get().to(admin_api::orders::export_orders));
-        at("/api/v1/admin/orders/{id}", get().to(admin_api::orders::show_any_order));
-        at("/api/v1/admin/orders/{id}/refunds", post().to(admin_api::orders::refund_any_order));
-        at("/api/v1/admin/payments", get().to(admin_api::money::list_payments));
-        at("/api/v1/admin/payments/conflicts", get().to(admin_api::money::list_conflicts));
-        at("/api/v1/admin/payments/conflicts/{id}/settle", post().to(admin_api::money::settle_conflict));
-        at("/api/v1/admin/refunds", get().to(admin_api::money::list_refunds));
-        at("/api/v1/admin/refunds/{id}/retry", post().to(admin_api::money::retry_refund));
-        at("/api/v1/admin/outbox", get().to(admin_api::queues::show_outbox));
-        at("/api/v1/admin/outbox/retry", post().to(admin_api::queues::retry_messages));
-        at("/api/v1/admin/outbox/{id}/retry", post().to(admin_api::queues::retry_message));
-        at("/api/v1/admin/outflows", get().to(admin_api::outflows::list_outflows));
-        at("/api/v1/admin/outflows/{name}", put().to(admin_api::outflows::change_outflow));
-        at("/api/v1/admin/outflows/{name}/retry", post().to(admin_api::outflows::retry_outflow_items));
-        at("/api/v1/admin/outflow-items", get().to(admin_api::outflows::list_outflow_items));
-        at("/api/v1/admin/outflow-items/{id}/retry", post().to(admin_api::outflows::retry_outflow_item));
-        at("/api/v1/admin/policies", get().to(admin_api::policies::list_policies));
-        at("/api/v1/admin/policies/{name}", put().to(admin_api::policies::set_policy));
-        at("/api/v1/admin/policies/{name}", delete().to(admin_api::policies::delete_policy));
-        at("/api/v1/admin/policies/{name}/preview", post().to(admin_api::policies::preview_policy));
-        at("/api/v1/admin/apps", get().to(admin_api::apps::list_apps));
-        at("/api/v1/admin/apps", post().to(admin_api::apps::create_app));
-        at("/api/v1/admin/apps/{name}/tokens", post().to(admin_api::apps::rotate_app_token));
-        at("/api/v1/admin/grants", put().to(admin_api::apps::set_grant));
-        at("/api/v1/admin/audit-log", get().to(admin_api::log::audit_log));
-        at("/api/v1/admin/alarms", get().to(admin_api::log::alarms));
-
-        at("/api/openapi.json", get().to(document::openapi_document));
-        at("/healthz", get().to(system::health));
-        at("/readyz", get().to(system::readiness));
-        at("/metrics", get().to(system::metrics));
-        for (path, routes) in table {
-            app.service(
-                routes.into_iter().fold(resource(path), Resource::route).default_service(unsupported_methods()),
-            );
+        for (_, resource) in resources {
+            app.service(resource);
         }
         app.default_service(web::to(move |request: HttpRequest| async move {
             match missing(&request) {

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Read, stdin};
 use anyhow::{Context, bail};
 use clap::Subcommand;
 
-use super::arguments::{Format, account};
+use super::arguments::{FormatArg, account};
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::admin::password::hash_new;
@@ -27,11 +27,7 @@ pub(super) enum AdminCommand {
         role: AccountRole,
     },
     /// Show accounts
-    List {
-        /// Output format
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    List(FormatArg),
     /// Change an account's password, which ends its sessions; the password is read as by `create`
     Password(AccountArg),
     /// Disable an account: it cannot sign in, and its sessions end at once
@@ -61,7 +57,7 @@ impl AdminCommand {
                 }
                 tracing::info!(%name, role = role.into_str(), "account created");
             }
-            Self::List { format } => {
+            Self::List(FormatArg { format }) => {
                 let accounts = ledger.accounts(config.admin.idle_ms.cast_signed()).await?;
                 let row = |of: ListedAccount| {
                     Row([
@@ -77,16 +73,15 @@ impl AdminCommand {
             }
             Self::Password(AccountArg { name }) => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
-                change(&ledger, &name, &AccountChange { password_hash: Some(&hash), ..AccountChange::default() })
-                    .await?;
+                change(&ledger, &name, AccountChange { password_hash: Some(&hash), ..Default::default() }).await?;
                 tracing::info!(%name, "password changed, and all sessions ended");
             }
             Self::Disable(AccountArg { name }) => {
-                change(&ledger, &name, &AccountChange { disabled: Some(true), ..AccountChange::default() }).await?;
+                change(&ledger, &name, AccountChange { disabled: Some(true), ..Default::default() }).await?;
                 tracing::info!(%name, "account disabled, and all sessions ended");
             }
             Self::Enable(AccountArg { name }) => {
-                change(&ledger, &name, &AccountChange { disabled: Some(false), ..AccountChange::default() }).await?;
+                change(&ledger, &name, AccountChange { disabled: Some(false), ..Default::default() }).await?;
                 tracing::info!(%name, "account enabled");
             }
             Self::SignOut(AccountArg { name }) => {
@@ -100,8 +95,8 @@ impl AdminCommand {
 }
 
 /// Also makes a change that leaves no admin.
-async fn change(ledger: &Ledger, name: &AccountName, change: &AccountChange<'_>) -> anyhow::Result<()> {
-    check_found(name, ledger.change_account(name, change, false, ACTOR).await? != AccountOutcome::Unknown)
+async fn change(ledger: &Ledger, name: &AccountName, change: AccountChange<'_>) -> anyhow::Result<()> {
+    check_found(name, ledger.change_account(name, &change, false, ACTOR).await? != AccountOutcome::Unknown)
 }
 
 fn check_found(name: &AccountName, found: bool) -> anyhow::Result<()> {

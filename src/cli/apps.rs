@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::arguments::{Format, app};
+use super::arguments::{FormatArg, app};
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
@@ -21,11 +21,7 @@ pub(super) enum AppCommand {
         name: Name,
     },
     /// Show applications and their valid tokens, without secrets
-    List {
-        /// Output format
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    List(FormatArg),
     /// Print a new token for an application; the old one stays valid for a time, and then ends by itself
     Rotate {
         /// Name of the application
@@ -45,7 +41,7 @@ impl AppCommand {
                 let token = policy_changes::create_app(&ledger, &name, ACTOR).await?;
                 print::json(&json!({ "token": token }))
             }
-            Self::List { format } => {
+            Self::List(FormatArg { format }) => {
                 let apps = ledger.apps().await?;
                 print::rows(apps.iter().map(row), format)
             }

@@ -19,6 +19,13 @@ pub(super) enum Format {
     Csv,
 }
 
+#[derive(clap::Args)]
+pub(super) struct FormatArg {
+    /// Output format
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: Format,
+}
+
 /// What every command that lists rows takes.
 #[derive(clap::Args)]
 pub(super) struct ListArgs {

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::arguments::{Format, ListArgs};
+use super::arguments::{FormatArg, ListArgs};
 use super::outbox::retried;
 use super::print::Row;
 use super::{ACTOR, print};
@@ -40,21 +40,11 @@ pub(super) enum OutflowCommand {
         capacity: i64,
     },
     /// Show all outflows
-    List {
-        /// Output format
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    List(FormatArg),
     /// Stop sending until `outflow resume`
-    Pause {
-        /// Name of the outflow
-        name: String,
-    },
+    Pause(OutflowArg),
     /// Continue a paused outflow
-    Resume {
-        /// Name of the outflow
-        name: String,
-    },
+    Resume(OutflowArg),
     /// Change an outflow's rate; it sends nothing for a second in between
     Rate {
         /// Name of the outflow
@@ -92,6 +82,13 @@ pub(super) enum OutflowCommand {
     },
 }
 
+/// The outflow that a command is about.
+#[derive(clap::Args)]
+pub(super) struct OutflowArg {
+    /// Name of the outflow
+    name: String,
+}
+
 impl OutflowCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let ledger = stores(config)?.ledger;
@@ -117,11 +114,11 @@ impl OutflowCommand {
                     Err(error) => return Err(error.into()),
                 }
             }
-            Self::List { format } => {
+            Self::List(FormatArg { format }) => {
                 return print::rows(outflow_changes::outflows(&ledger).await?.into_iter().map(outflow_row), format);
             }
-            Self::Pause { name } => change(name, OutflowChange { paused: Some(true), ..Default::default() }).await?,
-            Self::Resume { name } => change(name, OutflowChange { paused: Some(false), ..Default::default() }).await?,
+            Self::Pause(of) => change(of.name, OutflowChange { paused: Some(true), ..Default::default() }).await?,
+            Self::Resume(of) => change(of.name, OutflowChange { paused: Some(false), ..Default::default() }).await?,
             Self::Rate { name, rate, jitter_ms } => {
                 change(name, OutflowChange { rate: Some(rate), jitter_ms, ..Default::default() }).await?;
             }

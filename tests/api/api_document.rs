@@ -109,24 +109,15 @@ fn assert_not_kept(path: &str, answer: &Answer) {
 async fn the_document_and_the_route_table_name_the_same_addresses() {
     let system = System::shared().await;
     let document = Document::of(&system).await;
-    let documented: BTreeSet<String> =
-        document.operations().map(|(method, path, _)| format!("{method} {path}")).collect();
     let names: BTreeSet<_> =
         document.operations().map(|(.., operation)| operation["operationId"].as_str().unwrap()).collect();
-    assert_eq!(names.len(), documented.len(), "two operations have the same id: {names:?}");
-
+    assert_eq!(names.len(), document.operations().count(), "two operations have the same id: {names:?}");
+    // The API's routes and their part of the document have one table, the pages have two.
+    let pages = document.operations().filter(|(.., operation)| operation["tags"][0] == "pages");
     // at("/path", get().to(…));
-    let tables = [include_str!("../../src/api/mod.rs"), include_str!("../../src/pages/mod.rs")].concat();
-    let routes = tables.lines().filter_map(|line| {
-        let line = line.trim();
-        let (path, rest) = line.strip_prefix("at(\"")?.split_once("\", ")?;
-        let (method, _) = rest.split_once("()")?;
-        // The document lists one method of an address that answers all methods alike, and no pattern of a parameter.
-        let method = if method == "any" { "get" } else { method };
-        Some(format!("{} {}", method.to_uppercase(), path.replace(":.*}", "}")))
-    });
-    let files = |route: &String| !route.ends_with("/{file}") && !route.ends_with(".ico");
-    assert_eq!(routes.filter(files).collect::<BTreeSet<_>>(), documented);
+    let routes = include_str!("../../src/pages/mod.rs").lines();
+    let routes = routes.filter_map(|line| Some(line.trim().strip_prefix("at(\"")?.split_once("\", get()")?.0));
+    assert_eq!(routes.collect::<BTreeSet<_>>(), pages.map(|(_, path, _)| path).collect());
 }
 
 const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use regex::Regex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
 use reqwest::redirect::Policy as Redirects;
 use reqwest::{Client, RequestBuilder};
@@ -18,6 +17,7 @@ use crate::api_document::write_decisions;
 use crate::permits_and_policies::{a_day, policy, set};
 use crate::{pages as buyers_pages, payments_and_callbacks};
 use seckill_harness::{System, eventually, terms};
+use serde_json::Value;
 
 const API: &str = "/api/v1/admin/";
 
@@ -276,18 +276,15 @@ pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     (system, people)
 }
 
-/// The routes of the admin API and of the console, from the tables in the code; each line may be wrapped.
+/// The routes of the admin API and of the console.
 fn routes() -> BTreeSet<String> {
-    let api = Regex::new(r#"\bat\(\s*"(/api/v1/admin/[^"]*)",\s*(\w+)\(\)"#).unwrap();
-    let page = Regex::new(r#"\bat\(\s*"(/admin[^"]*)",\s*Access::\w+,\s*(\w+)\(\)"#).unwrap();
-    let of = |table: &Regex, text: &str| -> BTreeSet<String> {
-        let found = table.captures_iter(text);
-        found.map(|route| format!("{} {}", route[2].to_uppercase(), &route[1])).collect()
-    };
-    let api = of(&api, include_str!("../../src/api/mod.rs"));
-    let pages = of(&page, include_str!("../../src/console/mod.rs"));
-    assert!(api.len() > 10 && pages.len() > 5, "the tables are not where they are looked for");
-    api.union(&pages).cloned().collect()
+    let document = seckill::api::api_document(true, utoipa::openapi::OpenApi::default(), &[]).unwrap();
+    let document: Value = serde_json::from_slice(&document.json.plain).unwrap();
+    let paths = document["paths"].as_object().unwrap().iter().filter(|(path, _)| path.starts_with(API));
+    let routes = paths.flat_map(|(path, item)| {
+        item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+    });
+    routes.chain(pages().into_iter().map(|(path, _)| format!("GET {path}"))).collect()
 }
 
 /// A new route needs a rule here, and the console's table must agree with it.
