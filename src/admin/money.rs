@@ -15,7 +15,6 @@ use crate::ledger::money::lists::MoneyFilter;
 pub use crate::ledger::money::lists::{MoneyRow, SetAside};
 pub use crate::ledger::money::payment_status::MoneyFigures;
 
-/// Which payments are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -31,7 +30,6 @@ pub struct PaymentQuery {
     pub limit: Option<String>,
 }
 
-/// Which refunds are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -47,7 +45,6 @@ pub struct RefundQuery {
     pub limit: Option<String>,
 }
 
-/// Which callbacks are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

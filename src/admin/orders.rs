@@ -25,7 +25,6 @@ use crate::pay::{PaymentService, RefundAsked};
 const EXPORT_MAX: i64 = 1_000_000;
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Which orders are asked for, as a form or a program writes it.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -24,7 +24,6 @@ pub use crate::sale_work::parked::RetriedAll;
 /// After this time no further step of a thousand messages or items begins, so that the answer comes before the request is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// Which messages are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -43,7 +42,6 @@ pub struct OutboxQuery {
     pub limit: Option<String>,
 }
 
-/// Which parked items of outflows are asked for.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -106,7 +106,6 @@ fn page_of(sale: SaleId) -> String {
     format!("/sales/{sale}")
 }
 
-/// Which sales are asked for, as a form or a program writes it.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct SaleQuery {

@@ -91,10 +91,7 @@ pub async fn list_apps(ask: Ask) -> Answer {
     post,
     path = "/api/v1/admin/apps",
     request_body = NewApp,
-    responses(
-        (status = 201, description = "Created", body = Created),
-        NotMade,
-    ),
+    responses((status = 201, description = "Created", body = Created), NotMade),
 )]
 pub async fn create_app(ask: Ask) -> Answer {
     let created = ask.act(async |console, caller| {
@@ -114,10 +111,7 @@ pub async fn create_app(ask: Ask) -> Answer {
     path = "/api/v1/admin/apps/{name}/tokens",
     params(("name" = Name, Path, description = "The application")),
     request_body = NewToken,
-    responses(
-        (status = 201, description = "Replaced", body = Rotated),
-        NotChanged,
-    ),
+    responses((status = 201, description = "Replaced", body = Rotated), NotChanged),
 )]
 pub async fn rotate_app_token(ask: Ask) -> Answer {
     let rotated = ask.act(async |console, caller| {

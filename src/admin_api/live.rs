@@ -38,10 +38,7 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
             description = "The `id` of the last event received; any other value is ignored",
         ),
     ),
-    responses(
-        (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
-        NotReadOne,
-    ),
+    responses((status = 200, description = "Events", body = String, content_type = "text/event-stream"), NotReadOne),
 )]
 pub async fn watch_sale(ask: Ask) -> Answer {
     let app_state = ask.app_state.clone();

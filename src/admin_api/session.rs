@@ -114,10 +114,7 @@ pub async fn sign_in(Call { request, thread, app_state }: Call, Body(body): Body
 #[utoipa::path(
     get,
     path = "/api/v1/admin/session",
-    responses(
-        (status = 200, description = "The session", body = Session),
-        NotRead,
-    ),
+    responses((status = 200, description = "The session", body = Session), NotRead),
 )]
 pub async fn show_session(ask: Ask) -> Answer {
     let session = ask.act(async |_, caller| {

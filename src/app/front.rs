@@ -14,6 +14,7 @@ use super::connection::Unanswered;
 use super::slices::{LongAnswers, Slices};
 use crate::api::Shortcut;
 use crate::domain::origin::Origin;
+use crate::http::codes::Code;
 use crate::http::{self, Problem};
 
 pub struct Front<S> {
@@ -42,7 +43,9 @@ where
         http::count_request(request.path());
         let (unanswered, long_answers) = (Unanswered::new(&request), Rc::clone(&self.long_answers));
         if self.hosts.as_ref().is_some_and(|own| http::hosts::is_foreign(request.head(), own)) {
-            let refused = Response::from(Problem::misdirected().unread().error_response());
+            let hosts = "in development mode, the names are localhost and those of pages.origin and http.cors_origins";
+            let refused = Problem::from(Code::Misdirected).detail(hosts).unread();
+            let refused = Response::from(refused.error_response());
             return Box::pin(async move {
                 Ok(finished(refused.map_body(|_, body| EitherBody::right(body)), unanswered, &long_answers))
             });

@@ -100,18 +100,15 @@ impl Parts {
     /// The heartbeat: keeps the catalogue and the clock current, and records whether PostgreSQL answers.
     pub(super) fn follow_catalog(&self, catalog: &Arc<Catalog>, health: &Arc<Health>, committer: &Committer) {
         let state = (Arc::clone(catalog), Arc::clone(health), committer.clone());
-        self.repeat(
-            Rhythm::every(EVERY_SECOND, "catalog").or_when(Topic::Catalog),
-            state,
-            |(catalog, health, committer)| async move {
-                let beat = catalog.beat().await;
-                committer.set_healthy(beat.is_ok());
-                health.ledger.store(beat.is_ok(), Ordering::Relaxed);
-                let beat = beat?;
-                health.note_migrations(catalog.has_migrations().await?);
-                catalog.load_changes(beat.catalog_version).await
-            },
-        );
+        let rhythm = Rhythm::every(EVERY_SECOND, "catalog").or_when(Topic::Catalog);
+        self.repeat(rhythm, state, |(catalog, health, committer)| async move {
+            let beat = catalog.beat().await;
+            committer.set_healthy(beat.is_ok());
+            health.ledger.store(beat.is_ok(), Ordering::Relaxed);
+            let beat = beat?;
+            health.note_migrations(catalog.has_migrations().await?);
+            catalog.load_changes(beat.catalog_version).await
+        });
     }
 
     pub(super) fn watch_memory(&self, limiter: &Limiter, health: &Arc<Health>) {
@@ -137,14 +134,11 @@ impl Parts {
         let state = (Arc::clone(policies), self.stores.gate.clone());
         let defaults = self.stores.gate.limits();
         self.stores.gate.set_limits(policies.purchase_limits(defaults));
-        self.repeat(
-            Rhythm::every(EVERY_SECOND, "policies").or_when(Topic::Policies),
-            state.clone(),
-            move |(policies, gate)| async move {
-                policies.keep_up(|policies| gate.set_limits(policies.purchase_limits(defaults))).await?;
-                Ok::<_, FlowError>(Step::Idle)
-            },
-        );
+        let rhythm = Rhythm::every(EVERY_SECOND, "policies").or_when(Topic::Policies);
+        self.repeat(rhythm, state.clone(), move |(policies, gate)| async move {
+            policies.keep_up(|policies| gate.set_limits(policies.purchase_limits(defaults))).await?;
+            Ok::<_, FlowError>(Step::Idle)
+        });
         self.repeat(Rhythm::every(EVERY_SECOND, "count"), state, |(policies, gate)| async move {
             policy_counts::flush(&policies, &gate).await.map(|()| Step::Idle)
         });
@@ -193,10 +187,7 @@ impl Parts {
     }
 
     pub(super) fn feed_order_streams(&self, streams: &OrderStreams) {
-        self.repeat(
-            Rhythm::every(EVERY_SECOND, "events").or_when(Topic::Orders).giving_way(),
-            streams.clone(),
-            |streams| async move { streams.feed_new_steps().await },
-        );
+        let rhythm = Rhythm::every(EVERY_SECOND, "events").or_when(Topic::Orders).giving_way();
+        self.repeat(rhythm, streams.clone(), |streams| async move { streams.feed_new_steps().await });
     }
 }

@@ -97,12 +97,8 @@ impl<'a> WorkerWiring<'a> {
         let terms = config.reconcile.clone();
         match worker {
             Worker::Relay => {
-                let relay = self.relay.clone();
-                parts.repeat(
-                    Rhythm::every(outbox_poll, "relay").or_when(Topic::Outbox).giving_way(),
-                    relay,
-                    |relay| async move { relay.step().await },
-                );
+                let rhythm = Rhythm::every(outbox_poll, "relay").or_when(Topic::Outbox).giving_way();
+                parts.repeat(rhythm, self.relay.clone(), |relay| async move { relay.step().await });
             }
             Worker::Fulfil => {
                 let rhythm = Rhythm::every(Duration::ZERO, "fulfil").giving_way();
@@ -119,14 +115,11 @@ impl<'a> WorkerWiring<'a> {
                 });
             }
             Worker::Release => {
-                let (stores, retry) = (stores.clone(), self.retry);
-                parts.repeat(
-                    Rhythm::every(outbox_poll, "release").or_when(Topic::Outbox).giving_way(),
-                    stores,
-                    move |stores| async move {
-                        stores.release_units(outbox_batch_max, retry, terms.retire_after_ms).await
-                    },
-                );
+                let rhythm = Rhythm::every(outbox_poll, "release").or_when(Topic::Outbox).giving_way();
+                let (retry, retire_after_ms) = (self.retry, terms.retire_after_ms);
+                parts.repeat(rhythm, stores.clone(), move |stores| async move {
+                    stores.release_units(outbox_batch_max, retry, retire_after_ms).await
+                });
             }
             Worker::Waves => {
                 let every = Duration::from_millis(terms.waves_interval_ms);
@@ -172,13 +165,10 @@ impl<'a> WorkerWiring<'a> {
                     let source = Source::PaymentRequested { channel: channel.name.clone() };
                     let consumer = Consumer::new(self.broker.clone(), source, config.payments.batch_max);
                     let sender = PaymentSender::new(service, channel, tasks.clone(), stop.clone());
-                    consume(
-                        parts,
-                        Rhythm::every(Duration::ZERO, "pay"),
-                        consumer,
-                        sender,
-                        |sender, received| async move { sender.settle(received).await },
-                    );
+                    let rhythm = Rhythm::every(Duration::ZERO, "pay");
+                    consume(parts, rhythm, consumer, sender, |sender, received| async move {
+                        sender.settle(received).await
+                    });
                 }
             }
             Worker::Ask => {
@@ -189,11 +179,8 @@ impl<'a> WorkerWiring<'a> {
                         service.poll(&channel).await
                     });
                 }
-                parts.repeat(
-                    Rhythm::every(METRICS_EVERY, "money").in_proportion(),
-                    service.clone(),
-                    |service| async move { service.watch().await },
-                );
+                let rhythm = Rhythm::every(METRICS_EVERY, "money").in_proportion();
+                parts.repeat(rhythm, service.clone(), |service| async move { service.watch().await });
             }
             Worker::Shop => self.spawn_order_webhooks(),
         }
@@ -206,11 +193,10 @@ impl<'a> WorkerWiring<'a> {
             (&config.reconcile, config.outbox.resend_after_ms, config.orders.batch_max);
         let (sweep_grace_ms, retire_after_ms) = (terms.sweep_grace_ms, terms.retire_after_ms);
         let every = Duration::from_millis(terms.sweep_interval_ms);
-        self.parts.repeat(
-            Rhythm::every(every, "sweep").giving_way().in_proportion(),
-            self.expiry.clone(),
-            move |expiry| async move { expiry.sweep(sweep_grace_ms, batch_max).await },
-        );
+        let slow = |name| Rhythm::every(every, name).giving_way().in_proportion();
+        self.parts.repeat(slow("sweep"), self.expiry.clone(), move |expiry| async move {
+            expiry.sweep(sweep_grace_ms, batch_max).await
+        });
         self.parts.repeat(Rhythm::every(every, "resend").giving_way(), self.relay.clone(), move |relay| async move {
             let resent = relay.resend(resend_after_ms).await?;
             if let Err(error) = relay.watch_dead_letters().await {
@@ -218,17 +204,12 @@ impl<'a> WorkerWiring<'a> {
             }
             Ok::<_, SaleError>(resent)
         });
-        let in_turn = Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP)));
-        let state = (self.parts.stores.clone(), in_turn);
-        self.parts.repeat(
-            Rhythm::every(every, "retire").giving_way().in_proportion(),
-            state,
-            move |(stores, in_turn)| async move {
-                stores.ledger.clear_changes().await?;
-                stores.ledger.clear_marks().await?;
-                stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
-            },
-        );
+        let state = (self.parts.stores.clone(), Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP))));
+        self.parts.repeat(slow("retire"), state, move |(stores, in_turn)| async move {
+            stores.ledger.clear_changes().await?;
+            stores.ledger.clear_marks().await?;
+            stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
+        });
         let kept = &config.retention;
         let terms = RetentionTerms {
             messages_days: kept.messages_days.into(),
@@ -236,11 +217,8 @@ impl<'a> WorkerWiring<'a> {
             records_days: kept.records_days.into(),
         };
         let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));
-        self.parts.repeat(
-            Rhythm::every(CLEAR_EVERY, "retention").giving_way().in_proportion(),
-            retention,
-            |retention| async move { retention.lock().await.step().await },
-        );
+        let rhythm = Rhythm::every(CLEAR_EVERY, "retention").giving_way().in_proportion();
+        self.parts.repeat(rhythm, retention, |retention| async move { retention.lock().await.step().await });
     }
 
     fn spawn_alarms(&self) {
@@ -271,11 +249,8 @@ impl<'a> WorkerWiring<'a> {
         if let Ok(secret) = Secret::parse(&settings.webhook_secret) {
             let (ledger, url) = (stores.ledger.clone(), settings.webhook_url.clone());
             let webhook = AlarmWebhook { ledger, url, secret, sender: Arc::default() };
-            self.parts.repeat(
-                Rhythm::every(every, "alarm webhook"),
-                webhook,
-                |webhook| async move { webhook.step().await },
-            );
+            let rhythm = Rhythm::every(every, "alarm webhook");
+            self.parts.repeat(rhythm, webhook, |webhook| async move { webhook.step().await });
         }
     }
 
@@ -311,11 +286,8 @@ impl<'a> WorkerWiring<'a> {
         let receiver = (!url.is_empty()).then_some(WebhookReceiver { url, secrets });
         let webhooks = OrderWebhooks::new(stores.ledger.clone(), listener.clone(), receiver, self.retry, tasks.clone());
         let every = Duration::from_millis(config.outbox.poll_ms);
-        self.parts.repeat(
-            Rhythm::every(every, "shop").or_when(Topic::Orders).giving_way(),
-            webhooks,
-            |webhooks| async move { webhooks.step().await },
-        );
+        let rhythm = Rhythm::every(every, "shop").or_when(Topic::Orders).giving_way();
+        self.parts.repeat(rhythm, webhooks, |webhooks| async move { webhooks.step().await });
     }
 }
 

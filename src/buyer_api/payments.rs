@@ -190,7 +190,7 @@ pub async fn payment_callback(Call { request, thread, app_state }: Call, body: R
     let take = async move { takes.payment_service.take_callback(callback).await };
     match app_state.bulkheads.callbacks.run(take).await? {
         None => Ok(HttpResponse::Ok().json(serde_json::json!({}))),
-        Some(why) => Err(Problem::misfit(why)),
+        Some(why) => Err(Problem::from(Code::Misfit).detail(why)),
     }
 }
 

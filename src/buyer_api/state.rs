@@ -47,10 +47,7 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
     path = "/api/v1/sales/{id}/state",
     tag = "sales",
     params(("id" = SaleId, Path, description = "The sale")),
-    responses(
-        (status = 200, description = "Its current state", body = SaleState),
-        NoState,
-    ),
+    responses((status = 200, description = "Its current state", body = SaleState), NoState),
 )]
 pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let state = state(&request, &thread).await?;

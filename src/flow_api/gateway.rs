@@ -200,21 +200,3 @@ fn ascii_json(document: &Value) -> Option<String> {
     }
     Some(text)
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_prepared_answer_is_a_header_of_printable_characters() {
-        let document = json!({ "页": "稍后 \u{1F600}\u{7f}\n\"", "n": [1.5, null, true] });
-        let text = ascii_json(&document).unwrap();
-        assert!(text.bytes().all(|b| (b' '..=b'~').contains(&b)), "{text}");
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), document);
-        assert_eq!(ascii_json(&json!("a".repeat(ANSWER_MAX - 2))).unwrap().len(), ANSWER_MAX);
-        assert_eq!(ascii_json(&json!("a".repeat(ANSWER_MAX - 1))), None);
-        assert_eq!(ascii_json(&json!("页".repeat(ANSWER_MAX / 6 + 1))), None, "an escape has six bytes");
-    }
-}

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::domain::json_object;
 use crate::domain::policy::Name;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest};
-use crate::http::codes::problems;
+use crate::http::codes::{Code, problems};
 use crate::http::extract::{Body, Call, bearer_token};
 use crate::http::problem::Problem;
 use crate::http::{Answer, AppState};
@@ -156,8 +156,10 @@ pub(super) fn caller(request: &HttpRequest, thread: &ThreadState, app_state: &Ap
 }
 
 pub(super) fn check_app(caller: Name, app: &str) -> Result<Name, Problem> {
-    let is_own = caller.as_str() == app;
-    is_own.then_some(caller).ok_or_else(|| Problem::forbidden("the token belongs to another application"))
+    match caller.as_str() == app {
+        true => Ok(caller),
+        false => Err(Problem::from(Code::Forbidden).detail("the token belongs to another application")),
+    }
 }
 
 /// The headers of the policy's state: its quota, the permits left, and the retry delay of a refusal.

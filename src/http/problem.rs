@@ -88,17 +88,8 @@ impl Problem {
         Self::from(Code::Unauthenticated).detail(detail).header(WWW_AUTHENTICATE, "Bearer")
     }
 
-    pub fn forbidden(detail: &'static str) -> Self {
-        Self::from(Code::Forbidden).detail(detail)
-    }
-
     pub fn too_large(max_bytes: usize) -> Self {
         Self::from(Code::BodyTooLarge).detail(format_args!("at most {max_bytes} bytes"))
-    }
-
-    pub fn misdirected() -> Self {
-        Self::from(Code::Misdirected)
-            .detail("in development mode, the names are localhost and those of pages.origin and http.cors_origins")
     }
 
     /// The request's body was not read to its end, so the connection is closed.
@@ -109,10 +100,6 @@ impl Problem {
 
     pub fn not_believed(why: &impl fmt::Display) -> Self {
         Self::from(Code::NotBelieved).detail(why).header(WWW_AUTHENTICATE, "Signature")
-    }
-
-    pub fn misfit(why: &'static str) -> Self {
-        Self::from(Code::Misfit).detail(why)
     }
 
     pub fn unavailable() -> Self {
@@ -168,7 +155,7 @@ impl Problem {
         self.detail.as_deref()
     }
 
-    fn detail(mut self, detail: impl fmt::Display) -> Self {
+    pub fn detail(mut self, detail: impl fmt::Display) -> Self {
         self.detail = Some(detail.to_string().into());
         self
     }
