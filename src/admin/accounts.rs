@@ -1,7 +1,7 @@
 //! Looking after accounts, for admins. Whatever takes an account's rights or password away counts from its next request on: each
 //! request reads its session and its role from PostgreSQL.
 
-use super::{AdminError, Console, admins_only};
+use super::{AdminError, Console, admins_only, found};
 use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
 use crate::domain::ids::Invalid;
 pub use crate::ledger::accounts::ListedAccount;
@@ -48,9 +48,7 @@ impl Console {
     ) -> Result<(), AdminError> {
         admins_only(account)?;
         // Nothing is hashed for a name that no account has.
-        if !self.ledger.has_account(name).await? {
-            return Err(AdminError::Unknown("account"));
-        }
+        found(self.ledger.has_account(name).await?, "account")?;
         let hash = match password {
             Some(password) => Some(self.hasher.hash(password).await?),
             None => None,

@@ -156,6 +156,10 @@ impl Console {
     }
 }
 
+fn found(is_found: bool, what: &'static str) -> Result<(), AdminError> {
+    if is_found { Ok(()) } else { Err(AdminError::Unknown(what)) }
+}
+
 pub fn admins_only(account: &Account) -> Result<(), AdminError> {
     if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

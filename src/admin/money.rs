@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::paging::{before_number, before_uuid, cut, given, limit};
-use super::{AdminError, Console, operators_only};
+use super::{AdminError, Console, found, operators_only};
 use crate::domain::account::Account;
 use crate::domain::ids::Invalid;
 use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundStatus};
@@ -121,18 +121,12 @@ impl Console {
 
     pub async fn settle_conflict(&self, account: &Account, id: i64) -> Result<(), AdminError> {
         operators_only(account)?;
-        match self.ledger.settle_set_aside(&[id], account.name.as_str()).await? {
-            0 => Err(AdminError::Unknown("callback that is set aside")),
-            _ => Ok(()),
-        }
+        let settled = self.ledger.settle_set_aside(&[id], account.name.as_str()).await?;
+        found(settled > 0, "callback that is set aside")
     }
 
     pub async fn retry_refund(&self, account: &Account, refund: RefundId) -> Result<(), AdminError> {
         operators_only(account)?;
-        if self.ledger.retry_refund(refund, account.name.as_str()).await? {
-            Ok(())
-        } else {
-            Err(AdminError::Unknown("refund that was refused"))
-        }
+        found(self.ledger.retry_refund(refund, account.name.as_str()).await?, "refund that was refused")
     }
 }

@@ -79,12 +79,15 @@ impl Console {
         let sales = self.ledger.current_sales(SALES_MAX).await?;
         let alarms = self.ledger.open_alarms(&visible_kinds(account), ALARMS_MAX).await?;
         let drift = alarms.iter().filter(|alarm| alarm.kind == AlarmKind::Drift.as_str());
+        // The sales and the alarms are shown also if the rest takes too long to read.
+        let unread = |error: &AdminError| tracing::debug!(%error, "queues and processes not read for the overview");
+        let work = if account.may_operate() { self.work().await.inspect_err(unread).ok() } else { None };
         Ok(Overview {
             now_ms,
             sales: join_all(sales.into_iter().map(|sale| self.with_units(sale, now_ms))).await,
             drift: drift.map(|alarm| alarm.subject.clone()).collect(),
             alarms: alarms.into_iter().map(Alarm::from).collect(),
-            work: if account.may_operate() { self.work_in_time().await } else { None },
+            work,
         })
     }
 
@@ -100,12 +103,6 @@ impl Console {
         };
         let CurrentSale { id, product, starts_at_ms, ends_at_ms, total_stock, stock, .. } = sale;
         OverviewSale { id: id.get(), product, phase, starts_at_ms, ends_at_ms, total_stock, stock, available }
-    }
-
-    /// The queues and the processes, if they can be read in time: the sales and the alarms are shown without them.
-    async fn work_in_time(&self) -> Option<OverviewWork> {
-        let work = self.work().await;
-        work.inspect_err(|error| tracing::debug!(%error, "queues and processes not read for the overview")).ok()
     }
 
     async fn work(&self) -> Result<OverviewWork, AdminError> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{AdminError, Console, admins_only};
+use super::{AdminError, Console, admins_only, found};
 use crate::domain::account::{Account, AccountName, Denied};
 use crate::domain::policy::{Name, NewPolicy, Policy, Role};
 use crate::domain::policy_preview::{self, RecordedMinute, Refusals, SHOWN_MINUTES};
@@ -216,9 +216,7 @@ impl Console {
         role: Option<Role>,
     ) -> Result<(), AdminError> {
         admins_only(account)?;
-        if !self.ledger.has_account(to).await? {
-            return Err(AdminError::Unknown("account"));
-        }
+        found(self.ledger.has_account(to).await?, "account")?;
         Ok(policy_changes::grant(&self.ledger, app, to, role, account.name.as_str()).await?)
     }
 
@@ -227,7 +225,7 @@ impl Console {
         if !account.sees(app) {
             return Err(AdminError::Denied(Denied::Hidden));
         }
-        if self.ledger.has_app(app).await? { Ok(()) } else { Err(AdminError::Unknown("application")) }
+        found(self.ledger.has_app(app).await?, "application")
     }
 }
 

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::paging::{before_number, cut, given, limit};
-use super::{AdminError, Console, operators_only};
+use super::{AdminError, Console, found, operators_only};
 use crate::domain::account::Account;
 use crate::domain::ids::Invalid;
 use crate::domain::message::ParkedKind;
@@ -100,10 +100,9 @@ impl Console {
 
     pub async fn retry_message(&self, account: &Account, id: i64) -> Result<u64, AdminError> {
         operators_only(account)?;
-        match parked::retry(&self.ledger, &[id], account.name.as_str()).await? {
-            0 => Err(AdminError::Unknown("parked message")),
-            retried => Ok(retried),
-        }
+        let retried = parked::retry(&self.ledger, &[id], account.name.as_str()).await?;
+        found(retried > 0, "parked message")?;
+        Ok(retried)
     }
 
     /// Sends all parked messages of a kind again, as far as the time allows. An instance does so for one person at a time, so that
@@ -147,19 +146,13 @@ impl Console {
 
     pub async fn retry_item(&self, account: &Account, id: Uuid) -> Result<(), AdminError> {
         operators_only(account)?;
-        if self.ledger.unpark_outflow_item(id, account.name.as_str()).await? {
-            Ok(())
-        } else {
-            Err(AdminError::Unknown("parked item"))
-        }
+        found(self.ledger.unpark_outflow_item(id, account.name.as_str()).await?, "parked item")
     }
 
     pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
         let outflows = self.ledger.outflow_figures().await?;
-        if !outflows.iter().any(|known| known.name == outflow) {
-            return Err(AdminError::Unknown("outflow"));
-        }
+        found(outflows.iter().any(|known| known.name == outflow), "outflow")?;
         let _place = self.retries.try_acquire().map_err(|_| AdminError::Busy("retries"))?;
         Ok(parked::retry_items(&self.ledger, outflow, ANSWER_MAX, account.name.as_str()).await?)
     }

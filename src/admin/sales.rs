@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging::{given, limit};
 use super::sale_form::PlanForm;
-use super::{AdminError, Console, operators_only, those_who_see_buyers_only};
+use super::{AdminError, Console, found, operators_only, those_who_see_buyers_only};
 use crate::domain::account::Account;
 use crate::domain::captcha::CaptchaKind;
 use crate::domain::ids::{Invalid, SaleId, Units};
@@ -237,7 +237,6 @@ impl Console {
     }
 
     pub async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
-        let found = self.ledger.epoch(sale).await?;
-        found.map(|_| ()).ok_or(AdminError::Unknown("sale"))
+        found(self.ledger.epoch(sale).await?.is_some(), "sale")
     }
 }

@@ -57,17 +57,14 @@ impl SessionToken {
     /// The token against forgery. Other sites cannot learn it, because they cannot read this session's answers. It is
     /// derived from the session's token, one way, so that nothing is stored and a reloaded page can ask for it again.
     pub fn csrf(&self) -> String {
-        hex(&blake3::derive_key("seckill admin csrf 2026", self.0.as_bytes()))
+        let key = blake3::derive_key("seckill admin csrf 2026", self.0.as_bytes());
+        blake3::Hash::from_bytes(key).to_hex().to_string()
     }
 
     /// Compares hashes, which blake3 does in constant time.
     pub fn is_csrf(&self, text: &str) -> bool {
         blake3::hash(text.as_bytes()) == blake3::hash(self.csrf().as_bytes())
     }
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    blake3::Hash::from_bytes(*bytes).to_hex().to_string()
 }
 
 pub struct SignedIn {

@@ -86,7 +86,7 @@ pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> 
     api.merge(pages);
     let mut document = serde_json::to_value(&api)?;
     schema::complete(&mut document, channels);
-    Ok(ApiDocument::new(&api.paths, &document))
+    Ok(ApiDocument::new(&document))
 }
 
 /// This document

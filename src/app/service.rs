@@ -44,11 +44,8 @@ pub struct Service {
     parts: Parts,
     server: Server,
     address: SocketAddr,
-    dev: bool,
     catalog: Arc<Catalog>,
-    health: Arc<Health>,
-    order_streams: OrderStreams,
-    live: LiveSales,
+    stopper: Stopper,
 }
 
 #[derive(Clone)]
@@ -170,7 +167,8 @@ impl Service {
                 Ok((app.wrap(http::cors(&origins)), None))
             })
         }?;
-        Ok(Self { dev: config.dev, parts, server, address, catalog, health, order_streams, live })
+        let stopper = Stopper { handle: server.handle(), health, order_streams, live };
+        Ok(Self { parts, server, address, catalog, stopper })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -178,14 +176,13 @@ impl Service {
     }
 
     pub fn stopper(&self) -> Stopper {
-        let (health, order_streams) = (Arc::clone(&self.health), self.order_streams.clone());
-        Stopper { handle: self.server.handle(), health, order_streams, live: self.live.clone() }
+        self.stopper.clone()
     }
 
     /// Serves until stopped. Then commits the purchases in flight, and stops the background tasks.
     pub async fn run(self) -> anyhow::Result<()> {
         tracing::info!(address = %self.address, "serving");
-        if self.dev && !self.address.ip().is_loopback() {
+        if self.parts.config.dev && !self.address.ip().is_loopback() {
             tracing::warn!(
                 "development mode: whoever reaches this address may act as any buyer, and sign orders as paid"
             );

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, Error};
 use serde_json::json;
 
 use super::arguments::SaleOption;
@@ -30,23 +31,20 @@ pub(super) struct AuditArgs {
 impl AuditArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<ExitCode> {
         let stores = stores(config)?;
-        let could_not = |why: String| anyhow::Error::new(CouldNotRun(why));
         let sales = match self.sale.sale {
             Some(id) => vec![id],
             None => {
-                let all = stores.ledger.sale_figures(&SaleSearch::newest(SALES_MAX)).await;
-                let all = all.map_err(|e| could_not(e.to_string()))?;
+                let all = stores.ledger.sale_figures(&SaleSearch::newest(SALES_MAX)).await.map_err(Error::msg)?;
                 all.into_iter().map(|figures| figures.sale.id).collect()
             }
         };
         let mut verdicts = Vec::new();
         for sale in sales {
-            let verdict =
-                stores.audit(sale, config.reconcile.retire_after_ms).await.map_err(|e| could_not(e.to_string()))?;
-            verdicts.push(verdict.ok_or_else(|| could_not(format!("there is no sale {sale}")))?);
+            let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await.map_err(Error::msg)?;
+            verdicts.push(verdict.with_context(|| format!("there is no sale {sale}"))?);
         }
         let channels = match self.channel {
-            true => payment_service(config)?.compare().await.map_err(|e| could_not(e.to_string()))?,
+            true => payment_service(config)?.compare().await.map_err(Error::msg)?,
             false => Vec::new(),
         };
         let channels_held = channels.iter().all(|channel| channel.held);

@@ -157,12 +157,10 @@ impl Cli {
 impl Command {
     /// Only processes that run on trace anything.
     fn start_traces(&self, traces: &config::Traces) -> anyhow::Result<Option<SpanExport>> {
-        let service = if matches!(self, Self::Serve(_)) {
-            "seckill-serve"
-        } else if matches!(self, Self::Work(_)) {
-            "seckill-work"
-        } else {
-            return Ok(None);
+        let service = match self {
+            Self::Serve(_) => "seckill-serve",
+            Self::Work(_) => "seckill-work",
+            _ => return Ok(None),
         };
         let config::Traces { endpoint, per_second_max, sample_one_in } = traces;
         let terms = TraceTerms { service, endpoint, per_second_max: *per_second_max, sample_one_in: *sample_one_in };

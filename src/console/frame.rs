@@ -9,6 +9,7 @@ use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, ResponseError};
 use askama::Template;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use url::form_urlencoded::Serializer;
 
 use super::files::Files;
 use crate::admin::paging::given;
@@ -125,12 +126,13 @@ pub async fn missing(ask: Ask) -> HttpResponse {
 #[template(source = "", ext = "html")]
 struct NoPage;
 
-/// An address with all conditions that are not empty, and with the last entry of the page before. The conditions were read, so their texts
-/// have no character that an address must not have.
+/// An address with all conditions that are not empty, and with the last entry of the page before.
 pub fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Option<&dyn Display>) -> String {
-    let conditions = conditions.iter().filter_map(|(name, text)| Some(format!("{name}={}", given(text)?)));
-    let all: Vec<String> = conditions.chain(before.map(|before| format!("before={before}"))).collect();
-    if all.is_empty() { path.to_owned() } else { format!("{path}?{}", all.join("&")) }
+    let mut query = Serializer::new(String::new());
+    query.extend_pairs(conditions.iter().filter_map(|(name, text)| Some((name, given(text)?))));
+    query.extend_pairs(before.map(|before| ("before", before.to_string())));
+    let query = query.finish();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
 pub fn html(status: StatusCode, page: &impl Template) -> HttpResponse {

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use actix_web::HttpResponse;
 use askama::Template;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::frame::{Frame, page};
+use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
 use crate::admin::paging::cut;
@@ -56,16 +55,12 @@ pub async fn list(ask: Ask) -> HttpResponse {
         let query = SaleQuery { limit: None, ..caller.query()? };
         // One sale more than is shown says whether there are older ones.
         let mut rows = console.sales(&SaleSearch { limit: SALES_MAX + 1, ..query.search()? }).await?;
+        let conditions = [("q", &query.q), ("status", &query.status)];
+        let older = cut(&mut rows, SALES_MAX).map(|last| address("/admin/sales", &conditions, Some(&last.id)));
         let (q, status) = (query.q.unwrap_or_default(), query.status.unwrap_or_default());
-        let older = cut(&mut rows, SALES_MAX).map(|last| older(&q, &status, last.id));
         Ok(SalesPage { frame, rows, older, q, status })
     })
     .await
-}
-
-fn older(q: &str, status: &str, last: SaleId) -> String {
-    let [q, status] = [q, status].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
-    format!("/admin/sales?q={q}&status={status}&before={last}")
 }
 
 pub async fn new(ask: Ask) -> HttpResponse {

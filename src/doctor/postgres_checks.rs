@@ -10,9 +10,6 @@ use crate::domain::clock_reading::ClockReading;
 use crate::ledger::Ledger;
 use crate::ledger::inspect::{DatabaseFacts, PlannedUnits, SchemaState, Standby};
 
-const ROLE: Topic =
-    Topic("postgres.role", "I9: a superuser bypasses triggers, and its password opens the whole server");
-
 const VERSION_NEEDED: i64 = 130_000;
 const VERSION_TESTED: i64 = 150_000;
 /// The processes of compose.yaml, two of `serve` and two of `work`; and the fewest that form a system.
@@ -70,7 +67,8 @@ pub(super) fn checks(config: &Config, postgres: &PostgresAnswers) -> Vec<Check> 
             .judge(facts, |facts| connections(facts, *each)),
         Topic("postgres.schema", "I1, I2, I6, I9: the constraints and triggers of the schema hold them")
             .judge(schema, schema_state),
-        ROLE.judge(facts, role),
+        Topic("postgres.role", "I9: a superuser bypasses triggers, and its password opens the whole server")
+            .judge(facts, role),
         Topic("postgres.version", "all guarantees: they are tested with PostgreSQL 15").judge(facts, version),
     ]
 }

@@ -16,7 +16,6 @@ use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
 
 const APPEND_ONLY_FILE: Topic =
     Topic("redis.aof", "I7: a restart loses counts of limits and locks, and closes every sale until it is refilled");
-const SCRIPT: Topic = Topic("redis.script", "rule 10: the scripts cannot tell that the server has lost memory");
 
 /// Clocks with a difference of at most this count as equal.
 const CLOCK_NEAR_MS: u64 = 1_000;
@@ -95,7 +94,8 @@ fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres
             .judge_both((info, appendfsync), |info, appendfsync| flush(info, appendfsync)),
         Topic("redis.role", "rule 10: only a master serves sales; a replica refuses every write").judge(info, role),
         // A user that may not call INFO fails here, and not only in the checks that need INFO.
-        SCRIPT.judge(seen_by_script, |seen| script(info.as_ref().ok(), seen)),
+        Topic("redis.script", "rule 10: the scripts cannot tell that the server has lost memory")
+            .judge(seen_by_script, |seen| script(info.as_ref().ok(), seen)),
         Topic("redis.cluster", "rule 2: a sale whose keys are on another node is not served")
             .judge(info, |info| cluster(info, names_cluster, full_coverage)),
         Topic("redis.version", "rule 10: before 7.0, each new replication id closes the sales until they are refilled")

@@ -15,9 +15,6 @@ use crate::gate::Gate;
 use crate::ledger;
 use crate::queue::Broker;
 
-const TLS: Topic =
-    Topic("settings.tls", "without TLS anybody between reads passwords, and changes what is said (security.md)");
-
 pub(super) struct LocatedRoute {
     setting: &'static str,
     route: Answer<Route>,
@@ -107,7 +104,8 @@ pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
             .check(receivers(config)),
         Topic("settings.play-bank", "I4: the sandbox bank approves every payment: goods without money")
             .check(play_bank(config)),
-        TLS.check(tls(routes)),
+        Topic("settings.tls", "without TLS anybody between reads passwords, and changes what is said (security.md)")
+            .check(tls(routes)),
         Topic("settings.bind", "A5: a client that bypasses nginx meets none of its limits, and sees /metrics")
             .check(bind(&config.http)),
         Topic("settings.proxies", "A8: behind a proxy that is not trusted, all buyers count as one address")
@@ -228,7 +226,6 @@ fn proxies(http: &Http) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
 
     #[test]
     fn addresses_are_of_this_machine_of_a_private_network_or_of_the_internet() {
@@ -243,19 +240,5 @@ mod tests {
                 assert_eq!(place_of_ip(address.parse().unwrap()), place, "{address}");
             }
         }
-    }
-
-    #[test]
-    fn only_what_leaves_this_machine_needs_tls() {
-        let verdict = |place: Place, protection: Protection| {
-            let route = Ok(Route { host: Some("h".to_owned()), protection });
-            tls(&[LocatedRoute { setting: "redis.url", route, place }]).verdict
-        };
-        assert_eq!(verdict(Place::ThisMachine, Protection::Nothing), Verdict::Pass);
-        assert_eq!(verdict(Place::PrivateNetwork, Protection::Nothing), Verdict::Warn);
-        assert_eq!(verdict(Place::Unknown, Protection::Nothing), Verdict::Warn);
-        assert_eq!(verdict(Place::Internet, Protection::AnyCertificate), Verdict::Warn);
-        assert_eq!(verdict(Place::Internet, Protection::Nothing), Verdict::Fail);
-        assert_eq!(verdict(Place::Internet, Protection::CheckedCertificate), Verdict::Pass);
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use utoipa::openapi::path::{PathItem, Paths};
 
 use super::Content;
 
@@ -13,8 +12,12 @@ pub struct ApiDocument {
 }
 
 impl ApiDocument {
-    pub fn new(paths: &Paths, document: &Value) -> Self {
-        let methods = paths.paths.iter().map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
+    pub fn new(document: &Value) -> Self {
+        let methods = |item: &Value| -> Vec<String> {
+            item.as_object().into_iter().flatten().map(|(method, _)| method.to_uppercase()).collect()
+        };
+        let paths = document["paths"].as_object().into_iter().flatten();
+        let methods = paths.map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();
         Self { json: Content::compressed(document.to_string()), methods }
     }
 
@@ -22,15 +25,4 @@ impl ApiDocument {
     pub fn methods(&self, path: &str) -> Option<&str> {
         self.methods.get(path).map(String::as_str)
     }
-}
-
-fn methods(item: &PathItem) -> Vec<&'static str> {
-    let operations = [
-        ("GET", &item.get),
-        ("POST", &item.post),
-        ("PUT", &item.put),
-        ("PATCH", &item.patch),
-        ("DELETE", &item.delete),
-    ];
-    operations.into_iter().filter(|(_, operation)| operation.is_some()).map(|(name, _)| name).collect()
 }

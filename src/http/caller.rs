@@ -131,21 +131,13 @@ async fn act_with_token<T>(
         Ok(()) => act(console, &caller).await,
         Err(forged) => Err(forged),
     };
-    match outcome {
-        Err(error) => Err(recorded(console, &caller, error).await),
-        done => done,
+    // A refusal that cannot be written to the audit log is answered by the reason why.
+    if let Some(why) = outcome.as_ref().err().and_then(AdminError::refusal) {
+        let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
+        let attempt = format!("{} {path}", caller.request.method());
+        console.record_refusal(&caller.account, &attempt, why).await?;
     }
-}
-
-/// Writes an error that is a refusal to the audit log. Returns the error for the caller: this one, or the reason why it was not written.
-async fn recorded(console: &Console, caller: &Caller, error: AdminError) -> AdminError {
-    let Some(why) = error.refusal() else { return error };
-    let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
-    let attempt = format!("{} {path}", caller.request.method());
-    match console.record_refusal(&caller.account, &attempt, why).await {
-        Ok(()) => error,
-        Err(unwritten) => unwritten,
-    }
+    outcome
 }
 
 /// Refuses a changing request unless one of our pages sent it.

@@ -157,30 +157,17 @@ fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 mod tests {
     use super::*;
 
-    struct Place(PathBuf);
-
-    impl Place {
-        fn new() -> Self {
-            Self(std::env::temp_dir().join(format!("seckill-folder-{}", uuid::Uuid::new_v4().simple())))
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn a_removed_page_takes_its_folder_along_unless_others_use_it() {
-        let place = Place::new();
-        let mut folder = Folder::open(&place.0).unwrap();
+        let place = std::env::temp_dir().join(format!("seckill-folder-{}", uuid::Uuid::new_v4().simple()));
+        let mut folder = Folder::open(&place).unwrap();
         for name in ["sales/7/index.html", "sales/8/index.html", "sales/8/theirs"] {
             folder.put(name, b"x").unwrap();
         }
         let [seven, eight] = [7, 8].map(SaleId::from_db);
         assert!(folder.remove_sale(seven).unwrap() && folder.remove_sale(eight).unwrap());
-        assert!(!place.0.join("sales/7").exists() && place.0.join("sales/8/theirs").exists());
+        assert!(!place.join("sales/7").exists() && place.join("sales/8/theirs").exists());
         assert!(!folder.remove_sale(eight).unwrap());
+        fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -120,6 +120,13 @@ async fn a_status_says_whether_a_request_may_pass() {
     assert_eq!(outcome(&by_query("key=b%20n&permits=2&app=status-shop").await.unwrap()), (204, "granted"));
     assert_eq!(outcome(&by_query("key=b%20n&deny=429").await.unwrap()), (429, "quota-exceeded"));
 
+    // Terms in the other place are the caller's, and mean nothing.
+    let in_query = asking(&system, &shop, "?key=mine&permits=0&x", "web").send().await.unwrap();
+    assert_eq!(outcome(&in_query), (204, "granted"));
+    let url = system.url("/api/v1/flow/authorize?policy=web&key=yours");
+    let in_headers = Client::new().get(url).bearer_auth(&shop.token).header("X-Seckill-Permits", "0");
+    assert_eq!(outcome(&in_headers.send().await.unwrap()), (204, "granted"));
+
     // A prepared answer, a shadow policy, and a missing policy.
     assert_eq!(outcome(&asking(&system, &shop, "", "page").send().await.unwrap()), (204, "granted"));
     let degraded = asking(&system, &shop, "", "page").send().await.unwrap();
@@ -160,6 +167,8 @@ async fn mistakes_of_a_gateway_let_nothing_pass() {
         let problem: Value = wrong.json().await.unwrap();
         assert_eq!(problem["status"], 403);
     }
+    let twice = asking(&system, &shop, "?policy=web", "web").send().await.unwrap();
+    assert_eq!(outcome(&twice), (403, "invalid-request"), "headers and query name a policy");
     let large = asking(&system, &shop, "", "web").body("x".repeat(system.config.http.body_max_bytes + 1));
     assert_eq!(outcome(&large.send().await.unwrap()), (403, "body-too-large"));
     let left = shop.ask(json!({ "app": "mistaken-shop", "policy": "web" })).await;
