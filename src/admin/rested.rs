@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
 use crate::domain::ids::SaleId;
+use crate::ledger::LedgerError;
 use crate::ledger::sales::live::REST_FACTOR;
 
 /// Sales whose counts are kept: more than are looked at in a minute.
@@ -34,7 +35,7 @@ impl<T: Send + Sync + 'static> Rested<T> {
     /// `read` always runs to its end, even when the page waits no longer, so that no connection is left in the middle of a statement.
     pub(super) async fn of<F>(&self, sale: SaleId, read: impl FnOnce() -> F) -> Option<Arc<T>>
     where
-        F: Future<Output = Option<T>> + Send + 'static,
+        F: Future<Output = Result<Option<T>, LedgerError>> + Send + 'static,
     {
         let until = tokio::time::Instant::now() + WAIT_MAX;
         if let Some(count) = self.fresh(sale).await {
@@ -50,7 +51,9 @@ impl<T: Send + Sync + 'static> Rested<T> {
         let (kept, reading) = (self.kept.clone(), read());
         let reading = tokio::spawn(async move {
             let began = Instant::now();
-            let count = reading.await.map(Arc::new);
+            let count =
+                reading.await.inspect_err(|error| tracing::debug!(%sale, %error, "a sale's figures not counted"));
+            let count = count.ok().flatten().map(Arc::new);
             let now = Instant::now();
             kept.insert(sale, (count.clone(), now + (now - began) * REST_FACTOR)).await;
             drop(turn);
@@ -85,7 +88,7 @@ mod tests {
             let reads = Arc::clone(&reads);
             async move {
                 tokio::time::sleep(takes).await;
-                Some(reads.fetch_add(1, Ordering::Relaxed))
+                Ok(Some(reads.fetch_add(1, Ordering::Relaxed)))
             }
         };
         // It rests for 9.5 s, longer than this test takes.

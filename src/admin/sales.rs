@@ -162,11 +162,7 @@ impl Console {
     /// The sale's orders by status, and its backlog, as they were counted last; `None` if counting takes too long.
     pub async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
         let ledger = self.ledger.clone();
-        let count = async move {
-            let counted = ledger.live_figures(sale).await;
-            counted.inspect_err(|error| tracing::debug!(%sale, %error, "orders of a sale not counted")).ok().flatten()
-        };
-        self.orders_of_sales.of(sale, || count).await
+        self.orders_of_sales.of(sale, || async move { ledger.live_figures(sale).await }).await
     }
 
     /// Who let most holds of a sale lapse, as they were counted last; `None` if counting takes too long, and for an account that may
@@ -179,11 +175,7 @@ impl Console {
         let count = async move {
             let by_buyer = ledger.lapsed_holds(sale, false, LAPSED_MAX).await?;
             let by_address = ledger.lapsed_holds(sale, true, LAPSED_MAX).await?;
-            Ok::<_, LedgerError>(LapsedLists { by_buyer, by_address })
-        };
-        let count = async move {
-            let counted = count.await;
-            counted.inspect_err(|error| tracing::debug!(%sale, %error, "lapsed holds of a sale not counted")).ok()
+            Ok::<_, LedgerError>(Some(LapsedLists { by_buyer, by_address }))
         };
         self.lapsed_of_sales.of(sale, || count).await
     }

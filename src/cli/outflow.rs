@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Error, anyhow, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -107,11 +107,8 @@ impl OutflowCommand {
                          SECKILL_ALLOW__HTTP_RECEIVERS=1 allows receivers without TLS"
                     );
                 }
-                match ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await {
-                    Ok(true) => {}
-                    Ok(false) => bail!("outflow {name} already exists"),
-                    Err(LedgerError::Refused(constraint)) => bail!(constraint_text(&constraint)),
-                    Err(error) => return Err(error.into()),
+                if !ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await.map_err(in_words)? {
+                    bail!("outflow {name} already exists");
                 }
             }
             Self::List(FormatArg { format }) => {
@@ -124,11 +121,9 @@ impl OutflowCommand {
             }
             Self::Add { name, key, payload, id } => {
                 let item = NewItem { id: id.unwrap_or_else(Uuid::now_v7), channel: name, key, payload };
-                match ledger.enqueue_outflow(&item).await {
-                    Ok(Enqueued::Full) => bail!("outflow {} is full", item.channel),
-                    Ok(result) => print::json(&json!({ "id": item.id, "new": result == Enqueued::Taken }))?,
-                    Err(LedgerError::Refused(constraint)) => bail!(constraint_text(&constraint)),
-                    Err(error) => return Err(error.into()),
+                match ledger.enqueue_outflow(&item).await.map_err(in_words)? {
+                    Enqueued::Full => bail!("outflow {} is full", item.channel),
+                    result => print::json(&json!({ "id": item.id, "new": result == Enqueued::Taken }))?,
                 }
             }
             Self::Parked(ListArgs { format, limit }) => {
@@ -147,16 +142,16 @@ impl OutflowCommand {
     }
 }
 
-fn constraint_text(constraint: &str) -> String {
-    match constraint {
+fn in_words(error: LedgerError) -> Error {
+    let LedgerError::Refused(constraint) = error else { return error.into() };
+    Error::msg(match constraint.as_str() {
         "outflow_items_channel_known" => "there is no outflow of that name",
         "outflow_items_key_length" => "the key must have 1 to 200 characters",
         "outflow_items_payload_size" => "the payload must be smaller than 64 KiB",
         "outflow_channels_name_fits" => "the name must be 1 to 64 of a-z 0-9 _ -",
         "outflow_channels_target_http" => "the target must be an http:// or https:// address",
-        other => return format!("the database refused the change: constraint {other}"),
-    }
-    .to_owned()
+        other => return anyhow!("the database refused the change: constraint {other}"),
+    })
 }
 
 fn outflow_row(of: ChannelFigures) -> Row<9> {

@@ -60,15 +60,9 @@ impl Frame {
         self.files.url(name)
     }
 
-    async fn of(
-        console: &Console,
-        caller: &Caller,
-        section: &'static str,
-        dev: bool,
-        files: Data<Files>,
-    ) -> Result<Self, AdminError> {
+    fn new(caller: &Caller, section: &'static str, dev: bool, files: Data<Files>, open_alarms: i64) -> Self {
         let account = &caller.account;
-        Ok(Self {
+        Self {
             account: account.name.to_string(),
             role: account.role.into_str(),
             csrf: caller.token.csrf(),
@@ -76,9 +70,9 @@ impl Frame {
             may_operate: account.may_operate(),
             is_admin: account.is_admin(),
             dev,
-            open_alarms: console.open_alarms(account).await?,
+            open_alarms,
             files,
-        })
+        }
     }
 }
 
@@ -107,7 +101,8 @@ pub async fn page<T: Template + 'static>(
     let (dev, of_frame, back) = (ask.app_state.dev, files.clone(), address_of(&ask.request));
     let made = ask.act(async move |console: &Console, caller: &Caller| {
         access.check(&caller.account)?;
-        let frame = Frame::of(console, caller, section, dev, of_frame).await?;
+        let open_alarms = console.open_alarms(&caller.account).await?;
+        let frame = Frame::new(caller, section, dev, of_frame, open_alarms);
         make(console, caller, frame).await
     });
     match made.await {
