@@ -2,7 +2,8 @@
 
 use super::orders::{ORDERS, Order, Orders};
 use super::state::{
-    Epoch, INSTANCES, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, Splitter, State, Status,
+    Budget, Epoch, INSTANCES, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, Splitter, State,
+    Status,
 };
 use super::variants::{Variant, World};
 
@@ -14,22 +15,16 @@ pub enum Action {
     Reserve(usize, Orders),
     /// Rule 13: gate::reserve. A request that is answered "sold out" from memory.
     AnswerSoldOut(usize, Order),
-    /// Rules 3 and 4: ledger::orders::commit, ledger::orders::insert. The records of a call are inserted, or refused because of the epoch.
-    Commit(usize),
+    /// Rules 3 to 5: the next step of a call, after its `PurchaseStep`.
+    GoOn(usize),
     /// Rule 4: the row of a group is refused, and its orders become groups of one, one by one.
     BeginOneByOne(usize),
-    /// Rule 4: the next of these rows is inserted, or refused because of the epoch.
-    CommitNext(usize),
     /// Rule 4: ledger::orders::committer, `Committed::Unknown`. The insert is in flight, and its sender has given up.
     LoseCommit(usize),
     /// Rule 3: an insert of a group arrives after its sender gave up.
     CommitLateInsert(Orders, Epoch),
     /// Rule 4: such a late insert never arrives.
     DropLateInsert(Orders, Epoch),
-    /// Rule 3: sale::purchase. The 202s are sent.
-    Answer(usize),
-    /// Rule 5: sale::confirmer, lua/confirm.lua.
-    Confirm(usize),
 
     // ---- from a group to its orders, and the end of an order
     /// Rule 6: sale_work::relay. The message of an outbox row is published and confirmed, and the row is marked `sent`.
@@ -55,40 +50,23 @@ pub enum Action {
     // ---- a group that is split
     /// Rule 7: the transaction fails for a reason of its own, such as a member that cannot be written.
     FailGroup(usize),
-    /// Rule 7: ledger::orders::groups. The group is closed, and its orders get groups of one.
+    /// Rule 7: ledger::orders::groups. The group is closed, and its orders get groups of one. Only a broken variant does that in two steps.
     SplitGroup(usize),
-    /// Rule 7: the second half of a split. Only a broken variant has two.
-    InsertSplitRows(usize),
 
     // ---- the work of a dead process
     /// Rule 12: the reconciler reads the epoch in a call of its own. Only a broken variant does so.
     ReconcileReadEpoch(usize),
     /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
     ReconcileList(usize, Order),
-    /// Rule 12: sale_work::reconcile, ledger::orders::commit. When the reconciler looked, there was no record; by now there may be one.
-    ReconcileInsert,
+    /// Rule 12: sale_work::reconcile, ledger::orders::commit, then lua/confirm.lua. When the reconciler looked, there was no record; by
+    /// now there may be one.
+    Reconcile,
     /// Rule 12: there is a record, and the reconciler writes none.
     ReconcileKnown,
-    /// Rule 12: sale_work::reconcile, lua/confirm.lua.
-    ReconcileConfirm,
 
-    // ---- a refill
-    /// Rules 10 and 11: sale_work::refill, lua/begin_refill.lua with "close". The model has no refill lock: a lock may be lost.
-    Close(usize),
-    /// Rule 11: ledger::sales::epochs. The epoch rises in PostgreSQL.
-    Raise(usize),
-    /// Rule 11: ledger::sales::epochs. One snapshot of PostgreSQL is read.
-    Snapshot(usize),
-    /// Rule 11: lua/begin_refill.lua.
-    Begin(usize),
-    /// Rule 11: lua/put_tickets.lua.
-    Put(usize),
-    /// Rule 11: lua/open_sale.lua.
-    Open(usize),
-    /// Rule 11: ledger::sales::epochs. The run id is recorded with the epoch.
-    Record(usize),
-    /// Rule 10: the server of this refill's connection is lost.
-    LoseConnection(usize),
+    /// Rules 10 and 11: sale_work::refill. The next step of an instance's refill, after its `RefillStep`; or the server of its connection
+    /// is lost. The model has no refill lock: a lock may be lost.
+    Refill(usize),
 
     // ---- time
     /// Rule 13: an instance's cached "sold out" expires.
@@ -126,17 +104,15 @@ impl World {
     pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
         let serving: Vec<usize> = s.masters().filter(|master| s.redis[*master].serves(self)).collect();
         for i in 0..INSTANCES {
-            match s.requests[i] {
-                PurchaseStep::Idle => {}
-                PurchaseStep::Reserved { .. } => out.push(Action::Commit(i)),
-                PurchaseStep::OneByOne { .. } => out.push(Action::CommitNext(i)),
-                PurchaseStep::Committed(_) => out.push(Action::Answer(i)),
-                PurchaseStep::Accepted(_) => out.push(Action::Confirm(i)),
+            if s.requests[i] != PurchaseStep::Idle {
+                out.push(Action::GoOn(i));
             }
             if s.sold_out_caches[i].is_some() {
                 out.push(Action::ForgetSoldOut(i));
             }
-            self.refill_actions(s, i, out);
+            if self.can_refill(s, i) {
+                out.push(Action::Refill(i));
+            }
         }
         for (orders, epoch) in &s.late_inserts {
             out.extend([Action::CommitLateInsert(*orders, *epoch), Action::DropLateInsert(*orders, *epoch)]);
@@ -153,8 +129,7 @@ impl World {
         }
         match s.splitter {
             Splitter::Idle => {}
-            Splitter::Failed(group) => out.push(Action::SplitGroup(group)),
-            Splitter::Closed(group) => out.push(Action::InsertSplitRows(group)),
+            Splitter::Failed(group) | Splitter::Closed(group) => out.push(Action::SplitGroup(group)),
         }
         for order in 0..ORDERS {
             if matches!(s.ledger.releases[order], Release::Pending { .. }) && s.releaser.is_none() {
@@ -177,12 +152,12 @@ impl World {
                 }
             }
             Reconciler::Listed(_, order, _) => {
-                out.push(Action::ReconcileInsert);
+                out.push(Action::Reconcile);
                 if self.batch_max > 1 && s.ledger.has_record(order) {
                     out.push(Action::ReconcileKnown);
                 }
             }
-            Reconciler::Inserted(..) => out.push(Action::ReconcileConfirm),
+            Reconciler::Inserted(..) => out.push(Action::Reconcile),
         }
         for master in s.masters() {
             if s.redis[master].now.sold_out_granted && s.sold_out_caches.iter().all(Option::is_none) {
@@ -250,20 +225,15 @@ impl World {
                 out.push(Action::KillWorkers);
             }
         }
-        if s.budget.crashes > 0 {
-            out.push(Action::Crash);
-        }
-        if s.budget.takeovers > 0 {
-            out.push(Action::TakeOver);
-        }
-        if s.budget.new_ids > 0 {
-            out.push(Action::NewId);
-        }
-        if s.budget.splits > 0 {
-            out.push(Action::Split);
-        }
-        let losses = s.budget.crashes + s.budget.takeovers + s.budget.splits;
-        if losses > 0 && s.budget.fsyncs > 0 && s.redis[0].disk != s.redis[0].now {
+        let Budget { crashes, takeovers, new_ids, splits, .. } = s.budget;
+        let faults = [
+            (crashes, Action::Crash),
+            (takeovers, Action::TakeOver),
+            (new_ids, Action::NewId),
+            (splits, Action::Split),
+        ];
+        out.extend(faults.into_iter().filter(|(left, _)| *left > 0).map(|(_, fault)| fault));
+        if crashes + takeovers + splits > 0 && s.budget.fsyncs > 0 && s.redis[0].disk != s.redis[0].now {
             out.push(Action::Fsync);
         }
         if s.budget.flushes > 0 && s.redis[0].now.phase != Phase::Missing {

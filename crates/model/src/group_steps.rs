@@ -16,7 +16,9 @@ impl World {
 
     /// The message is not acknowledged here: it is delivered again, and then acknowledged because the group is closed.
     pub fn split_group(&self, s: &mut State, group: usize) {
-        s.splitter = Splitter::Idle;
+        if std::mem::take(&mut s.splitter) == Splitter::Closed(group) {
+            return s.ledger.insert_rows_of(group);
+        }
         let is_closed = s.ledger.outbox[ORDERS + group] == OutboxRow::Processed;
         if self.is(Variant::SettlePart) && !is_closed {
             s.ledger.settle_part(self, group);

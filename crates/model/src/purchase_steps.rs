@@ -56,11 +56,36 @@ impl World {
         }
     }
 
-    pub fn commit(&self, s: &mut State, i: usize) {
-        let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
-        let groups = groups_of(won, repeated);
-        let durable = groups.map(|group| s.ledger.insert(self, group, epoch)).fold(Orders::default(), Orders::union);
-        s.requests[i] = after_commit(durable);
+    pub fn go_on(&self, s: &mut State, i: usize) {
+        let master = s.master_of(i);
+        s.requests[i] = match s.requests[i] {
+            PurchaseStep::Idle => PurchaseStep::Idle,
+            // ledger::orders::commit, ledger::orders::insert: the records are inserted, or refused because of the epoch.
+            PurchaseStep::Reserved { won, repeated, epoch } => {
+                let durable = groups_of(won, repeated).map(|group| s.ledger.insert(self, group, epoch));
+                after_commit(durable.fold(Orders::default(), Orders::union))
+            }
+            // The next of these rows is inserted, or refused because of the epoch.
+            PurchaseStep::OneByOne { left, done, epoch } => {
+                let Some(order) = left.iter().next() else { return };
+                let durable = s.ledger.insert_one(order, epoch);
+                if durable && self.is(Variant::ConfirmAfterPart) {
+                    left.union(done).iter().for_each(|order| s.redis[master].now.confirm(order));
+                }
+                let (left, done) = (left.without(order), if durable { done.with(order) } else { done });
+                if left.is_empty() { after_commit(done) } else { PurchaseStep::OneByOne { left, done, epoch } }
+            }
+            // sale::purchase
+            PurchaseStep::Committed(orders) => {
+                orders.iter().for_each(|order| s.accepted[order] = true);
+                PurchaseStep::Accepted(orders)
+            }
+            // sale::confirmer, lua/confirm.lua
+            PurchaseStep::Accepted(orders) => {
+                orders.iter().for_each(|order| s.redis[master].now.confirm(order));
+                PurchaseStep::Idle
+            }
+        };
     }
 
     pub fn lose_commit(&self, s: &mut State, i: usize) {
@@ -78,30 +103,5 @@ impl World {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
         s.budget.refused_groups -= 1;
         s.requests[i] = PurchaseStep::OneByOne { left: won.union(repeated), done: Orders::default(), epoch };
-    }
-
-    pub fn commit_next(&self, s: &mut State, i: usize) {
-        let PurchaseStep::OneByOne { left, done, epoch } = s.requests[i] else { return };
-        let Some(order) = left.iter().next() else { return };
-        let durable = s.ledger.insert_one(order, epoch);
-        if durable && self.is(Variant::ConfirmAfterPart) {
-            let master = s.master_of(i);
-            left.union(done).iter().for_each(|order| s.redis[master].now.confirm(order));
-        }
-        let (left, done) = (left.without(order), if durable { done.with(order) } else { done });
-        s.requests[i] = if left.is_empty() { after_commit(done) } else { PurchaseStep::OneByOne { left, done, epoch } };
-    }
-
-    pub fn answer(&self, s: &mut State, i: usize) {
-        let PurchaseStep::Committed(orders) = s.requests[i] else { return };
-        orders.iter().for_each(|order| s.accepted[order] = true);
-        s.requests[i] = PurchaseStep::Accepted(orders);
-    }
-
-    pub fn confirm(&self, s: &mut State, i: usize) {
-        let PurchaseStep::Accepted(orders) = s.requests[i] else { return };
-        let master = s.master_of(i);
-        orders.iter().for_each(|order| s.redis[master].now.confirm(order));
-        s.requests[i] = PurchaseStep::Idle;
     }
 }

@@ -1,41 +1,36 @@
 //! The steps of a refill (rules 10 and 11), and the losses of a Redis server that make it necessary.
 
-use super::actions::Action;
 use super::state::{RefillStep, SaleKeys, Server, State};
 use super::variants::{Variant, World};
 
 impl World {
-    /// Adds the next step of this instance's refill.
-    pub fn refill_actions(&self, s: &State, i: usize, out: &mut Vec<Action>) {
-        let master = s.master_of(i);
-        let redis_step = |run, action| if s.redis[master].run == run { action } else { Action::LoseConnection(i) };
-        let may_open = self.is(Variant::OpenBeforeMemoriesLapse) || s.sold_out_caches.iter().all(Option::is_none);
+    /// Whether this instance's refill has a next step.
+    pub fn can_refill(&self, s: &State, i: usize) -> bool {
         match s.refills[i] {
-            RefillStep::Idle if i >= self.refilling => {}
-            RefillStep::Idle if self.is_complete(s, master) => {}
-            RefillStep::Idle if s.ledger.epoch < self.max_epoch => out.push(Action::Close(i)),
-            RefillStep::Idle => {}
-            RefillStep::Closed(_) => out.push(Action::Raise(i)),
-            RefillStep::Raised(..) => out.push(Action::Snapshot(i)),
-            RefillStep::Read(run, ..) => out.push(redis_step(run, Action::Begin(i))),
-            RefillStep::Begun(run, ..) => out.push(redis_step(run, Action::Put(i))),
-            RefillStep::Put(..) if may_open => out.push(Action::Record(i)),
-            RefillStep::Put(..) => {}
-            RefillStep::Recorded(run, ..) => out.push(redis_step(run, Action::Open(i))),
+            RefillStep::Idle => {
+                i < self.refilling && s.ledger.epoch < self.max_epoch && !self.is_complete(s, s.master_of(i))
+            }
+            RefillStep::Put(..) => {
+                self.is(Variant::OpenBeforeMemoriesLapse) || s.sold_out_caches.iter().all(Option::is_none)
+            }
+            _ => true,
         }
     }
 
-    /// Takes the next step of this instance's refill, and returns the refill's new step. If another refill has overtaken it, it ends.
+    /// Takes the next step of this instance's refill, and returns the refill's new step. It ends if another refill has overtaken it,
+    /// or the server of its connection is lost.
     pub fn refill(&self, s: &mut State, i: usize) -> RefillStep {
         let master = s.master_of(i);
         let (redis, ledger) = (&mut s.redis[master], &mut s.ledger);
         let (run, stamp) = (redis.run, redis.stamp());
         let same_run = |of: u8| of == run;
         match s.refills[i] {
+            // lua/begin_refill.lua with "close".
             RefillStep::Idle => {
                 redis.now.close(ledger.epoch);
                 RefillStep::Closed(run)
             }
+            // ledger::sales::epochs: the epoch rises in PostgreSQL, and then one snapshot is read.
             RefillStep::Closed(of) => RefillStep::Raised(of, ledger.raise(self)),
             RefillStep::Raised(of, epoch) => RefillStep::Read(of, epoch, ledger.snapshot(self)),
             RefillStep::Read(of, epoch, from) if same_run(of) && redis.now.begin(self, epoch, stamp) => {
@@ -44,6 +39,7 @@ impl World {
             RefillStep::Begun(of, epoch, from) if same_run(of) && redis.now.put(epoch, &from) => {
                 RefillStep::Put(of, epoch, from)
             }
+            // ledger::sales::epochs: the run id is recorded with the epoch.
             RefillStep::Put(of, epoch, from) if ledger.record(epoch, of) => RefillStep::Recorded(of, epoch, from),
             RefillStep::Recorded(of, epoch, from) if same_run(of) => {
                 redis.open(self, epoch, &from);

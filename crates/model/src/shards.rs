@@ -16,10 +16,7 @@ use stateright::{Model, Property};
 use Variant::*;
 use actions::Action;
 use properties::*;
-use state::{
-    BUYERS, Budget, Ledger, ORDERS, Order, Phase, Reconciler, Refill, Releaser, SHARDS, Shard, State, THREADS, Thread,
-    buyer,
-};
+use state::{BUYERS, Budget, Ledger, Order, Phase, SHARDS, Shard, State, buyer};
 
 /// The model: a sale, its bounds, and a variant of the protocol.
 #[derive(Clone, Debug)]
@@ -128,17 +125,9 @@ impl Model for World {
         let open = |k: usize| Shard { epoch: 1, phase: Phase::Open, stock: self.stock[k], ..Shard::default() };
         vec![State {
             shards: std::array::from_fn(|k| if k < self.shards { open(k) } else { Shard::default() }),
-            ledger: Ledger { epoch: 1, orders: Default::default(), releases: Default::default() },
-            threads: [Thread::default(); THREADS],
-            late: None,
-            old_masters: [None; SHARDS],
-            reconciler: Reconciler::Idle,
-            releaser: Releaser::Idle,
-            refill: Refill::Idle,
-            accepted: [false; ORDERS],
-            violations: Default::default(),
-            shown_sold_out: false,
+            ledger: Ledger { epoch: 1, ..Ledger::default() },
             budget: self.budget,
+            ..State::default()
         }]
     }
 

@@ -18,7 +18,7 @@ pub type Epoch = u8;
 /// A run of a server; 0 means none.
 pub type Run = u8;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// The second server appears when a replica is promoted while the first keeps running. From then on instance 1 uses it.
     pub redis: [Server; MASTERS],
@@ -95,8 +95,7 @@ pub struct SaleKeys {
     /// Orders that were not paid in time (rule 17). Only the histories of crates/model/src/lua_histories.rs have such orders.
     pub lapsed: [bool; ORDERS],
     /// A key was deleted or evicted: nothing is served until a refill. For purchases this equals a sale that is closed for a refill, so
-    /// only
-    /// those histories lose keys.
+    /// only those histories lose keys.
     pub is_key_lost: bool,
 }
 
@@ -117,7 +116,7 @@ pub enum Ticket {
     Ended,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     pub epoch: Epoch,
     /// The run on which the epoch was filled.
@@ -187,8 +186,7 @@ pub enum PurchaseStep {
     #[default]
     Idle,
     /// Redis has answered under this epoch, and nothing is written yet: for the winners of this call, and for repeats of requests whose
-    /// hold
-    /// is not confirmed.
+    /// hold is not confirmed.
     Reserved { won: Orders, repeated: Orders, epoch: Epoch },
     /// The group's row was refused. Each order becomes a group of one: `left` are pending, `done` are written.
     OneByOne { left: Orders, done: Orders, epoch: Epoch },

@@ -1,14 +1,12 @@
 //! The effect of each action.
 
-use std::collections::BTreeSet;
-
 use stateright::{Model, Property};
 
 use super::actions::Action;
 use super::orders::ORDERS;
 use super::state::{
-    Budget, INSTANCES, Ledger, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, SaleKeys, Server,
-    Splitter, Stamp, State, Violations,
+    Ledger, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, SaleKeys, Server, Splitter, Stamp,
+    State,
 };
 use super::variants::World;
 
@@ -24,27 +22,9 @@ impl Model for World {
         let disk = if losses > 0 { now.clone() } else { SaleKeys::default() };
         vec![State {
             redis: [Server { run: 1, replid: 1, second: false, read: 0, now, disk }, Server::default()],
-            ledger: Ledger {
-                epoch: 1,
-                run: 1,
-                stock: self.total,
-                counted: [0; ORDERS],
-                outbox: Default::default(),
-                groups: Default::default(),
-                orders: Default::default(),
-                releases: Default::default(),
-            },
-            queue: [false; ROWS],
-            late_inserts: BTreeSet::new(),
-            requests: [PurchaseStep::Idle; INSTANCES],
-            refills: [RefillStep::Idle; INSTANCES],
-            sold_out_caches: [None; INSTANCES],
-            reconciler: Reconciler::Idle,
-            splitter: Splitter::Idle,
-            releaser: None,
-            accepted: [false; ORDERS],
-            violations: Violations::default(),
-            budget: Budget { ..self.budget },
+            ledger: Ledger { epoch: 1, run: 1, stock: self.total, ..Ledger::default() },
+            budget: self.budget,
+            ..State::default()
         }]
     }
 
@@ -75,12 +55,9 @@ impl World {
                 s.violations.sold_out_to_holder |= s.ledger.has_record(order);
                 s.violations.sold_out_with_stock |= cache.is_some_and(|cache| !cache.stock_was_0);
             }
-            Action::Commit(i) => self.commit(s, i),
+            Action::GoOn(i) => self.go_on(s, i),
             Action::BeginOneByOne(i) => self.begin_one_by_one(s, i),
-            Action::CommitNext(i) => self.commit_next(s, i),
             Action::LoseCommit(i) => self.lose_commit(s, i),
-            Action::Answer(i) => self.answer(s, i),
-            Action::Confirm(i) => self.confirm(s, i),
             Action::CommitLateInsert(orders, epoch) => {
                 s.ledger.insert(self, orders, epoch);
                 s.late_inserts.remove(&(orders, epoch));
@@ -134,46 +111,32 @@ impl World {
                 s.splitter = Splitter::Failed(group);
             }
             Action::SplitGroup(group) => self.split_group(s, group),
-            Action::InsertSplitRows(group) => {
-                s.splitter = Splitter::Idle;
-                s.ledger.insert_rows_of(group);
-            }
 
             Action::ReconcileReadEpoch(master) => s.reconciler = Reconciler::ReadEpoch(s.redis[master].now.epoch),
             Action::ReconcileList(master, order) => {
                 s.redis[master].begin_script(self);
-                let Reconciler::ReadEpoch(epoch) = s.reconciler else {
-                    s.reconciler = Reconciler::Listed(master, order, s.redis[master].now.epoch);
-                    return;
-                };
+                let now = s.redis[master].now.epoch;
+                let epoch = if let Reconciler::ReadEpoch(epoch) = s.reconciler { epoch } else { now };
                 s.reconciler = Reconciler::Listed(master, order, epoch);
             }
-            Action::ReconcileInsert => {
-                if let Reconciler::Listed(master, order, epoch) = s.reconciler {
-                    let durable = s.ledger.insert_one(order, epoch);
-                    s.reconciler = if durable { Reconciler::Inserted(master, order) } else { Reconciler::Idle };
-                }
+            Action::Reconcile => {
+                s.reconciler = match s.reconciler {
+                    Reconciler::Listed(master, order, epoch) if s.ledger.insert_one(order, epoch) => {
+                        Reconciler::Inserted(master, order)
+                    }
+                    Reconciler::Inserted(master, order) => {
+                        s.redis[master].now.confirm(order);
+                        Reconciler::Idle
+                    }
+                    _ => Reconciler::Idle,
+                };
             }
             Action::ReconcileKnown => {
                 if let Reconciler::Listed(master, order, _) = s.reconciler {
                     s.reconciler = Reconciler::Inserted(master, order);
                 }
             }
-            Action::ReconcileConfirm => {
-                if let Reconciler::Inserted(master, order) = s.reconciler {
-                    s.redis[master].now.confirm(order);
-                    s.reconciler = Reconciler::Idle;
-                }
-            }
-
-            Action::Close(i)
-            | Action::Raise(i)
-            | Action::Snapshot(i)
-            | Action::Begin(i)
-            | Action::Put(i)
-            | Action::Open(i)
-            | Action::Record(i)
-            | Action::LoseConnection(i) => s.refills[i] = self.refill(s, i),
+            Action::Refill(i) => s.refills[i] = self.refill(s, i),
 
             Action::ForgetSoldOut(i) => s.sold_out_caches[i] = None,
             Action::ReturnUnits(master) => s.redis[master].now.return_units(),

@@ -16,7 +16,7 @@ pub const fn buyer(order: Order) -> usize {
     order / 2
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     pub shards: [Shard; SHARDS],
     pub ledger: Ledger,
@@ -97,7 +97,7 @@ pub struct Hold {
     pub epoch: Epoch,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     pub epoch: Epoch,
     /// The record of a purchase, or its order: the shard that it names, and whether it has ended.
