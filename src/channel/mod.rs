@@ -154,7 +154,7 @@ impl Channel {
     }
 
     async fn get(&self, url: &str) -> Result<HttpAnswer, SendError> {
-        self.sender.get(url, self.patience).await
+        self.sender.get(url, &[], self.patience).await
     }
 
     pub fn refund_url(&self) -> String {

@@ -56,7 +56,7 @@ impl Broker {
             base.as_str().trim_end_matches('/'),
             encoded(&self.first_node()?.vhost)
         );
-        let asked = HttpSender::default().get_with(&target, &[("authorization", authorization)], patience).await;
+        let asked = HttpSender::default().get(&target, &[("authorization", authorization)], patience).await;
         let answer = asked.map_err(|error| wrong(&error))?;
         if answer.status != 200 {
             return Err(wrong(&format_args!("answers {}: the user needs the tag `monitoring`", answer.status)));

@@ -18,7 +18,6 @@ use crate::wrk::{RecordFile, Records};
 /// Connections, open before the first arrival, as in a crowd with the page open. An arrival that finds all of them
 /// busy is lost. With more, several crowds would use up the ports of the one address that they come from.
 const CONNECTIONS: usize = 8_000;
-/// Wait for the last answers.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Arrivals that are due within this time are sent together.
 const TICK: Duration = Duration::from_millis(1);
@@ -35,7 +34,6 @@ pub struct Crowd<'a> {
     pub rate: f64,
 }
 
-/// The answers to a crowd.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub answers: Vec<Answer>,
@@ -84,9 +82,6 @@ fn micros(time: Duration) -> u32 {
 }
 
 /// Plays the crowd on a thread that keeps to this processor.
-///
-/// # Errors
-/// There are too few buyers, or the system gives the thread no processor or no queue of events.
 pub async fn play(processor: usize, to: SocketAddr, sale: &Sale, crowd: &Crowd<'_>) -> anyhow::Result<Seen> {
     ensure!(crowd.buyers.count >= crowd.count, "there are too few buyers");
     let (path, body) = (&sale.path, sale.body.clone());

@@ -47,9 +47,6 @@ impl Bank {
     }
 
     /// Number of payments that arrived in this time.
-    ///
-    /// # Errors
-    /// The bank refused one of them, because it got more than its rate.
     pub async fn payments_taken(&self, during: &Range<SystemTime>) -> anyhow::Result<u64> {
         let us = |moment: SystemTime| anyhow::Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_micros())?);
         let during = us(during.start)?..us(during.end)?;

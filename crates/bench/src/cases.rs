@@ -62,7 +62,6 @@ pub struct Stage<'a> {
     pub first: Vec<Buyer>,
 }
 
-/// One case in one round.
 pub struct Round {
     pub seen: Seen,
     pub cpu_us: Cpu,
@@ -70,7 +69,6 @@ pub struct Round {
 }
 
 impl Stage<'_> {
-    /// A new sale that is sold out.
     async fn sold_out(&self) -> anyhow::Result<Sale> {
         let sale = self.service.sale(self.first.len().cast_signed() as i64).await?;
         sale.sell_out(self.service, &self.first).await?;

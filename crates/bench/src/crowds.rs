@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::Setup;
-use crate::processes::{self, seckill};
+use crate::processes;
 use crate::series::{Cell, Series, Table, one_place, thousands, whole};
 use crate::service::Service;
 use crate::settle::{self, relayed, settled};
@@ -29,47 +28,22 @@ pub fn readers(seconds: u64) -> u64 {
     seconds * 20_000
 }
 
-/// The answers to a crowd.
-struct Rush {
-    unavailable: u64,
-    /// Of winners, and of all buyers due in the first second.
-    winners: Latency,
-    first_second: Latency,
-}
-
-#[derive(Clone, Copy)]
-struct Latency {
-    p50_ms: f64,
-    p99_ms: f64,
-}
-
-/// The waits of one group of buyers.
-type Of = fn(&Rush) -> Latency;
-const WINNERS: Of = |rush| rush.winners;
-const FIRST_SECOND: Of = |rush| rush.first_second;
-
-impl Rush {
-    fn read(report: &Value) -> anyhow::Result<Self> {
-        let counts = report["counts"].as_object().context("the report has no counts")?;
-        let refused = |answer: &str| answer.starts_with("503") || answer.starts_with("no answer");
-        let unavailable = counts.iter().filter(|(answer, _)| refused(answer)).filter_map(|(_, n)| n.as_u64()).sum();
-        let latency = |name: &str| {
-            let ms = |figure: &str| report[name][figure].as_f64().unwrap_or(f64::NAN);
-            Latency { p50_ms: ms("p50_ms"), p99_ms: ms("p99_ms") }
-        };
-        Ok(Self { unavailable, winners: latency("accepted_only"), first_second: latency("first_second") })
-    }
-}
+/// Groups of buyers in the report of `seckill load`: the winners, and all who were due in the first second.
+const WINNERS: &str = "accepted_only";
+const FIRST_SECOND: &str = "first_second";
 
 /// Plays a crowd by `seckill load` with these words, at a new sale.
-async fn rush(service: &Service, stock: u64, words: &[&str]) -> anyhow::Result<Rush> {
-    let file = ".dev/bench/load.json";
-    let sale = service.sale(stock.cast_signed()).await?.id.to_string();
+async fn rush(service: &Service, stock: u64, words: &[&str]) -> anyhow::Result<Value> {
+    let sale = service.sale(stock.cast_signed()).await?.id;
     sleep(REST).await;
-    let base = format!("http://{}", service.process.address);
-    seckill(&[&["load", "--base", &base, "--sale", &sale, "--json", file], &HONEST[..], words].concat()).await?;
-    let document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-    Rush::read(&document["report"])
+    service.rush(sale, &[&HONEST[..], words].concat()).await
+}
+
+/// Answers with status 503, and requests without an answer.
+fn unavailable(report: &Value) -> f64 {
+    let counts = report["counts"].as_object().into_iter().flatten();
+    let refused = counts.filter(|(answer, _)| answer.starts_with("503") || answer.starts_with("no answer"));
+    refused.filter_map(|(_, number)| number.as_f64()).sum()
 }
 
 pub async fn measure(setup: &Setup, readers: &RecordFile) -> anyhow::Result<Table> {
@@ -106,12 +80,12 @@ pub async fn measure(setup: &Setup, readers: &RecordFile) -> anyhow::Result<Tabl
         }
     }
     settle::audit(&[]).await?;
-    let row = |name: String, rounds: &[Rush], latency: Of| {
-        let of = |figure: fn(&Rush, Latency) -> f64| Series::of(rounds.iter().map(|rush| figure(rush, latency(rush))));
+    let row = |name: String, rounds: &[Value], group: &str| {
+        let ms = |figure: &str| Series::of(rounds.iter().map(|rush| rush[group][figure].as_f64().unwrap_or(f64::NAN)));
         let cells = vec![
-            Cell::range("p50 ms", &of(|_, latency| latency.p50_ms), one_place),
-            Cell::range("p99 ms", &of(|_, latency| latency.p99_ms), one_place),
-            Cell::range("503 or no answer", &of(|rush, _| rush.unavailable as f64), whole),
+            Cell::range("p50 ms", &ms("p50_ms"), one_place),
+            Cell::range("p99 ms", &ms("p99_ms"), one_place),
+            Cell::range("503 or no answer", &Series::of(rounds.iter().map(unavailable)), whole),
         ];
         (name, cells)
     };

@@ -64,8 +64,6 @@ struct Bench<'a> {
     rate: f64,
 }
 
-/// # Errors
-/// A unit was not sold, or was sold twice, or an audit failed.
 pub async fn measure(setup: &Setup, rate: u64) -> anyhow::Result<Table> {
     let Setup { service, sql, .. } = setup;
     let rounds = setup.rounds.min(ROUNDS_MAX);
@@ -94,7 +92,6 @@ pub async fn measure(setup: &Setup, rate: u64) -> anyhow::Result<Table> {
     Ok(table(&all, rate))
 }
 
-/// The rounds, and the crowds of each.
 fn table(rounds: &[Vec<Played>], rate: u64) -> Table {
     let row = |(crowd, (buyers, _)): (usize, &(usize, usize))| {
         let at = |crowd: usize, figure: &dyn Fn(&Played) -> f64| {

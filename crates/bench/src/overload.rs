@@ -45,7 +45,6 @@ impl Rate {
     }
 }
 
-/// A crowd, and its answers.
 struct Step {
     arrivals: usize,
     seen: Seen,

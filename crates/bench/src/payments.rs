@@ -42,7 +42,6 @@ struct PaymentBench<'a> {
     payers: Payers,
     bank: Bank,
     work: Child,
-    /// What `work` runs.
     workers: &'static str,
     log: PathBuf,
 }
@@ -51,10 +50,8 @@ struct PaymentBench<'a> {
 const RESTING: &str = "ask";
 const PAYING: &str = "pay,ask";
 
-/// The processes whose CPU time is printed.
 const PROCESSES: [&str; 8] = ["server", "redis", "postgres", "wrk", "work", "bank", "rabbitmq", "bench"];
 
-/// One round without and one with payments.
 struct Pair {
     without: Round,
     with: PaymentRound,
@@ -176,7 +173,6 @@ impl PaymentRound {
     }
 }
 
-/// Number of payments of a round, with and without purchases.
 fn payments_in(seconds: u64) -> u64 {
     RATE * (2 * seconds + SPARE_S)
 }

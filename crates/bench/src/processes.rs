@@ -19,10 +19,6 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A tick of /proc; 10 ms on all common Linux kernels.
 const TICK_US: u64 = 10_000;
 
-/// Sets the `seckill` program that is measured.
-///
-/// # Errors
-/// There is no such file.
 pub fn set_program(path: &Path) -> anyhow::Result<()> {
     let path = path.canonicalize().with_context(|| format!("there is no program {}", path.display()))?;
     PROGRAM.get_or_init(|| path);
@@ -149,7 +145,6 @@ impl Cpu {
         self.0.iter().find(|(name, _)| *name == process).map_or(f64::NAN, |(_, us)| *us)
     }
 
-    /// Of all processes together.
     pub fn sum(&self) -> f64 {
         self.0.iter().map(|(_, us)| us).sum()
     }

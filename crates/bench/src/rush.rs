@@ -4,10 +4,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use serde_json::Value;
 
-use crate::processes::{self, seckill};
+use crate::processes;
 use crate::series::{Cell, Series, Table, one_place, whole};
 use crate::{Setup, settle};
 
@@ -30,8 +30,6 @@ const FIGURES: [(&str, &str); 5] = [
     ("of that the client's own", "/first_second_lag/own_p99_ms"),
 ];
 
-/// # Errors
-/// A rush does not sell all its units, or the audit fails.
 pub async fn measure(setup: &Setup) -> anyhow::Result<Table> {
     let rounds = setup.rounds.max(ROUNDS_MIN);
     let mut work = processes::work(&setup.logs.join("work.log"), None)?;
@@ -69,15 +67,10 @@ pub async fn measure(setup: &Setup) -> anyhow::Result<Table> {
 }
 
 async fn play(setup: &Setup, units: i64, words: &[&str]) -> anyhow::Result<(Value, f64)> {
-    let (file, base) = (".dev/bench/load.json", format!("http://{}", setup.service.process.address));
     let sale = setup.service.sale(units).await?.id;
-    let (begun, id) = (SystemTime::now(), sale.to_string());
-    let words = [&["load", "--base", &base, "--sale", &id, "--json", file], words].concat();
+    let begun = SystemTime::now();
     // `seckill load` also waits for the auditor, so the units are watched meanwhile.
     let settled = settle::all_settled(&setup.sql, sale, units, SETTLED_WITHIN);
-    let (_, settled) = tokio::try_join!(seckill(&words), settled)?;
-    let mut document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
-    let report = document["report"].take();
-    report.pointer(FIGURES[0].1).context("the report has no first second")?;
+    let (report, settled) = tokio::try_join!(setup.service.rush(sale, words), settled)?;
     Ok((report, settled.duration_since(begun)?.as_secs_f64()))
 }

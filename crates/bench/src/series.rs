@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// One figure of every round.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Series(Vec<f64>);
@@ -49,7 +48,6 @@ impl Series {
     }
 }
 
-/// A figure of a table.
 pub struct Cell {
     pub column: String,
     pub text: String,
@@ -57,12 +55,10 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The median alone.
     pub fn median(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
         Self { column: column.into(), text: write(series.median()), json: series.json() }
     }
 
-    /// The median and the range.
     pub fn range(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
         Self { column: column.into(), text: series.with_range(write), json: series.json() }
     }

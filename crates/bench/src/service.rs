@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgPool;
 use tokio::process::Command;
 
@@ -96,6 +96,16 @@ impl Service {
         let find = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1");
         let key: String = find.bind(id).fetch_one(&self.sql).await?;
         Ok(Sale { id, path: format!("/api/v1/sales/{id}/purchases"), body: json!({ "key": key }).to_string() })
+    }
+
+    /// Plays a crowd by `seckill load` at a sale. Returns its report.
+    pub async fn rush(&self, sale: i64, words: &[&str]) -> anyhow::Result<Value> {
+        let (file, base, sale) = (".dev/bench/load.json", format!("http://{}", self.process.address), sale.to_string());
+        seckill(&[&["load", "--base", &base, "--sale", &sale, "--json", file], words].concat()).await?;
+        let mut document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+        let report = document["report"].take();
+        ensure!(report["first_second"]["p50_ms"].is_number(), "the report has no first second");
+        Ok(report)
     }
 
     pub async fn purchases(&self, sale: i64) -> anyhow::Result<u64> {

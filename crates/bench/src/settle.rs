@@ -21,7 +21,7 @@ pub struct Settled {
 
 /// Runs the workers until every purchase is an order in `pending_payment`.
 pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
-    let backlog: i64 = sqlx::query_scalar(UNSETTLED).fetch_one(sql).await?;
+    let backlog = count(sql, UNSETTLED, None).await?;
     let mut work = processes::work(log, None)?;
     let mut processes = vec![("work", work.id().context("the workers have ended")?)];
     processes.extend(servers);
@@ -47,8 +47,7 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
 
     // Purchases whose buyers' connections the load generator had ended were committed after the backlog was counted.
     settled(sql).await?;
-    let pending: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM orders WHERE status = 'pending_payment'").fetch_one(sql).await?;
+    let pending = count(sql, "SELECT count(*) FROM orders WHERE status = 'pending_payment'", None).await?;
     let sold = units_sold(sql).await?;
     ensure!(pending == sold, "{pending} orders are pending_payment, and {sold} units are sold");
     work.kill().await?;
@@ -70,9 +69,6 @@ pub async fn relayed(sql: &PgPool) -> anyhow::Result<()> {
 }
 
 /// The moment at which all units of a sale were sold and settled.
-///
-/// # Errors
-/// They are not within this time.
 pub async fn all_settled(sql: &PgPool, sale: i64, units: i64, within: Duration) -> anyhow::Result<SystemTime> {
     let sold = "SELECT (total_stock - stock)::bigint FROM sales WHERE id = $1";
     wait_for(sql, sold, Some(sale), units, within).await?;
@@ -86,9 +82,6 @@ pub async fn count(sql: &PgPool, statement: &'static str, sale: Option<i64>) -> 
 }
 
 /// Waits until a statement counts this many.
-///
-/// # Errors
-/// It does not within this time.
 pub async fn wait_for(
     sql: &PgPool,
     statement: &'static str,
@@ -109,14 +102,10 @@ pub async fn wait_for(
 
 /// Units sold, by the stock, which changes in each order's transaction. Cheaper than counting orders.
 async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
-    let sold = sqlx::query_scalar("SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales");
-    Ok(sold.fetch_one(sql).await?)
+    count(sql, "SELECT coalesce(sum(total_stock - stock), 0)::bigint FROM sales", None).await
 }
 
 /// Runs `seckill audit` on all sales, or with these arguments.
-///
-/// # Errors
-/// The audit failed.
 pub async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
     let verdict = seckill(&[&["audit", "--json"], arguments].concat()).await?;
     ensure!(verdict["held"] == true, "the audit failed: {verdict}");

@@ -72,7 +72,6 @@ impl Sold {
         }
     }
 
-    /// The ratios to hello-world.
     pub fn ratios(&self) -> Value {
         let ratio = |case| self.of_hello(case, CONNECTIONS).median();
         json!({

@@ -45,8 +45,6 @@ impl RecordWriter {
         Ok(Self { out, file: RecordFile { file, record: 0, count: 0 }, longest: None })
     }
 
-    /// # Errors
-    /// A token is longer than all of the first part, so its record would be too.
     pub fn add(&mut self, buyers: &[Buyer]) -> anyhow::Result<()> {
         let of_these = buyers.iter().map(|buyer| buyer.token.len()).max().context("no buyers")?;
         let longest = *self.longest.get_or_insert(of_these);
@@ -74,15 +72,12 @@ impl RecordWriter {
     }
 }
 
-/// Reads the records one after the other.
 pub struct Records {
     file: BufReader<File>,
     record: Vec<u8>,
 }
 
 impl Records {
-    /// # Errors
-    /// There is no further record.
     pub fn read(&mut self) -> std::io::Result<&[u8]> {
         self.file.read_exact(&mut self.record)?;
         Ok(&self.record)
@@ -133,7 +128,6 @@ impl RecordFile {
     }
 }
 
-/// The results that wrk printed.
 #[derive(Debug, Deserialize)]
 pub struct Seen {
     pub requests: u64,

@@ -8,85 +8,55 @@ const UNREAD_MAX_BYTES: usize = 64 * 1024;
 const RETRY_MAX_MS: u64 = 60_000;
 
 /// One event.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     /// Empty unless the server names the event.
     pub kind: String,
     pub data: String,
 }
 
-/// An event, or a line, that is too long.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooLong;
-
 /// Collects the bytes of a stream, and returns its events.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     unread: Vec<u8>,
-    event: Event,
-    has_data: bool,
     /// The `id` of the last event that had one, for reconnecting.
     pub last_event_id: Option<String>,
-    /// The `id` of the unfinished event.
-    id: Option<String>,
     /// How long to wait before reconnecting.
     pub retry: Option<Duration>,
 }
 
 impl Parser {
-    /// Takes bytes in. Fails if an event is too long.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
-        if self.unread.len() + self.event.data.len() + bytes.len() > UNREAD_MAX_BYTES {
-            return Err(TooLong);
-        }
-        self.unread.extend_from_slice(bytes);
-        Ok(())
+    /// Takes bytes in. Returns `false` if an event is too long.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        // Lines may end with CR LF. The data are JSON without line breaks.
+        self.unread.extend(bytes.iter().filter(|byte| **byte != b'\r'));
+        self.unread.len() <= UNREAD_MAX_BYTES
     }
 
-    /// The next complete event.
+    /// The next complete event with data. Comments and unknown fields are ignored.
     pub(crate) fn take_event(&mut self) -> Option<Event> {
-        while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.unread.drain(..=end).collect();
-            let line = String::from_utf8_lossy(&line);
-            let line = line.trim_end_matches(['\n', '\r']);
-            if !line.is_empty() {
-                self.take_field(line);
-            } else if let Some(event) = self.finish() {
-                return Some(event);
+        while let Some(end) = self.unread.windows(2).position(|bytes| bytes == b"\n\n") {
+            let lines: Vec<u8> = self.unread.drain(..end + 2).collect();
+            let (mut kind, mut data) = (String::new(), Vec::new());
+            for line in String::from_utf8_lossy(&lines).lines() {
+                let (name, value) = line.split_once(':').unwrap_or((line, ""));
+                let value = value.strip_prefix(' ').unwrap_or(value).to_owned();
+                match name {
+                    "event" => kind = value,
+                    "data" => data.push(value),
+                    "id" if !value.contains('\0') => self.last_event_id = Some(value),
+                    "retry" => {
+                        let ms = value.parse::<u64>().ok();
+                        self.retry = ms.map(|ms| Duration::from_millis(ms.min(RETRY_MAX_MS))).or(self.retry);
+                    }
+                    _ => {}
+                }
+            }
+            if !data.is_empty() {
+                return Some(Event { kind, data: data.join("\n") });
             }
         }
         None
-    }
-
-    fn take_field(&mut self, line: &str) {
-        let (name, value) = line.split_once(':').unwrap_or((line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        match name {
-            "event" => value.clone_into(&mut self.event.kind),
-            "data" => {
-                if std::mem::replace(&mut self.has_data, true) {
-                    self.event.data.push('\n');
-                }
-                self.event.data.push_str(value);
-            }
-            "id" if !value.contains('\0') => self.id = Some(value.to_owned()),
-            "retry" => {
-                if let Ok(ms) = value.parse::<u64>() {
-                    self.retry = Some(Duration::from_millis(ms.min(RETRY_MAX_MS)));
-                }
-            }
-            // A comment has an empty name. Unknown fields are ignored.
-            _ => {}
-        }
-    }
-
-    /// Ends the event at an empty line. An event without data is dropped.
-    fn finish(&mut self) -> Option<Event> {
-        let event = std::mem::take(&mut self.event);
-        if let Some(id) = self.id.take() {
-            self.last_event_id = Some(id);
-        }
-        std::mem::take(&mut self.has_data).then_some(event)
     }
 }
 
@@ -100,7 +70,7 @@ mod tests {
     fn read(pieces: impl IntoIterator<Item = Vec<u8>>) -> (Vec<Event>, Parser) {
         let (mut parser, mut events) = (Parser::default(), Vec::new());
         for piece in pieces {
-            parser.push(&piece).unwrap();
+            assert!(parser.push(&piece));
             while let Some(event) = parser.take_event() {
                 events.push(event);
             }
@@ -126,7 +96,7 @@ mod tests {
         let line = [b"data: ".as_slice(), &[b'x'; 1000], b"\n"].concat();
         let taken = (0..1000)
             .take_while(|_| {
-                let taken = parser.push(&line).is_ok();
+                let taken = parser.push(&line);
                 assert_eq!(parser.take_event(), None);
                 taken
             })

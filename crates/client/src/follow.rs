@@ -247,7 +247,9 @@ impl Stream {
             let patience = if self.has_spoken { SILENCE_MAX } else { patience };
             let chunk = timeout(patience, self.response.chunk()).await.ok()?.ok()??;
             self.has_spoken = true;
-            self.parser.push(&chunk).ok()?;
+            if !self.parser.push(&chunk) {
+                return None;
+            }
         }
     }
 }

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 
 use crate::error::{Error, Problem};
 
-/// The default time-outs of a [`Service`]: about the time that a person waits before a reload.
+/// The default time-out of a call: about the time that a person waits before a reload.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a new connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The service keeps an idle connection for 75 s. A shorter time here avoids writing to a closed connection.
 const IDLE_FOR: Duration = Duration::from_secs(60);
@@ -37,7 +38,6 @@ pub struct Service {
 pub struct ServiceBuilder {
     address: String,
     timeout: Duration,
-    connect_timeout: Duration,
     #[cfg(feature = "tls")]
     root_certificates_pem: Option<Vec<u8>>,
 }
@@ -49,13 +49,6 @@ impl ServiceBuilder {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
-        self
-    }
-
-    /// How long a new connection may take, TLS included. 2 s by default.
-    #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
         self
     }
 
@@ -75,7 +68,7 @@ impl ServiceBuilder {
     pub fn build(self) -> Result<Service, Error> {
         let base = check_address(&self.address)?;
         let client = Client::builder()
-            .connect_timeout(self.connect_timeout)
+            .connect_timeout(CONNECT_TIMEOUT)
             .pool_idle_timeout(IDLE_FOR)
             .pool_max_idle_per_host(IDLE_MAX)
             .http1_only()
@@ -93,7 +86,7 @@ impl ServiceBuilder {
 }
 
 impl Service {
-    /// The service at this address, with the default time-outs: `http://host:port`, with an optional path before `/api`.
+    /// The service at this address, with the default time-out: `http://host:port`, with an optional path before `/api`.
     ///
     /// # Errors
     /// As [`ServiceBuilder::build`].
@@ -106,7 +99,6 @@ impl Service {
         ServiceBuilder {
             address: address.to_owned(),
             timeout: TIMEOUT,
-            connect_timeout: CONNECT_TIMEOUT,
             #[cfg(feature = "tls")]
             root_certificates_pem: None,
         }

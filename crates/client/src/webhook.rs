@@ -142,13 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn while_a_secret_is_changed_both_are_taken() {
-        assert!(check(&format!("{SECRET}, {OLD}"), OLD, PAID, 0).is_ok());
+    fn messages_of_others_are_refused() {
+        assert!(check(&format!("{SECRET}, {OLD}"), OLD, PAID, 0).is_ok(), "while a secret is changed, both are taken");
         assert_eq!(check(SECRET, OLD, PAID, 0), Err(SignatureError::NotOurs.into()));
-    }
-
-    #[test]
-    fn old_messages_and_messages_of_others_are_refused() {
         assert_eq!(check(SECRET, SECRET, PAID, 301), Err(SignatureError::NotNow.into()));
         let unsigned = WebhookVerifier::new(SECRET).unwrap().verify(|_| None, PAID, UNIX_EPOCH);
         assert_eq!(unsigned, Err(SignatureError::Malformed.into()));

@@ -12,7 +12,6 @@ const MAX_HEADERS: usize = 64;
 /// A buffer that has grown beyond this is given back after its answer, because thousands of connections have one each.
 const KEPT_BYTES: usize = 4 * 1024;
 
-/// An answer that is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
     pub status: u16,

@@ -100,13 +100,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn only_the_signature_of_a_forged_token_differs() {
-        assert_eq!(forged("head.claims.XYZ"), "head.claims.AYZ");
-        assert_eq!(forged("head.claims.AYZ"), "head.claims.BYZ");
-        assert_eq!(forged(""), ".A");
-    }
-
     /// Every role's whole request: token, sale, address and Idempotency-Key.
     #[tokio::test]
     async fn each_role_has_its_request() -> Result<(), LoadError> {

@@ -78,9 +78,6 @@ impl<'a> Player<'a> {
     }
 
     /// Plays until every arrival has had its last answer, or the rush is broken off.
-    ///
-    /// # Errors
-    /// The system cannot say which connections have something to read.
     pub fn play(mut self, mut connections: Connections<Attempt>) -> io::Result<Measurements> {
         self.measured.settled.reserve(self.all);
         while self.settled < self.all {

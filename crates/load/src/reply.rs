@@ -16,7 +16,6 @@ pub enum AnswerKind {
     Failed,
 }
 
-/// The meaning of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply<'a> {
     /// HTTP status; 0 if there was no answer.

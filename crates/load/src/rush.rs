@@ -49,14 +49,10 @@ pub struct Counters {
     pub settled: AtomicU64,
 }
 
-/// The connections of each thread.
 type Open = Vec<Connections<Attempt>>;
 
 impl Rush {
     /// Opens the connections, then starts the clock: buyers have the page open before the start.
-    ///
-    /// # Errors
-    /// The system gives no queue of events.
     pub async fn begin(
         target: &Target,
         crowd: Arc<Crowd>,
@@ -89,9 +85,6 @@ impl Rush {
     }
 
     /// Plays the schedule to its end. Dropping the future breaks it off.
-    ///
-    /// # Errors
-    /// A thread failed, or cannot wait for its connections any more.
     pub async fn play(
         self: Arc<Self>,
         open: Open,

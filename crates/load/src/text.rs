@@ -1,6 +1,6 @@
 //! The report as text for a terminal.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
 use super::measurements::Bucket;
@@ -85,13 +85,6 @@ impl Report {
         )
     }
 
-    /// Every status and code that was answered, sorted.
-    fn labels(&self) -> Vec<&str> {
-        let labels: BTreeSet<&str> =
-            self.counts_by_role.values().flat_map(|counts| counts.keys().map(String::as_str)).collect();
-        labels.into_iter().collect()
-    }
-
     /// How the buyers were spread over time.
     fn pace(&self) -> String {
         match self.shape {
@@ -108,7 +101,8 @@ impl Report {
         write!(out, "\n{:LABEL_WIDTH$}{:>12}", "answer", "rush")?;
         self.counts_by_role.keys().try_for_each(|role| write!(out, "{:>12}", role.heading()))?;
         writeln!(out)?;
-        for label in self.labels() {
+        let labels: BTreeSet<&String> = self.counts_by_role.values().flat_map(BTreeMap::keys).collect();
+        for label in labels {
             write!(out, "  {label:<width$}{:>12}", or_dot(self.counts.get(label).copied()), width = LABEL_WIDTH - 2)?;
             self.counts_by_role
                 .values()
@@ -125,9 +119,12 @@ impl Report {
         writeln!(out)?;
         let groups = [("all", &self.all), ("accepted", &self.accepted_only), ("first second", &self.first_second)];
         for (name, latency) in groups {
-            if let Some(latency) = latency {
-                write_latency(out, name, latency)?;
+            let Some(Latency { arrivals, p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms }) = latency else { continue };
+            write!(out, "  {name:<width$}{:>10}", with_commas(*arrivals), width = LABEL_WIDTH - 2)?;
+            for value_ms in [p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms] {
+                write!(out, "{value_ms:>10.1}")?;
             }
+            writeln!(out)?;
         }
         Ok(())
     }
@@ -160,13 +157,6 @@ impl Report {
         }
         Ok(())
     }
-}
-
-fn write_latency(out: &mut String, name: &str, latency: &Latency) -> fmt::Result {
-    write!(out, "  {name:<width$}{:>10}", with_commas(latency.arrivals), width = LABEL_WIDTH - 2)?;
-    let Latency { p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms, .. } = latency;
-    [p50_ms, p90_ms, p99_ms, p99_9_ms, max_ms].iter().try_for_each(|value_ms| write!(out, "{value_ms:>10.1}"))?;
-    writeln!(out)
 }
 
 impl Role {

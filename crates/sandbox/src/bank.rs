@@ -19,24 +19,6 @@ use seckill_webhook::backoff_ms;
 /// The most decisions that are made while the lock is held once.
 const BATCH_MAX: usize = 100;
 
-/// Microseconds since 1970. The wall clock is read once, at the start; the monotonic clock measures the time since then.
-#[derive(Debug, Clone, Copy)]
-struct Clock {
-    started: Instant,
-    started_us: i64,
-}
-
-impl Clock {
-    fn start() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_us: micros(since) }
-    }
-
-    fn now_us(self) -> i64 {
-        self.started_us + micros(self.started.elapsed())
-    }
-}
-
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
@@ -44,7 +26,9 @@ fn micros(duration: Duration) -> i64 {
 pub struct Bank {
     state: Mutex<State>,
     journal: Journal,
-    clock: Clock,
+    /// When the bank was started. The wall clock is read once; the monotonic clock measures the time since then.
+    started: Instant,
+    started_us: i64,
     /// Notified when a transfer was taken and waits for its decision.
     pub transfer_taken: Notify,
     /// Notified when the callbacks to send, or their times, changed.
@@ -102,12 +86,19 @@ impl Bank {
             dice: Dice::new(switches.seed),
             switches,
         };
-        let (state, clock) = (Mutex::new(state), Clock::start());
-        Self { state, journal, clock, transfer_taken: Notify::new(), callbacks_changed: Notify::new() }
+        Self {
+            state: Mutex::new(state),
+            journal,
+            started: Instant::now(),
+            started_us: micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+            transfer_taken: Notify::new(),
+            callbacks_changed: Notify::new(),
+        }
     }
 
+    /// Microseconds since 1970.
     pub fn now_us(&self) -> i64 {
-        self.clock.now_us()
+        self.started_us + micros(self.started.elapsed())
     }
 
     pub const fn journal(&self) -> &Journal {
@@ -240,11 +231,12 @@ impl Bank {
         self.record(&mut self.state.lock(), &Event::Ended { send, outcome });
     }
 
-    /// Postpones a callback after a failed attempt. `attempts` is the number of failed attempts.
-    pub fn postpone(&self, send: u64, attempts: u32, base_ms: u64, cap_ms: u64) {
+    /// Postpones a callback after a failed attempt.
+    pub fn postpone(&self, send: u64, base_ms: u64, cap_ms: u64) {
         let mut state = self.state.lock();
-        let wait_ms = backoff_ms(attempts, base_ms, cap_ms, state.dice.unit());
-        state.book.postpone(send, self.now_us() + wait_ms.cast_signed() * 1000);
+        let (now_us, unit) = (self.now_us(), state.dice.unit());
+        let wait_us = |failed| backoff_ms(failed, base_ms, cap_ms, unit).cast_signed() * 1000;
+        state.book.postpone(send, |failed| now_us + wait_us(failed));
         drop(state);
         self.callbacks_changed.notify_one();
     }

@@ -71,14 +71,22 @@ pub struct Entry {
     pub applied_at_us: i64,
 }
 
+/// A callback that has not ended.
+#[derive(Debug)]
+struct Unended {
+    which: TransferRef,
+    first_due_us: i64,
+    /// Failed attempts. A restart sets them to zero.
+    failed: u32,
+}
+
 #[derive(Debug, Default)]
 pub struct Book {
     transfers: HashMap<TransferRef, Transfer>,
     /// Transfers that succeeded, and when, in the order of their decisions.
     movements: Vec<(TransferRef, i64)>,
     undecided: BTreeSet<(i64, TransferRef)>,
-    /// Callbacks that have not ended, and when each was due first.
-    unended: BTreeMap<u64, (TransferRef, i64)>,
+    unended: BTreeMap<u64, Unended>,
     /// The unended callbacks that are not being sent, ordered by when they are due.
     waiting: BTreeSet<(i64, u64)>,
     payments: u64,
@@ -208,14 +216,15 @@ impl Book {
     fn add_callback(&mut self, which: TransferRef, due_us: i64) -> Result<(), Illegal> {
         self.fate_of(which).ok_or(Illegal("a callback was sent for a transfer that is not decided"))?.waiting += 1;
         self.sends += 1;
-        self.unended.insert(self.sends, (which, due_us));
+        self.unended.insert(self.sends, Unended { which, first_due_us: due_us, failed: 0 });
         self.waiting.insert((due_us, self.sends));
         Ok(())
     }
 
     fn apply_ended(&mut self, send: u64, outcome: Outcome) -> Result<(), Illegal> {
-        let (which, due_us) = self.unended.remove(&send).ok_or(Illegal("a callback ended that was not waiting"))?;
-        self.waiting.remove(&(due_us, send));
+        let Unended { which, first_due_us, .. } =
+            self.unended.remove(&send).ok_or(Illegal("a callback ended that was not waiting"))?;
+        self.waiting.remove(&(first_due_us, send));
         if let Some(fate) = self.fate_of(which) {
             fate.waiting -= 1;
             *match outcome {
@@ -239,7 +248,7 @@ impl Book {
             return Err(Some(due_us));
         }
         self.waiting.pop_first();
-        let &(which, first_due_us) = self.unended.get(&n).ok_or(None)?;
+        let &Unended { which, first_due_us, .. } = self.unended.get(&n).ok_or(None)?;
         let transfer = self.transfers.get(&which).ok_or(None)?;
         let message = transfer.message.as_ref().ok_or(None)?;
         let request = TransferRequest { amount_cents: message.reported_cents, ..transfer.request };
@@ -247,10 +256,11 @@ impl Book {
         Ok(Send { n, message: message.n, first_due_us, at_us: message.at_us, document })
     }
 
-    /// Makes a callback that was not delivered due again at `due_us`.
-    pub fn postpone(&mut self, send: u64, due_us: i64) {
-        if self.unended.contains_key(&send) {
-            self.waiting.insert((due_us, send));
+    /// Makes a callback that was not delivered due again. `due_us` calculates the time from the number of failed attempts.
+    pub fn postpone(&mut self, send: u64, due_us: impl Fn(u32) -> i64) {
+        if let Some(unended) = self.unended.get_mut(&send) {
+            unended.failed = unended.failed.saturating_add(1);
+            self.waiting.insert((due_us(unended.failed), send));
         }
     }
 }

@@ -1,11 +1,9 @@
 //! The bank's background tasks. One decides transfers; one posts callbacks until they end.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -59,13 +57,11 @@ pub struct CallbackSender {
     secret: Secret,
     sender: HttpSender,
     tasks: TaskTracker,
-    /// Failed attempts of each callback. A restart sets them to zero.
-    attempts: Mutex<HashMap<u64, u32>>,
 }
 
 impl CallbackSender {
     pub fn new(bank: Arc<Bank>, url: String, secret: Secret, tasks: TaskTracker) -> Arc<Self> {
-        Arc::new(Self { bank, url, secret, sender: HttpSender::default(), tasks, attempts: Mutex::default() })
+        Arc::new(Self { bank, url, secret, sender: HttpSender::default(), tasks })
     }
 
     /// Posts callbacks when they are due, until `stop` is cancelled.
@@ -95,19 +91,15 @@ impl CallbackSender {
             _ if self.bank.now_us() - send.first_due_us > GIVEN_UP_AFTER_US => Some(Outcome::GivenUp),
             _ => None,
         };
-        let mut attempts = self.attempts.lock();
         match outcome {
             Some(outcome) => {
-                attempts.remove(&send.n);
                 self.bank.sent(send.n, outcome);
                 if outcome != Outcome::Delivered {
                     tracing::warn!(key = %send.document.key, message = send.message, ?outcome, "a callback was refused or given up");
                 }
             }
             None => {
-                let failed = attempts.entry(send.n).or_default();
-                *failed = failed.saturating_add(1);
-                self.bank.postpone(send.n, *failed, BACKOFF_BASE_MS, BACKOFF_MAX_MS);
+                self.bank.postpone(send.n, BACKOFF_BASE_MS, BACKOFF_MAX_MS);
                 tracing::debug!(key = %send.document.key, message = send.message, ?answer, "a callback was not delivered");
             }
         }

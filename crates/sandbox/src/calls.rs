@@ -2,14 +2,13 @@
 
 use actix_web::web::{self, Bytes, Data, Json, Path, Query, ServiceConfig, get, post, put, resource};
 use actix_web::{HttpResponse, Resource};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::bank::{Bank, Call};
-use super::book::Entry;
 use super::event::TransferRef;
-use super::limit::{Arrival, Peak};
+use super::limit::Peak;
 use super::problem::Problem;
 use super::request::{Body, Signed};
 use super::switches::Switches;
@@ -98,28 +97,16 @@ impl Page {
     }
 }
 
-#[derive(Serialize)]
-struct Ledger {
-    entries: Vec<Entry>,
-    next: Option<u64>,
-}
-
-async fn ledger(bank: Data<Bank>, page: Query<Page>) -> Answer<Ledger> {
+async fn ledger(bank: Data<Bank>, page: Query<Page>) -> Answer<Value> {
     let (entries, more) = bank.ledger(page.after, page.limit(1000)?).await?;
     let next = entries.last().filter(|_| more).map(|entry| entry.seq);
-    Ok(Json(Ledger { entries, next }))
+    Ok(Json(json!({ "entries": entries, "next": next })))
 }
 
-#[derive(Serialize)]
-struct Arrived {
-    arrivals: Vec<Arrival>,
-    next: Option<u64>,
-}
-
-async fn arrivals(bank: Data<Bank>, page: Query<Page>) -> Answer<Arrived> {
+async fn arrivals(bank: Data<Bank>, page: Query<Page>) -> Answer<Value> {
     let (arrivals, more) = bank.arrivals(page.kind()?, page.after, page.limit(10_000)?);
     let next = arrivals.last().filter(|_| more).map(|arrival| arrival.n);
-    Ok(Json(Arrived { arrivals, next }))
+    Ok(Json(json!({ "arrivals": arrivals, "next": next })))
 }
 
 async fn peak(bank: Data<Bank>, page: Query<Page>) -> Answer<Peak> {

@@ -38,9 +38,6 @@ struct Waiting {
 
 impl Journal {
     /// Locks the file, reads all its events into a book, and starts the thread that appends to the file.
-    ///
-    /// # Errors
-    /// The file cannot be used, another process has locked the file, or a line is damaged.
     pub fn open(path: &Path) -> anyhow::Result<(Self, Book)> {
         let name = path.display();
         let failed = || format!("cannot open, read or write {name} (sandbox.data_file)");
@@ -94,9 +91,6 @@ impl Journal {
     }
 
     /// Writes the lines that wait, and ends the writer.
-    ///
-    /// # Errors
-    /// A write or sync failed, now or earlier.
     pub fn close(&self) -> io::Result<()> {
         self.queue.waiting.lock().closing = true;
         self.queue.changed.notify_one();

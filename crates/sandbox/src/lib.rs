@@ -116,7 +116,7 @@ impl Sandbox {
             App::new()
                 .app_data(for_calls.clone())
                 .app_data(secret.clone())
-                .app_data(request::bound())
+                .app_data(web::PayloadConfig::new(problem::BODY_MAX_BYTES))
                 .configure(calls::routes)
         })
         .workers(WORKERS)

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use actix_web::dev::Payload;
 use actix_web::error::PayloadError;
-use actix_web::web::{Bytes, Data, PayloadConfig};
+use actix_web::web::{Bytes, Data};
 use actix_web::{FromRequest, HttpRequest};
 use chrono::Utc;
 use futures_util::future::LocalBoxFuture;
 use uuid::Uuid;
 
 use super::bank::Bank;
-use super::problem::{BODY_MAX_BYTES, Problem};
+use super::problem::Problem;
 use seckill_webhook::{Secret, verify};
 
 /// How long a body may take to arrive.
@@ -37,11 +37,6 @@ impl FromRequest for Body {
             }
         })
     }
-}
-
-/// The longest body that actix reads.
-pub fn bound() -> PayloadConfig {
-    PayloadConfig::new(BODY_MAX_BYTES)
 }
 
 /// A call with a valid signature (Standard Webhooks).

@@ -43,9 +43,6 @@ impl Switches {
     }
 
     /// These switches with the given ones changed.
-    ///
-    /// # Errors
-    /// A switch is unknown, or its value is not valid.
     pub fn with(&self, given: &Map<String, Value>) -> Result<Self, String> {
         let mut switches = serde_json::to_value(self).map_err(|error| error.to_string())?;
         switches.as_object_mut().into_iter().for_each(|fields| fields.extend(given.clone()));

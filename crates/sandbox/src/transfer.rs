@@ -77,9 +77,6 @@ impl TransferRequest {
     }
 
     /// Reads the request from the body of a call.
-    ///
-    /// # Errors
-    /// The body is malformed, or the amount is too small.
     pub fn parse(kind: TransferKind, body: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]

@@ -10,5 +10,5 @@ mod transport;
 
 pub use backoff::backoff_ms;
 pub use sender::{CONNECT_MAX, HttpAnswer, HttpSender, PreparedRequest, SendError, SignedRequest, is_http};
-pub use signature::{InvalidSecret, Secret, SignatureError, TOLERANCE_S, signed_headers, verify};
+pub use signature::{InvalidSecret, Secret, SignatureError, signed_headers, verify};
 pub use transport::tls_config;

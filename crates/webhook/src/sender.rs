@@ -54,13 +54,6 @@ pub enum SendError {
     Lost(String),
 }
 
-impl SendError {
-    /// Whether the receiver certainly got nothing.
-    pub fn nothing_sent(&self) -> bool {
-        matches!(self, Self::Target | Self::Connect(_))
-    }
-}
-
 /// A JSON body to post under an Idempotency-Key, signed as Standard Webhooks defines it.
 #[derive(Debug, Clone)]
 pub struct SignedRequest {
@@ -150,26 +143,18 @@ impl HttpSender {
     /// Connects, sends, and reads the answer. The connection and the answer may each take `patience`.
     ///
     /// # Errors
-    /// `SendError::nothing_sent` says whether the receiver may have seen the request.
+    /// The variants of [`SendError`] say whether the receiver may have seen the request.
     pub async fn post(&self, request: SignedRequest, patience: Duration) -> Result<HttpAnswer, SendError> {
         let connecting = timeout(patience, self.prepare(request));
         let ready = connecting.await.unwrap_or_else(|_| Err(SendError::Connect("not in time".to_owned())))?;
         self.send(ready, patience).await
     }
 
-    /// Sends a GET request and reads the answer.
-    ///
-    /// # Errors
-    /// No answer within `patience`, the connection included.
-    pub async fn get(&self, target: &str, patience: Duration) -> Result<HttpAnswer, SendError> {
-        self.get_with(target, &[], patience).await
-    }
-
     /// Sends a GET request with these headers and reads the answer.
     ///
     /// # Errors
     /// No answer within `patience`, the connection included.
-    pub async fn get_with(
+    pub async fn get(
         &self,
         target: &str,
         headers: &[(&'static str, String)],
@@ -243,13 +228,13 @@ impl HttpSender {
     /// No answer within `patience`, or a lost connection: it is unknown whether the request took effect.
     pub async fn send(&self, ready: PreparedRequest, patience: Duration) -> Result<HttpAnswer, SendError> {
         let PreparedRequest { origin, mut link, request } = ready;
-        let ended = timeout(patience, link.exchange(request)).await.unwrap_or(Err(SendError::TimeOut))?;
+        let ended = timeout(patience, link.exchange(request)).await.unwrap_or(Err(SendError::TimeOut));
         // A connection is not reused after a failure, or after it was closed with the answer.
-        if let (answer, true) = ended {
+        let (answer, is_open) = ended?;
+        if is_open {
             self.put_back(origin, link);
-            return Ok(answer);
         }
-        Ok(ended.0)
+        Ok(answer)
     }
 }
 

@@ -7,10 +7,10 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// The greatest difference between a message's time and now, in both directions.
-pub const TOLERANCE_S: i64 = 300;
+const TOLERANCE_S: i64 = 300;
 /// Only the first signatures of a message are checked, up to this number. A sender signs with one secret, or with two during a change.
 /// The others leave room for signatures of other versions.
-pub const SIGNATURES_MAX: usize = 4;
+const SIGNATURES_MAX: usize = 4;
 /// The longest header `webhook-signature`, and the longest id of a message.
 const HEADER_MAX_BYTES: usize = 1024;
 const ID_MAX_BYTES: usize = 256;

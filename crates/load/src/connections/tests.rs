@@ -1,11 +1,5 @@
 //! The engine against small servers. Tests wait in the engine itself, so the servers run on the runtime's other threads.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::SeqCst;
-
-use tokio::sync::Semaphore;
-
 use super::super::stub::{Served, Stub, answer};
 use super::*;
 
@@ -46,16 +40,6 @@ fn one_by_one(connections: &mut Connections<usize>, number: usize) -> Vec<Seen> 
 
 fn ok(mark: usize, body: &str) -> Seen {
     (mark, Ok(body.to_owned()))
-}
-
-/// A connection that the service keeps open carries one request after the other.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kept_connection_is_used_again() {
-    let stub = Stub::answering(|request| answer("200 OK", "", &request.len().to_string())).await;
-    let mut connections = Connections::open(stub.address, BOUNDS).unwrap();
-    let length = REQUEST.len().to_string();
-    assert_eq!(one_by_one(&mut connections, 3), [ok(0, &length), ok(1, &length), ok(2, &length)]);
-    assert_eq!((stub.connections(), connections.in_flight()), (1, 0));
 }
 
 /// A service that says it closes, or closes while nothing is asked, costs no request: the next has a new connection.
@@ -131,43 +115,4 @@ async fn a_refused_connection_ends_the_request() {
         }
         assert!(connections.has_room());
     }
-}
-
-/// A connection carries one request at a time, and there are no more connections than allowed.
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_sent_beyond_the_bound_of_connections() {
-    let (go, came) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (told, counter) = (Arc::clone(&go), Arc::clone(&came));
-    let stub = Stub::start(move |mut served: Served, _| {
-        let (told, counter) = (Arc::clone(&told), Arc::clone(&counter));
-        async move {
-            while served.request().await.is_some() {
-                counter.fetch_add(1, SeqCst);
-                told.acquire().await.unwrap().forget();
-                served.say(&answer("200 OK", "", "")).await;
-            }
-        }
-    })
-    .await;
-    let mut connections = Connections::open(stub.address, Bounds { most: 3, ..BOUNDS }).unwrap();
-    let begun = Instant::now();
-    while stub.connections() < 1 {
-        assert!(begun.elapsed() < PATIENCE, "no connection was opened before the first request");
-        std::thread::yield_now();
-    }
-    (0..3).for_each(|mark| send(&mut connections, mark));
-    assert!(!connections.has_room() && connections.in_flight() == 3);
-    assert_eq!(connections.send(3, REQUEST, Instant::now()), Err(NoAnswer::Connect));
-    let begun = Instant::now();
-    while came.load(SeqCst) < 3 {
-        assert!(begun.elapsed() < PATIENCE, "the requests did not come");
-        connections.answers(Duration::from_millis(10), |mark, _| panic!("{mark} was answered unasked")).unwrap();
-    }
-    let full = Instant::now();
-    go.add_permits(1);
-    results(&mut connections, 1);
-    assert!(connections.has_room() && connections.room_since() >= full);
-    go.add_permits(2);
-    results(&mut connections, 2);
-    assert_eq!((stub.connections(), came.load(SeqCst)), (3, 3));
 }
