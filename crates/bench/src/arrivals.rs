@@ -94,60 +94,54 @@ pub async fn play(processor: usize, to: SocketAddr, sale: &Sale, crowd: &Crowd<'
         let mut only = CpuSet::new();
         only.set(processor);
         sched_setaffinity(None, &only)?;
-        Generator { head: head.as_bytes(), records, body: body.as_bytes(), count, rate }.play(to)
+        generate(to, head.as_bytes(), records, body.as_bytes(), count, rate)
     };
     tokio::task::spawn_blocking(thread).await?
 }
 
-struct Generator<'a> {
-    /// Beginning and body of the request, the same for all; the buyers' parts stand between them.
-    head: &'a [u8],
-    records: Records,
-    body: &'a [u8],
+fn generate(
+    to: SocketAddr,
+    head: &[u8],
+    mut records: Records,
+    body: &[u8],
     count: usize,
     rate: f64,
-}
-
-impl Generator<'_> {
-    fn play(mut self, to: SocketAddr) -> anyhow::Result<Seen> {
-        // No answer is given up before the crowd is.
-        let time_out = Duration::from_secs_f64(self.count as f64 / self.rate) + PATIENCE;
-        let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS, time_out };
-        let mut connections = Connections::open(to, bounds)?;
-        std::thread::sleep(TAKEN_IN);
-        let mut seen = Seen { answers: Vec::with_capacity(self.count), ..Seen::default() };
-        let mut request = Vec::new();
-        let mut late_us = Vec::with_capacity(self.count);
-        let (begun, rate) = (Instant::now(), self.rate);
-        let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / rate);
-        let deadline = due_at(self.count) + PATIENCE;
-        let (mut sent, mut done, mut last_answer) = (0, 0, begun);
-        while done < self.count && Instant::now() < deadline {
-            let due = ((begun.elapsed().as_secs_f64() * rate) as usize).min(self.count);
-            for n in sent..due {
-                late_us.push(micros(due_at(n).elapsed()));
-                // An arrival without an answer is counted as lost.
-                request.clear();
-                [self.head, self.records.read()?, self.body]
-                    .into_iter()
-                    .for_each(|part| request.extend_from_slice(part));
-                done += usize::from(connections.send(n, &request, Instant::now()).is_err());
-            }
-            sent = due;
-            connections.answers(TICK, |n, answer| {
-                done += 1;
-                let (Ok(answer), now) = (answer, Instant::now()) else { return };
-                if answer.status != 503 {
-                    last_answer = now;
-                }
-                let (after, wait_us) = (now.duration_since(begun), micros(now.duration_since(due_at(n))));
-                seen.answers.push(Answer { status: answer.status, after_ms: after.as_millis() as u32, wait_us });
-            })?;
+) -> anyhow::Result<Seen> {
+    // No answer is given up before the crowd is.
+    let time_out = Duration::from_secs_f64(count as f64 / rate) + PATIENCE;
+    let bounds = Bounds { opened: CONNECTIONS, most: CONNECTIONS, time_out };
+    let mut connections = Connections::open(to, bounds)?;
+    std::thread::sleep(TAKEN_IN);
+    let mut seen = Seen { answers: Vec::with_capacity(count), ..Seen::default() };
+    let mut request = Vec::new();
+    let mut late_us = Vec::with_capacity(count);
+    let begun = Instant::now();
+    let due_at = |n: usize| begun + Duration::from_secs_f64(n as f64 / rate);
+    let deadline = due_at(count) + PATIENCE;
+    let (mut sent, mut done, mut last_answer) = (0, 0, begun);
+    while done < count && Instant::now() < deadline {
+        let due = ((begun.elapsed().as_secs_f64() * rate) as usize).min(count);
+        for n in sent..due {
+            late_us.push(micros(due_at(n).elapsed()));
+            // An arrival without an answer is counted as lost.
+            request.clear();
+            [head, records.read()?, body].into_iter().for_each(|part| request.extend_from_slice(part));
+            done += usize::from(connections.send(n, &request, Instant::now()).is_err());
         }
-        late_us.sort_unstable();
-        seen.late_p99_ms = percentile_ms(&late_us, 0.99);
-        seen.lost = (self.count - seen.answers.len()) as u64;
-        seen.seconds = last_answer.duration_since(begun).as_secs_f64();
-        Ok(seen)
+        sent = due;
+        connections.answers(TICK, |n, answer| {
+            done += 1;
+            let (Ok(answer), now) = (answer, Instant::now()) else { return };
+            if answer.status != 503 {
+                last_answer = now;
+            }
+            let (after, wait_us) = (now.duration_since(begun), micros(now.duration_since(due_at(n))));
+            seen.answers.push(Answer { status: answer.status, after_ms: after.as_millis() as u32, wait_us });
+        })?;
     }
+    late_us.sort_unstable();
+    seen.late_p99_ms = percentile_ms(&late_us, 0.99);
+    seen.lost = (count - seen.answers.len()) as u64;
+    seen.seconds = last_answer.duration_since(begun).as_secs_f64();
+    Ok(seen)
 }

@@ -3,6 +3,7 @@
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::error::Error;
 use crate::retry::RetryTerms;
@@ -19,12 +20,6 @@ pub struct BuyerClient {
 #[derive(Deserialize)]
 struct DevToken {
     token: String,
-}
-
-#[derive(Serialize)]
-struct TokenRequest<'a> {
-    user: &'a str,
-    level: i64,
 }
 
 impl BuyerClient {
@@ -48,7 +43,7 @@ impl BuyerClient {
     /// [`Error::Problem`] with 404 outside development mode, with 400 for an invalid name; or no answer.
     pub async fn sign_in(service: &Service, user: &str, level: i64) -> Result<Self, Error> {
         let request = service.request(Method::POST, "/api/v1/dev/token", None);
-        let issued: DevToken = call(request.json(&TokenRequest { user, level }), service.timeout()).await?;
+        let issued: DevToken = call(request.json(&json!({ "user": user, "level": level })), service.timeout()).await?;
         Self::new(service, &issued.token)
     }
 

@@ -1,6 +1,7 @@
 //! Challenges (captchas), and the passes that they earn.
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::buyer::BuyerClient;
 use crate::error::Error;
@@ -80,12 +81,6 @@ struct ChallengeRequest {
     kind: Option<ChallengeKind>,
 }
 
-#[derive(Serialize)]
-struct PassRequest<'a> {
-    challenge_id: &'a str,
-    answer: &'a ChallengeAnswer,
-}
-
 impl BuyerClient {
     /// Asks for a challenge: the sale's own kind, or another one.
     ///
@@ -101,14 +96,16 @@ impl BuyerClient {
     /// # Errors
     /// [`Error::Problem`] with [`crate::Code::ChallengeFailed`]: ask for another challenge; and others; or no answer.
     pub async fn pass(&self, sale_id: i64, challenge_id: &str, answer: &ChallengeAnswer) -> Result<Pass, Error> {
-        self.post(&format!("/api/v1/sales/{sale_id}/passes"), &PassRequest { challenge_id, answer }).await
+        self.post(
+            &format!("/api/v1/sales/{sale_id}/passes"),
+            &json!({ "challenge_id": challenge_id, "answer": answer }),
+        )
+        .await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -2,7 +2,8 @@
 
 use reqwest::Method;
 use reqwest::header::{HeaderMap, LINK};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use strum::Display;
 use uuid::Uuid;
 
@@ -88,16 +89,6 @@ pub struct RefundBegun {
     pub status: String,
 }
 
-#[derive(Serialize)]
-struct Pay<'a> {
-    channel: &'a str,
-}
-
-#[derive(Serialize)]
-struct Refund<'a> {
-    reason: &'a str,
-}
-
 impl BuyerClient {
     /// An order.
     ///
@@ -144,7 +135,7 @@ impl BuyerClient {
     /// [`Error::Problem`] with [`crate::Code::OrderNotReady`] while the order is `accepted`, [`crate::Code::IllegalState`] if
     /// it no longer waits for a payment, 400 for an unknown channel, and others; or no answer: ask again.
     pub async fn pay(&self, order_id: Uuid, channel: &str) -> Result<PaymentBegun, Error> {
-        self.post(&format!("/api/v1/orders/{order_id}/payments"), &Pay { channel }).await
+        self.post(&format!("/api/v1/orders/{order_id}/payments"), &json!({ "channel": channel })).await
     }
 
     /// Requests a refund of a paid order. `reason` is one line of at most 500 characters. Another call returns the same refund.
@@ -152,7 +143,7 @@ impl BuyerClient {
     /// # Errors
     /// [`Error::Problem`] with [`crate::Code::IllegalState`] if the order is not paid, and others; or no answer: ask again.
     pub async fn refund(&self, order_id: Uuid, reason: &str) -> Result<RefundBegun, Error> {
-        self.post(&format!("/api/v1/orders/{order_id}/refunds"), &Refund { reason }).await
+        self.post(&format!("/api/v1/orders/{order_id}/refunds"), &json!({ "reason": reason })).await
     }
 }
 

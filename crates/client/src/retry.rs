@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use seckill_webhook::backoff_ms;
 
-use crate::error::{Code, Error, Problem};
+use crate::error::{Code, Error};
 
 /// The pauses between attempts without a `Retry-After`: they double from the first to the second value.
 const PAUSE_MS: u64 = 300;
@@ -93,30 +93,23 @@ impl Attempts {
 }
 
 fn meaning(error: &Error) -> Meaning {
-    match error {
-        Error::Problem(problem) => meaning_of_problem(problem),
-        Error::Connect(_) => Meaning::Refused { may_pass: true },
-        Error::Invalid { .. } => Meaning::Refused { may_pass: false },
-        Error::TimeOut(_) | Error::Lost(_) | Error::Unreadable(_) | Error::Undecided { .. } => Meaning::Unknown,
-    }
-}
-
-fn meaning_of_problem(problem: &Problem) -> Meaning {
-    match (&problem.code, problem.status) {
-        (
-            Code::NotStarted
-            | Code::Ended
-            | Code::WrongKey
-            | Code::LevelTooLow
-            | Code::PassInvalid
-            | Code::SoldOut
-            | Code::AlreadyPurchased
-            | Code::IdempotencyMismatch,
-            _,
-        ) => Meaning::NotBought,
-        (_, 408 | 429) => Meaning::Refused { may_pass: true },
-        (_, 500..) => Meaning::Unknown,
-        _ => Meaning::Refused { may_pass: false },
+    let problem = match error {
+        Error::Problem(problem) => problem,
+        Error::Connect(_) => return Meaning::Refused { may_pass: true },
+        Error::Invalid { .. } => return Meaning::Refused { may_pass: false },
+        Error::TimeOut(_) | Error::Lost(_) | Error::Unreadable(_) | Error::Undecided { .. } => return Meaning::Unknown,
+    };
+    match problem.code {
+        Code::NotStarted
+        | Code::Ended
+        | Code::WrongKey
+        | Code::LevelTooLow
+        | Code::PassInvalid
+        | Code::SoldOut
+        | Code::AlreadyPurchased
+        | Code::IdempotencyMismatch => Meaning::NotBought,
+        _ if problem.status >= 500 => Meaning::Unknown,
+        _ => Meaning::Refused { may_pass: matches!(problem.status, 408 | 429) },
     }
 }
 
@@ -125,6 +118,7 @@ mod tests {
     use reqwest::StatusCode;
 
     use super::*;
+    use crate::error::Problem;
 
     fn problem(status: u16, code: &str, retry_after_s: Option<u64>) -> Error {
         let body = format!(r#"{{"code":"{code}"}}"#);

@@ -151,7 +151,7 @@ impl Bank {
             return (limit::Outcome::RefusedRate, Err(Problem::TooMany));
         }
         let (key, request) = match &call.parsed {
-            Ok(parsed) => *parsed,
+            Ok(parsed) => parsed.clone(),
             Err(malformed) => return (limit::Outcome::Refused, Err(Problem::Malformed(malformed.clone()))),
         };
         if state.dice.chance(state.switches.fail_permille) {

@@ -152,7 +152,7 @@ impl Book {
 impl Book {
     pub fn apply(&mut self, event: &Event) -> Result<(), Illegal> {
         match event {
-            Event::Taken { key, n, asked, due_us } => self.apply_taken(*key, *n, *asked, *due_us),
+            Event::Taken { key, n, asked, due_us } => self.apply_taken(*key, *n, asked, *due_us),
             Event::Decided { which, verdict, message, at_us } => self.apply_decided(*which, verdict, *message, *at_us),
             Event::Again { which, send, due_us } if *send == self.sends + 1 => self.add_callback(*which, *due_us),
             Event::Again { .. } => Err(Illegal("a callback's number is out of order")),
@@ -160,9 +160,9 @@ impl Book {
         }
     }
 
-    fn apply_taken(&mut self, key: Uuid, n: u64, request: TransferRequest, due_us: i64) -> Result<(), Illegal> {
+    fn apply_taken(&mut self, key: Uuid, n: u64, request: &TransferRequest, due_us: i64) -> Result<(), Illegal> {
         // The same checks as when the call came.
-        match self.take(key, request, due_us) {
+        match self.take(key, request.clone(), due_us) {
             Ok(Some(Event::Taken { n: next, .. })) if next == n => {}
             _ => return Err(Illegal("this transfer cannot have been taken")),
         }
@@ -174,7 +174,8 @@ impl Book {
             }
         }
         let which = TransferRef { kind: request.kind(), key };
-        let taken = Transfer { n, request, status: Status::Pending, due_us, refunded_cents: 0, message: None };
+        let (request, status) = (request.clone(), Status::Pending);
+        let taken = Transfer { n, request, status, due_us, refunded_cents: 0, message: None };
         self.transfers.insert(which, taken);
         self.undecided.insert((due_us, which));
         Ok(())
@@ -251,7 +252,7 @@ impl Book {
         let &Unended { which, first_due_us, .. } = self.unended.get(&n).ok_or(None)?;
         let transfer = self.transfers.get(&which).ok_or(None)?;
         let message = transfer.message.as_ref().ok_or(None)?;
-        let request = TransferRequest { amount_cents: message.reported_cents, ..transfer.request };
+        let request = TransferRequest { amount_cents: message.reported_cents, ..transfer.request.clone() };
         let document = Document::new(which.key, transfer.n, transfer.status, request);
         Ok(Send { n, message: message.n, first_due_us, at_us: message.at_us, document })
     }
@@ -269,7 +270,7 @@ impl Book {
 impl Book {
     pub fn document(&self, which: TransferRef) -> Option<Document> {
         let transfer = self.transfers.get(&which)?;
-        Some(Document::new(which.key, transfer.n, transfer.status, transfer.request))
+        Some(Document::new(which.key, transfer.n, transfer.status, transfer.request.clone()))
     }
 
     /// The number of a transfer's callback, and its outcomes. `None` before the decision.
@@ -289,7 +290,14 @@ impl Book {
         let rows = self.movements[from..].iter().zip(after + 1..).take(limit);
         let entry = |(&(which, applied_at_us), seq)| {
             let Transfer { request, status, .. } = self.transfers.get(&which)?;
-            Some(Entry { seq, kind: which.kind, key: which.key, request: *request, status: *status, applied_at_us })
+            Some(Entry {
+                seq,
+                kind: which.kind,
+                key: which.key,
+                request: request.clone(),
+                status: *status,
+                applied_at_us,
+            })
         };
         (rows.filter_map(entry).collect(), self.movements.len() - from > limit)
     }

@@ -28,29 +28,6 @@ impl TransferKind {
     }
 }
 
-/// Three capital letters, such as CNY.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Currency([u8; 3]);
-
-impl TryFrom<String> for Currency {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let letters: Option<[u8; 3]> = text.as_bytes().try_into().ok();
-        letters
-            .filter(|l| l.iter().all(u8::is_ascii_uppercase))
-            .map(Self)
-            .ok_or("a currency must be three capital letters, such as CNY")
-    }
-}
-
-impl From<Currency> for String {
-    fn from(currency: Currency) -> Self {
-        currency.0.iter().map(|letter| char::from(*letter)).collect()
-    }
-}
-
 /// The order that a payment pays for, or the payment that a refund gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -60,12 +37,12 @@ pub enum Cause {
 }
 
 /// A request for a payment or refund. All requests with one key must be the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransferRequest {
     #[serde(flatten)]
     pub cause: Cause,
     pub amount_cents: i64,
-    pub currency: Currency,
+    pub currency: String,
 }
 
 impl TransferRequest {
@@ -84,7 +61,7 @@ impl TransferRequest {
             order_id: Option<Uuid>,
             payment_key: Option<Uuid>,
             amount_cents: i64,
-            currency: Currency,
+            currency: String,
         }
         let Body { order_id, payment_key, amount_cents, currency } =
             serde_json::from_slice(body).map_err(|error| error.to_string())?;
@@ -94,11 +71,13 @@ impl TransferRequest {
             (TransferKind::Payment, ..) => return Err("a payment has an order_id and no payment_key".to_owned()),
             (TransferKind::Refund, ..) => return Err("a refund has a payment_key and no order_id".to_owned()),
         };
-        let request = Self { cause, amount_cents, currency };
-        if request.amount_cents < min_cents {
+        if amount_cents < min_cents {
             return Err(format!("amount_cents must be at least {min_cents}"));
         }
-        Ok(request)
+        if currency.len() != 3 || !currency.bytes().all(|letter| letter.is_ascii_uppercase()) {
+            return Err("currency must be three capital letters, such as CNY".to_owned());
+        }
+        Ok(Self { cause, amount_cents, currency })
     }
 }
 
