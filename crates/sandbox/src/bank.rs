@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::book::{Book, Entry, Fate, Send};
@@ -25,7 +26,8 @@ fn micros(duration: Duration) -> i64 {
 
 pub struct Bank {
     state: Mutex<State>,
-    journal: Journal,
+    /// Cancelled when the file could not be written: the bank must stop.
+    pub file_failed: CancellationToken,
     /// When the bank was started. The wall clock is read once; the monotonic clock measures the time since then.
     started: Instant,
     started_us: i64,
@@ -37,6 +39,7 @@ pub struct Bank {
 
 struct State {
     book: Book,
+    journal: Journal,
     payments: Requests,
     refunds: Requests,
     switches: Switches,
@@ -81,6 +84,7 @@ impl Bank {
     pub fn new(journal: Journal, book: Book, switches: Switches) -> Self {
         let state = State {
             book,
+            journal,
             payments: Requests::default(),
             refunds: Requests::default(),
             dice: Dice::new(switches.seed),
@@ -88,7 +92,7 @@ impl Bank {
         };
         Self {
             state: Mutex::new(state),
-            journal,
+            file_failed: CancellationToken::new(),
             started: Instant::now(),
             started_us: micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
             transfer_taken: Notify::new(),
@@ -101,33 +105,22 @@ impl Bank {
         self.started_us + micros(self.started.elapsed())
     }
 
-    pub const fn journal(&self) -> &Journal {
-        &self.journal
-    }
-
-    /// Changes the book and queues the change for the file. The caller holds the lock, so the changes have the same order in
-    /// the file as in the book.
-    fn record(&self, state: &mut State, event: &Event) {
-        match state.book.apply(event) {
-            Ok(()) => self.journal.append(event),
-            // This cannot happen: the event was made from the same book while the same lock was held.
-            Err(illegal) => tracing::error!(%illegal, ?event, "the book refused an event; the event was not applied"),
+    /// Writes a change to the file, and then makes it in the book.
+    fn record(&self, state: &mut State, event: &Event) -> Result<(), Problem> {
+        if let Err(error) = state.journal.append(event) {
+            tracing::error!(%error, "sandbox.data_file cannot be written; the bank stops");
+            self.file_failed.cancel();
+            return Err(Problem::Unwritten);
         }
-    }
-
-    /// Returns the value once every change of the book is on the disk. A caller must not see a change earlier.
-    async fn once_durable<T>(&self, value: T) -> Result<T, Problem> {
-        self.journal.durable(self.journal.last()).await?;
-        Ok(value)
+        if let Err(illegal) = state.book.apply(event) {
+            // This cannot happen: the event was made from the same book while the same lock was held.
+            tracing::error!(%illegal, ?event, "the book refused an event; the event was not applied");
+        }
+        Ok(())
     }
 
     /// Takes a payment or refund, or refuses the call.
-    pub async fn submit(&self, call: Call) -> Result<Reply, Problem> {
-        let reply = self.process(&call);
-        self.once_durable(reply).await
-    }
-
-    fn process(&self, call: &Call) -> Reply {
+    pub fn submit(&self, call: &Call) -> Reply {
         let mut state = self.state.lock();
         let (outcome, result) = self.execute(&mut state, call);
         state.requests(call.kind).arrivals.push(call.at_us, call.key, outcome);
@@ -158,11 +151,9 @@ impl Bank {
             return (limit::Outcome::FailedOnPurpose, Err(Problem::OnPurpose));
         }
         let due_us = self.now_us() + state.switches.confirm_ms.cast_signed() * 1000;
-        let outcome = match state.book.take(key, request, due_us) {
-            Ok(Some(event)) => {
-                self.record(state, &event);
-                limit::Outcome::Accepted
-            }
+        let taken = state.book.take(key, request, due_us);
+        let outcome = match taken.and_then(|event| event.map(|event| self.record(state, &event)).transpose()) {
+            Ok(Some(())) => limit::Outcome::Accepted,
             Ok(None) => limit::Outcome::Repeated,
             Err(refusal) => return (limit::Outcome::Refused, Err(refusal)),
         };
@@ -170,7 +161,7 @@ impl Bank {
     }
 
     /// Decides the transfers that are due, at most 100. Returns the time until the next transfer is due, or `None` if no
-    /// transfer is pending.
+    /// transfer is pending, or the bank must stop.
     pub fn decide_due(&self) -> Option<Duration> {
         let mut state = self.state.lock();
         let now_us = self.now_us();
@@ -181,8 +172,8 @@ impl Bank {
             }
             let State { dice, switches, .. } = &mut *state;
             let succeeded = dice.outcome(switches);
-            // This cannot fail: the transfer is pending.
-            let _ = self.decide_now(&mut state, which, succeeded);
+            // The transfer is pending, so this fails only if the file cannot be written.
+            self.decide_now(&mut state, which, succeeded).ok()?;
         }
         Some(Duration::ZERO)
     }
@@ -192,43 +183,37 @@ impl Bank {
         let now_us = self.now_us();
         let verdict = state.dice.verdict(&state.switches, &request, succeeded, now_us);
         let event = state.book.decide(which, verdict, now_us)?;
-        self.record(state, &event);
+        self.record(state, &event)?;
         self.callbacks_changed.notify_one();
         Ok(())
     }
 
     /// Decides a transfer at an operator's request.
-    pub async fn decide(&self, which: TransferRef, succeeded: bool) -> Result<Document, Problem> {
-        let decided = {
-            let mut state = self.state.lock();
-            let decided = self.decide_now(&mut state, which, succeeded);
-            decided.and_then(|()| state.book.document(which).ok_or(Problem::Unknown))
-        };
-        self.once_durable(decided).await?
+    pub fn decide(&self, which: TransferRef, succeeded: bool) -> Result<Document, Problem> {
+        let mut state = self.state.lock();
+        self.decide_now(&mut state, which, succeeded)?;
+        state.book.document(which).ok_or(Problem::Unknown)
     }
 
     /// Sends the callback of the payment or refund with this key once more.
-    pub async fn send_again(&self, key: Uuid) -> Result<(), Problem> {
-        let queued = {
-            let mut state = self.state.lock();
-            let event = state.book.send_again(transfer_of(&state.book, key), self.now_us());
-            event.map(|event| self.record(&mut state, &event))
-        };
+    pub fn send_again(&self, key: Uuid) -> Result<(), Problem> {
+        let mut state = self.state.lock();
+        let event = state.book.send_again(transfer_of(&state.book, key), self.now_us())?;
+        self.record(&mut state, &event)?;
         self.callbacks_changed.notify_one();
-        self.once_durable(queued).await?
+        Ok(())
     }
 
-    /// The next callback to send, once its decision is on the disk. If none is due: the time until one is due, or `None` if
-    /// none is waiting.
-    pub async fn next_send(&self) -> Result<Result<Send, Option<Duration>>, Problem> {
+    /// The next callback to send. If none is due: the time until one is due, or `None` if none is waiting.
+    pub fn next_send(&self) -> Result<Send, Option<Duration>> {
         let now_us = self.now_us();
         let next = self.state.lock().book.next_send(now_us);
-        self.once_durable(next.map_err(|due_us| due_us.map(|due_us| time_until(due_us, now_us)))).await
+        next.map_err(|due_us| due_us.map(|due_us| time_until(due_us, now_us)))
     }
 
-    /// Ends a callback. If the process dies before the file has this line, the callback is sent once more.
+    /// Ends a callback. If the file does not get this line, the callback is sent once more after the next start.
     pub fn sent(&self, send: u64, outcome: Outcome) {
-        self.record(&mut self.state.lock(), &Event::Ended { send, outcome });
+        let _ = self.record(&mut self.state.lock(), &Event::Ended { send, outcome });
     }
 
     /// Postpones a callback after a failed attempt.
@@ -241,22 +226,17 @@ impl Bank {
         self.callbacks_changed.notify_one();
     }
 
-    pub async fn document(&self, which: TransferRef) -> Result<Option<Document>, Problem> {
-        let document = self.state.lock().book.document(which);
-        self.once_durable(document).await
+    pub fn document(&self, which: TransferRef) -> Option<Document> {
+        self.state.lock().book.document(which)
     }
 
-    pub async fn callback(&self, key: Uuid) -> Result<Option<(u64, Fate)>, Problem> {
-        let callback = {
-            let state = self.state.lock();
-            state.book.callback(transfer_of(&state.book, key))
-        };
-        self.once_durable(callback).await
+    pub fn callback(&self, key: Uuid) -> Option<(u64, Fate)> {
+        let state = self.state.lock();
+        state.book.callback(transfer_of(&state.book, key))
     }
 
-    pub async fn ledger(&self, after: u64, limit: usize) -> Result<(Vec<Entry>, bool), Problem> {
-        let page = self.state.lock().book.ledger(after, limit);
-        self.once_durable(page).await
+    pub fn ledger(&self, after: u64, limit: usize) -> (Vec<Entry>, bool) {
+        self.state.lock().book.ledger(after, limit)
     }
 
     pub fn arrivals(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {

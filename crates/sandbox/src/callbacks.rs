@@ -70,9 +70,7 @@ impl CallbackSender {
         // The semaphore is never closed.
         while let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&free).acquire_owned()).await {
             let send = loop {
-                // The file can no longer be written, so the bank is stopping.
-                let Ok(next) = self.bank.next_send().await else { return };
-                match next {
+                match self.bank.next_send() {
                     Ok(send) => break send,
                     Err(due) if pause(&self.bank.callbacks_changed, due, &stop).await.is_none() => return,
                     Err(_) => {}

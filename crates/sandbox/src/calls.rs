@@ -57,7 +57,7 @@ async fn submit(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpR
     let Signed { at_us, key, body } = signed;
     let valid_key = key.ok_or("the header Idempotency-Key must be a UUID".to_owned());
     let parsed = valid_key.and_then(|key| Ok((key, TransferRequest::parse(kind, &body)?)));
-    let reply = bank.submit(Call { kind, at_us, key, parsed }).await?;
+    let reply = bank.submit(&Call { kind, at_us, key, parsed });
     tokio::time::sleep(reply.delay).await;
     let (document, is_new) = reply.result?;
     let mut answer = if is_new { HttpResponse::Accepted() } else { HttpResponse::Ok() };
@@ -65,15 +65,15 @@ async fn submit(bank: &Bank, kind: TransferKind, signed: Signed) -> Result<HttpR
 }
 
 async fn show_payment(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
-    show(&bank, TransferRef { kind: TransferKind::Payment, key: *key }).await
+    show(&bank, TransferRef { kind: TransferKind::Payment, key: *key })
 }
 
 async fn show_refund(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Document> {
-    show(&bank, TransferRef { kind: TransferKind::Refund, key: *key }).await
+    show(&bank, TransferRef { kind: TransferKind::Refund, key: *key })
 }
 
-async fn show(bank: &Bank, which: TransferRef) -> Answer<Document> {
-    bank.document(which).await?.map(Json).ok_or(Problem::Unknown)
+fn show(bank: &Bank, which: TransferRef) -> Answer<Document> {
+    bank.document(which).map(Json).ok_or(Problem::Unknown)
 }
 
 #[derive(Deserialize)]
@@ -98,7 +98,7 @@ impl Page {
 }
 
 async fn ledger(bank: Data<Bank>, page: Query<Page>) -> Answer<Value> {
-    let (entries, more) = bank.ledger(page.after, page.limit(1000)?).await?;
+    let (entries, more) = bank.ledger(page.after, page.limit(1000)?);
     let next = entries.last().filter(|_| more).map(|entry| entry.seq);
     Ok(Json(json!({ "entries": entries, "next": next })))
 }
@@ -136,16 +136,16 @@ async fn decide(bank: Data<Bank>, key: Path<Uuid>, Body(body): Body) -> Answer<D
         return Err(Problem::malformed(&"status must be succeeded or failed"));
     }
     let which = TransferRef { kind: TransferKind::Payment, key: *key };
-    Ok(Json(bank.decide(which, status == Status::Succeeded).await?))
+    Ok(Json(bank.decide(which, status == Status::Succeeded)?))
 }
 
 async fn callback(bank: Data<Bank>, key: Path<Uuid>) -> Answer<Value> {
-    let (message, fate) = bank.callback(*key).await?.ok_or(Problem::Unknown)?;
+    let (message, fate) = bank.callback(*key).ok_or(Problem::Unknown)?;
     Ok(Json(json!({ "id": format!("msg_{message}"), "fate": fate })))
 }
 
 async fn send_again(bank: Data<Bank>, key: Path<Uuid>, _: Body) -> Result<HttpResponse, Problem> {
-    bank.send_again(*key).await?;
+    bank.send_again(*key)?;
     Ok(HttpResponse::Accepted().json(json!({ "key": *key })))
 }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::{App, HttpServer, web};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -34,9 +34,9 @@ use journal::Journal;
 use seckill_webhook::Secret;
 use switches::Switches;
 
-/// Threads that answer calls. Two are enough: a call takes microseconds, and then waits for the disk.
+/// Threads that answer calls. Two are enough: a call takes microseconds.
 const WORKERS: usize = 2;
-/// The most connections of each thread. They also bound the lines that wait for the file.
+/// The most connections of each thread.
 const CONNECTIONS_MAX: usize = 1024;
 /// How long a client may take to send the head of a request before the bank closes the connection.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -146,7 +146,7 @@ impl Sandbox {
         tracing::info!(address = %self.address, "the sandbox channel is open");
         let handle = self.server.handle();
         let file_failed = async {
-            self.bank.journal().ended().await;
+            self.bank.file_failed.cancelled().await;
             handle.stop(false).await;
         };
         let served = async {
@@ -160,9 +160,7 @@ impl Sandbox {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        let bank = self.bank;
-        let written = tokio::task::spawn_blocking(move || bank.journal().close()).await?;
-        written.context("the sandbox's file (sandbox.data_file) cannot be written")?;
+        ensure!(!self.bank.file_failed.is_cancelled(), "the sandbox's file (sandbox.data_file) cannot be written");
         served?;
         tracing::info!("the sandbox channel has stopped");
         Ok(())

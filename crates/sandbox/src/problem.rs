@@ -43,7 +43,7 @@ pub enum Problem {
     NotFound,
     #[error("this page does not support this method")]
     Method,
-    /// The file can no longer be written, or the journal is closed. The last changes may or may not be in the file.
+    /// The file can no longer be written. The last change may be in it or not.
     #[error("the bank is stopping; the request may have taken effect")]
     Unwritten,
 }
