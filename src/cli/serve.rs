@@ -49,7 +49,7 @@ pub(super) async fn channel_sandbox(settings: seckill_sandbox::Settings) -> anyh
     let stopper = sandbox.stopper();
     let stopping = tokio::spawn(async move {
         stop.cancelled().await;
-        stopper.stop().await;
+        stopper.stop(true).await;
     });
     sandbox.run().await?;
     stopping.abort();

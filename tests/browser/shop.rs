@@ -1,9 +1,10 @@
 //! A system, its bank, and sales created by the command, as a shop does.
 
+use actix_web::dev::ServerHandle;
 use seckill::domain::ids::SaleId;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{Sale, System, until};
-use seckill_sandbox::{Sandbox, Stopper};
+use seckill_sandbox::Sandbox;
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -17,7 +18,7 @@ static BROWSERS: Semaphore = Semaphore::const_new(2);
 
 pub struct Shop {
     pub system: System,
-    bank: Stopper,
+    bank: ServerHandle,
     bank_runs: JoinHandle<anyhow::Result<()>>,
     pub folder: Folder,
     _turn: SemaphorePermit<'static>,
@@ -69,7 +70,7 @@ impl Shop {
     pub async fn close(self, page: Page) {
         page.close().await;
         self.system.finish().await;
-        self.bank.stop().await;
+        self.bank.stop(true).await;
         self.bank_runs.await.unwrap().unwrap();
     }
 

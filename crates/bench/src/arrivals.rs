@@ -26,14 +26,6 @@ pub const LATE_MAX_MS: f64 = 50.0;
 /// From opening the connections until the crowd begins: the server accepts them meanwhile.
 const TAKEN_IN: Duration = Duration::from_millis(500);
 
-/// A crowd of buyers who arrive evenly, each once.
-pub struct Crowd<'a> {
-    pub buyers: &'a RecordFile,
-    pub count: usize,
-    /// Arrivals a second.
-    pub rate: f64,
-}
-
 #[derive(Debug, Default)]
 pub struct Seen {
     pub answers: Vec<Answer>,
@@ -81,15 +73,21 @@ fn micros(time: Duration) -> u32 {
     u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Plays the crowd on a thread that keeps to this processor.
-pub async fn play(processor: usize, to: SocketAddr, sale: &Sale, crowd: &Crowd<'_>) -> anyhow::Result<Seen> {
-    ensure!(crowd.buyers.count >= crowd.count, "there are too few buyers");
-    let (path, body) = (&sale.path, sale.body.clone());
+/// Plays a crowd of so many buyers, who arrive evenly, `rate` a second, each once. The generator's thread keeps to this processor.
+pub async fn play(
+    processor: usize,
+    to: SocketAddr,
+    sale: &Sale,
+    buyers: &RecordFile,
+    count: usize,
+    rate: f64,
+) -> anyhow::Result<Seen> {
+    ensure!(buyers.count >= count, "there are too few buyers");
+    let (path, body, records) = (&sale.path, sale.body.clone(), buyers.records()?);
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {to}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n",
         body.len()
     );
-    let (count, rate, records) = (crowd.count, crowd.rate, crowd.buyers.records()?);
     let thread = move || -> anyhow::Result<Seen> {
         let mut only = CpuSet::new();
         only.set(processor);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, ensure};
 use sqlx::PgPool;
 
-use crate::arrivals::{self, Crowd, Seen, waits};
+use crate::arrivals::{self, Seen, waits};
 use crate::processes::{self, Cpu, Meter};
 use crate::series::{Cell, Series, Table, one_place, percentile_ms, thousands, two_places};
 use crate::service::{self, Sale, Service};
@@ -158,7 +158,14 @@ impl Bench<'_> {
         let (mut all_seen, mut settled_s) = (Vec::new(), 0f64);
         for sale in &sales {
             let begun = SystemTime::now();
-            let (seen, settled) = tokio::try_join!(self.arrive(sale, buyers), self.settle(sale, buyers, units))?;
+            let to = self.service.process.address;
+            let arriving = arrivals::play(self.processor, to, sale, &self.buyers, buyers, self.rate);
+            let within = Duration::from_secs_f64(buyers as f64 / self.rate) + SETTLED_WITHIN;
+            let settling = async {
+                let settled = settle::all_settled(self.sql, sale.id, units, within).await;
+                settled.context("this machine may need fewer arrivals a second: --rate")
+            };
+            let (seen, settled) = tokio::try_join!(arriving, settling)?;
             settled_s = settled_s.max(settled.duration_since(begun).unwrap_or_default().as_secs_f64());
             all_seen.push(seen);
         }
@@ -170,17 +177,6 @@ impl Bench<'_> {
             check(self.sql, sale, units, seen).await?;
         }
         Ok(Played::of(&all_seen, settled_s, cpu_us))
-    }
-
-    async fn arrive(&self, sale: &Sale, count: usize) -> anyhow::Result<Seen> {
-        let crowd = Crowd { buyers: &self.buyers, count, rate: self.rate };
-        arrivals::play(self.processor, self.service.process.address, sale, &crowd).await
-    }
-
-    async fn settle(&self, sale: &Sale, count: usize, units: i64) -> anyhow::Result<SystemTime> {
-        let within = Duration::from_secs_f64(count as f64 / self.rate) + SETTLED_WITHIN;
-        let settled = settle::all_settled(self.sql, sale.id, units, within).await;
-        settled.context("this machine may need fewer arrivals a second: --rate")
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use redis::cmd;
 
 use crate::Setup;
-use crate::arrivals::{self, Crowd, Seen, waits};
+use crate::arrivals::{self, Seen, waits};
 use crate::processes;
 use crate::series::{Cell, Series, Table, percentile_ms, thousands, two_places, whole};
 use crate::service::Service;
@@ -145,8 +145,8 @@ impl Generator<'_> {
         let count = ((rate * seconds as f64) as usize).min(CROWD_MAX);
         let sale = self.service.sale(count.cast_signed() as i64).await?;
         tokio::time::sleep(REST).await;
-        let crowd = Crowd { buyers: self.buyers, count, rate };
-        let seen = arrivals::play(self.processor, self.service.process.address, &sale, &crowd).await?;
+        let to = self.service.process.address;
+        let seen = arrivals::play(self.processor, to, &sale, self.buyers, count, rate).await?;
         let step = Step::of(count, seen);
         eprintln!(
             "{} arrivals a second: {} useful, p50 and p99 of winners {:.0} and {:.0} ms; {} shed, {} lost",

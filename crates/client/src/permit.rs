@@ -19,8 +19,6 @@ const PAUSE_MS: u64 = 200;
 const PAUSE_MAX_MS: u64 = 3_000;
 /// A longer `Retry-After` is cut to this: few leases last longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
-/// The longest duration that the service accepts: the greatest integer that every JSON reader represents exactly.
-const TOOK_MAX_MS: u64 = (1 << 53) - 1;
 
 /// Leases that may be queued for their return, and how many are in flight at once. Further leases expire by themselves, as after
 /// the death of a holder.
@@ -166,7 +164,7 @@ impl Drop for Permit {
 impl Held {
     /// Returns the lease once for each of its policies. A repeated call only reports again.
     async fn give_back(&self, report: Report) -> Result<bool, Error> {
-        let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX).min(TOOK_MAX_MS);
+        let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX);
         let (app, lease) = (self.shared.app.as_str(), self.lease.as_str());
         let mut released = false;
         for (policy, key) in &self.dimensions {

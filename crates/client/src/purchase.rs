@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use reqwest::Method;
-use reqwest::header::HeaderValue;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -118,8 +117,6 @@ impl BuyerClient {
     async fn try_purchase(&self, purchase: &Purchase) -> Result<Ticket, Error> {
         let Purchase { sale_id, key, quantity, pass, idempotency_key } = purchase;
         let body = PurchaseRequest { key, quantity: *quantity, pass: pass.as_deref() };
-        let idempotency_key = HeaderValue::from_str(idempotency_key)
-            .map_err(|_| Error::invalid("the Idempotency-Key", "must be visible ASCII characters"))?;
         let path = format!("/api/v1/sales/{sale_id}/purchases");
         let request = self.service.request(Method::POST, &path, self.bearer.as_ref());
         call(request.header("idempotency-key", idempotency_key).json(&body), self.service.timeout()).await

@@ -18,7 +18,6 @@ mod small;
 mod actions;
 mod clocks;
 mod configurations;
-mod group_steps;
 mod groups;
 mod histories;
 mod ledger;

@@ -5,10 +5,10 @@ use stateright::{Model, Property};
 use super::actions::Action;
 use super::orders::ORDERS;
 use super::state::{
-    Ledger, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, SaleKeys, Server, Splitter, Stamp,
-    State,
+    GroupStatus, Ledger, OutboxRow, Phase, PurchaseStep, ROWS, Reconciler, RefillStep, Release, SaleKeys, Server,
+    Splitter, Stamp, State,
 };
-use super::variants::World;
+use super::variants::{Variant, World};
 
 impl Model for World {
     type State = State;
@@ -164,6 +164,31 @@ impl World {
                 s.budget.flushes -= 1;
                 s.redis[0].now = SaleKeys::default();
             }
+        }
+    }
+
+    /// Settles a group. If a worker finds that impossible, it keeps the message.
+    fn settle_group(&self, s: &mut State, group: usize) {
+        if s.ledger.settle_group(self, group) || self.is(Variant::GroupNeverSplit) {
+            s.queue[ORDERS + group] = false;
+        } else if s.splitter == Splitter::Idle {
+            s.splitter = Splitter::Failed(group);
+        }
+    }
+
+    /// The message is not acknowledged here: it is delivered again, and then acknowledged because the group is closed.
+    fn split_group(&self, s: &mut State, group: usize) {
+        if std::mem::take(&mut s.splitter) == Splitter::Closed(group) {
+            return s.ledger.insert_rows_of(group);
+        }
+        let is_closed = s.ledger.outbox[ORDERS + group] == OutboxRow::Processed;
+        if self.is(Variant::SettlePart) && !is_closed {
+            s.ledger.settle_part(self, group);
+        } else if self.is(Variant::SplitInTwoTransactions) && !is_closed {
+            s.ledger.close_group(group, GroupStatus::Split);
+            s.splitter = Splitter::Closed(group);
+        } else {
+            s.ledger.split_group(self, group);
         }
     }
 }

@@ -80,17 +80,6 @@ pub struct Sandbox {
     tasks: TaskTracker,
 }
 
-/// Stops a bank that runs.
-#[derive(Clone)]
-pub struct Stopper(ServerHandle);
-
-impl Stopper {
-    /// Stops accepting connections, waits for answers in flight, and ends the bank.
-    pub async fn stop(self) {
-        self.0.stop(true).await;
-    }
-}
-
 impl Sandbox {
     /// Reads the file, binds the address, and resumes pending decisions and callbacks.
     ///
@@ -134,8 +123,9 @@ impl Sandbox {
         self.address
     }
 
-    pub fn stopper(&self) -> Stopper {
-        Stopper(self.server.handle())
+    /// Stops the bank while it runs. After `stop(true)`, answers in flight are still sent.
+    pub fn stopper(&self) -> ServerHandle {
+        self.server.handle()
     }
 
     /// Runs the bank until it is stopped.

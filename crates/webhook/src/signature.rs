@@ -176,9 +176,6 @@ mod tests {
         assert_eq!(check(SIGNATURE, BODY, AT + 301), Err(SignatureError::NotNow));
         assert_eq!(check(SIGNATURE, BODY, AT - 301), Err(SignatureError::NotNow));
         assert_eq!(check(SIGNATURE, BODY, AT + 300), Ok(()));
-        for signatures in ["", "v1,", "v1,AAAA", "v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "g0hM"] {
-            assert_eq!(check(signatures, BODY, AT), Err(SignatureError::Malformed), "{signatures}");
-        }
         assert_eq!(verify(&[key()], ID, "now", SIGNATURE, BODY, AT), Err(SignatureError::Malformed));
         assert_eq!(verify(&[key()], "", "1614265330", SIGNATURE, BODY, AT), Err(SignatureError::Malformed));
     }
@@ -188,7 +185,9 @@ mod tests {
     fn without_a_signature_that_could_be_right_no_hmac_is_computed() {
         let short = format!("v1,{}", STANDARD.encode([7; 31]));
         let others = "v1a,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= ".repeat(4);
-        for signatures in ["", "v1,", &"v1, ".repeat(500), &" ".repeat(1024), &"v1,AAAA ".repeat(4), &short, &others] {
+        for signatures in
+            ["", "g0hM", "v1,", &"v1, ".repeat(500), &" ".repeat(1024), &"v1,AAAA ".repeat(4), &short, &others]
+        {
             let refused = counted(|| check(signatures, BODY, AT));
             assert_eq!(refused, (Err(SignatureError::Malformed), 0), "{signatures}");
         }
