@@ -1,17 +1,7 @@
-//! The figures of docs/speed.md: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only PART]`.
+//! The figures of docs/speed.md, which describes the parts: `./dev bench [--json FILE] [--rounds N] [--seconds S] [--only PART]`.
 //!
-//! - The sale (`cases.rs`, `table.rs`): each round plays every case once, so that a ratio compares figures measured within seconds
-//!   of each other. All are compared with the server of the package seckill-bench-hello. wrk (`wrk.rs`) sends the same kind of
-//!   request to all. All limits stay on; there are many buyers and addresses instead. The bench fails if a case gets any answer
-//!   but its own. Then the workers settle the orders (`settle.rs`), and the audit checks them.
-//! - Payments (`payments.rs`): purchases without and with payments, in turns. `bank.rs` receives the payments, and `payers.rs`
-//!   begins them.
-//! - Rush (`rush.rs`): the README's, with everything running.
-//! - Crowds (`crowds.rs`): winners beside readers, and a rush beside workers.
-//! - Overload (`overload.rs`): up to five times the arrivals that the service can serve, by the generator of `arrivals.rs`.
-//! - Million (`million.rs`): a sale to a million buyers, and smaller ones.
-//!
-//! To add a case of the sale, add a variant to `Case` and an arm to `Stage::play`.
+//! Each part is a module: `rush`, `cases` and `table` (the sale), `payments` (with `bank` and `payers`), `crowds`, `overload`, `million`. To
+//! add a case of the sale, add a variant to `Case` and an arm to `Stage::play`.
 
 mod arrivals;
 mod bank;

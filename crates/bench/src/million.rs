@@ -1,7 +1,5 @@
-//! A sale of 100,000 units to a million buyers, and smaller sales to smaller crowds, with `serve`, `work` and all queues running.
-//!
-//! Every unit must be sold once, and the audit must hold. The cost of a request must not grow with the crowd. So all crowds arrive
-//! at one rate, which the machine can serve: a larger crowd takes longer.
+//! A sale of 100,000 units to a million buyers, and smaller sales to smaller crowds, with `serve`, `work` and all queues running. All crowds
+//! arrive at one rate, which the machine can serve: a larger crowd takes longer.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};

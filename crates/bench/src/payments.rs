@@ -1,11 +1,7 @@
 //! Whether payments slow down purchases: durable purchases without and with payments running, in turns.
 //!
 //! In both, the bank and `seckill work` are up: without payments, only the worker `ask` runs; with payments, `pay` too. The
-//! bank takes payments from a backlog at its rate (`bank.rs`), and payments begin at the same rate (`payers.rs`). A round with far fewer
-//! payments does not count, and is played again. The bench fails if that happens too often, or if a round without payments has any.
-//!
-//! All processes share the machine's processors. To tell their CPU time from a slower purchase path, the CPU time of
-//! payments without purchases is measured too.
+//! bank takes payments from a backlog at its rate (`bank.rs`), and payments begin at the same rate (`payers.rs`).
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -151,12 +147,9 @@ fn table(pairs: &[Pair], seconds: u64, too_slow: u64) -> Table {
         heading: "bought, durable",
         rows: vec![row(SIDES[0]), row(SIDES[1]), ("payments alone, in cores".to_owned(), alone.collect())],
         below: format!(
-            "In turns, on the same servers; by process: microseconds of CPU a purchase. Payments running: each second the bank \
-             (`seckill channel-sandbox`, {RATE} a second) takes {} of a backlog and tells the service of each, and {} more begin \
-             (`POST /payments`, by this bench). The bank and `seckill work` run in both rows: `--only ask` in the first, \
-             `--only pay,ask` in the second. All other workers are stopped: the broker has the messages of the backlog. The last \
-             row is the cost of payments while nobody buys. Rounds that did not count, because fewer payments ran than three \
-             quarters of the bank's rate: {too_slow}.",
+            "By process: microseconds of CPU a purchase. Payments running: each second the bank ({RATE} a second) takes {} of a \
+             backlog and tells the service of each, and {} more begin. The last row is the cost of payments while nobody buys. \
+             Rounds that did not count, because fewer payments ran than three quarters of the bank's rate: {too_slow}.",
             of(&|pair| pair.with.bank).with_range(whole),
             of(&|pair| pair.with.begun).with_range(whole),
         ),

@@ -138,9 +138,15 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
 }
 
 /// Microseconds of CPU per request, by process.
-pub struct Cpu(pub Vec<(&'static str, f64)>);
+pub struct Cpu(Vec<(&'static str, f64)>);
 
 impl Cpu {
+    /// The CPU time between two readings of the same processes, divided by the number of requests.
+    pub fn between(before: &[(&'static str, u64)], after: &[(&'static str, u64)], requests: u64) -> Self {
+        let used = |from: u64, to: u64| to.saturating_sub(from) as f64 / requests as f64;
+        Self(before.iter().zip(after).map(|((name, from), (_, to))| (*name, used(*from, *to))).collect())
+    }
+
     pub fn of(&self, process: &str) -> f64 {
         self.0.iter().find(|(name, _)| *name == process).map_or(f64::NAN, |(_, us)| *us)
     }
@@ -170,9 +176,7 @@ impl Meter {
     }
 
     pub fn read(&self, requests: u64) -> anyhow::Result<Cpu> {
-        let used = self.before.iter().zip(Self::used(&self.processes)?);
-        let used = used.map(|((name, from), (_, to))| (*name, to.saturating_sub(*from) as f64 / requests as f64));
-        Ok(Cpu(used.collect()))
+        Ok(Cpu::between(&self.before, &Self::used(&self.processes)?, requests))
     }
 
     /// In microseconds, with the bench itself and its ended children.

@@ -41,9 +41,7 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
     }
     let (since, before, cpu_before) = first.context("nothing to settle")?;
     let (seconds, orders) = (since.elapsed().as_secs_f64(), last - before);
-    let used = cpu_before.iter().zip(cpu_us(&processes)?);
-    let cpu_us = used.map(|((name, from), (_, to))| (*name, to.saturating_sub(*from) as f64 / orders as f64));
-    let cpu_us = Cpu(cpu_us.collect());
+    let cpu_us = Cpu::between(&cpu_before, &cpu_us(&processes)?, orders.unsigned_abs());
 
     // Purchases whose buyers' connections the load generator had ended were committed after the backlog was counted.
     settled(sql).await?;

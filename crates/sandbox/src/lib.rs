@@ -44,23 +44,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// How long answers in flight may take when the bank ends.
 const SHUTDOWN_S: u64 = 5;
 
-/// The bank's settings.
+/// The section `[sandbox]` of config.default.toml, which describes each setting.
 #[derive(Clone, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The address at which the bank listens.
     pub bind: SocketAddr,
-    /// The path of the bank's file.
     pub data_file: String,
-    /// The URL to which callbacks are posted.
     pub callback_url: String,
-    /// The secret that verifies requests and signs callbacks: `whsec_` and base64.
     pub secret: String,
-    /// The most requests for payments in any second.
     pub pay_rate: u32,
-    /// The most requests for refunds in any second.
     pub refund_rate: u32,
-    /// How long after a request the bank decides, in milliseconds.
     pub confirm_ms: u64,
 }
 

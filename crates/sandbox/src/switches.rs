@@ -11,29 +11,22 @@ use super::transfer::TransferRequest;
 /// The longest delay: a day, so that a test can decide each payment by hand before the bank does.
 const DELAY_MAX_MS: u64 = 86_400_000;
 
+/// docs/payments.md describes each switch.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switches {
-    /// Delays each answer to a payment or refund.
     pub slow_ms: u64,
-    /// The share of requests that get 500 and have no effect. Shares are in thousandths.
     pub fail_permille: u32,
-    /// The share of requests that take effect, but get 504 after `slow_ms`.
     pub lost_answer_permille: u32,
-    /// The share of payments and refunds that fail.
     pub decline_permille: u32,
-    /// How many additional times each callback is sent.
     pub repeat_callbacks: u32,
     pub callback_delay_ms: u64,
-    /// Delays each callback by a random part of `callback_delay_ms`, so that callbacks arrive out of order.
     pub shuffle_callbacks: bool,
     pub drop_callbacks_permille: u32,
-    /// The share of callbacks whose amount is wrong by one cent.
     pub wrong_amount_permille: u32,
     pub confirm_ms: u64,
     pub pay_rate: u32,
     pub refund_rate: u32,
-    /// The seed of the random numbers. Setting the seed restarts them.
     pub seed: u64,
 }
 
