@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 /// The keys of sale_begin.lua.
 pub const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
-/// The keys of limits of requests.
-pub const LIMITS: [&str; 3] = ["limit:b", "limit:a", "limit:s"];
+/// The keys of limits of requests, which the histories do not have.
+const LIMITS: [&str; 3] = ["limit:b", "limit:a", "limit:s"];
 /// Later than the end of the test.
 pub const NEVER_MS: &str = "9000000000000";
 

@@ -2,9 +2,7 @@
 //! each step. A restart or a new replication id cannot be caused on the real server. The test writes to the sale instead, as begin_refill
 //! would have done before the event.
 
-use std::collections::BTreeMap;
-
-use super::histories::{KEYS, LIMITS, NEVER_MS, RealSale, SaleFields, id};
+use super::histories::{KEYS, NEVER_MS, RealSale, SaleFields, id};
 use super::orders::{ORDERS, Order};
 use super::redis::Admission;
 use super::state::{Epoch, Phase, SaleKeys, Server, Snapshot, Ticket};
@@ -13,9 +11,6 @@ use proptest::prelude::*;
 
 /// A memory of "sold out" outlives the test: it ends only by `Step::ReturnUnits`.
 const SOLD_OUT_MS: i64 = 1_000_000_000;
-/// More requests than a history has, in a window longer than a history.
-const LIMIT: i64 = 1000;
-const LIMIT_WINDOW_MS: i64 = 100_000_000_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -70,10 +65,6 @@ struct Real {
     sale: RealSale,
     /// Whether the sale requires passes. Each buyer shows the right one.
     asks_pass: bool,
-    /// Whether there are limits of requests, which are never reached.
-    limited: bool,
-    /// The requests that the script has judged.
-    asked: Vec<Order>,
 }
 
 impl Real {
@@ -136,19 +127,12 @@ impl Real {
         let sold_out_ms = if world.caches_sold_out { SOLD_OUT_MS } else { 0 }.to_string();
         let (n, lapses_max) = (orders.len().to_string(), world.lapses_max.to_string());
         let asks_more = orders.iter().any(|(order, _)| world.units(*order) != 1);
-        let parts = [(self.limited, "bas"), (asks_more, "u"), (self.asks_pass, "p")];
+        let parts = [(asks_more, "u"), (self.asks_pass, "p")];
         let parts: String = parts.into_iter().filter_map(|(sent, letters)| sent.then_some(letters)).collect();
         let call = [&*n, "0", "0", &*sold_out_ms, "0", "0", &*lapses_max, "1000", &*parts];
         let mut arguments = call.map(str::to_owned).to_vec();
         arguments.extend(orders.iter().map(|(order, _)| id(*order)));
         arguments.extend(orders.iter().map(|(order, _)| user(world, *order)));
-        if self.limited {
-            let limit = || [LIMIT.to_string(), LIMIT_WINDOW_MS.to_string()];
-            arguments.extend(limit()); // of buyers
-            arguments.extend(limit()); // of addresses
-            arguments.extend(orders.iter().map(|(order, _)| format!("address-{order}")));
-            arguments.extend(limit()); // of the sale
-        }
         if asks_more {
             arguments.extend(orders.iter().map(|(order, _)| world.units(*order).to_string()));
         }
@@ -157,7 +141,6 @@ impl Real {
             arguments.extend(orders.iter().map(|(_, spent)| spent.to_string()));
         }
         let reply = self.sale.reserve(&arguments)?;
-        self.asked.extend(orders.iter().map(|(order, _)| *order));
         let admissions = reply.answers.iter().map(|(code, detail)| match code {
             0 => Admission::Reserved,
             1 => Admission::Repeat { confirmed: detail == "c" },
@@ -169,24 +152,6 @@ impl Real {
             other => panic!("reserve answered {other}"),
         });
         Some((admissions.collect(), reply.may_remember))
-    }
-
-    /// The counts of the limits: every request that the script has judged, by buyer, address and sale.
-    fn check_limits(&mut self, world: &World) {
-        let fields: [&dyn Fn(Order) -> String; 3] =
-            [&|order| user(world, order), &|order| format!("address-{order}"), &|_| "n".to_owned()];
-        for (limit, field) in LIMITS.into_iter().zip(fields) {
-            let mut expected: BTreeMap<String, usize> = BTreeMap::new();
-            for order in self.asked.iter().filter(|_| self.limited) {
-                *expected.entry(field(*order)).or_default() += 1;
-            }
-            let mut counted: BTreeMap<String, String> = self.sale.command("HGETALL", limit, &[]);
-            let window = counted.remove("#");
-            assert_eq!(window, (!expected.is_empty()).then(|| format!("0|{LIMIT_WINDOW_MS}")));
-            let expected: BTreeMap<String, String> =
-                expected.into_iter().map(|(field, count)| (field, count.to_string())).collect();
-            assert_eq!(counted, expected, "{limit}");
-        }
     }
 }
 
@@ -310,9 +275,9 @@ fn scripts_and_model_agree_on_random_histories() {
         caches_sold_out,
         ..World::NO_FAULTS
     };
-    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>(), asks_pass in any::<bool>(), limited in any::<bool>())| {
+    proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), caches in any::<bool>(), asks_pass in any::<bool>())| {
         let world = world(caches);
-        let mut real = Real { sale: RealSale::new(), asks_pass, limited, asked: Vec::new() };
+        let mut real = Real { sale: RealSale::new(), asks_pass };
         let mut model = Server { run: 1, replid: 1, ..Server::default() };
         for (at, step) in steps.iter().enumerate() {
             run(step, &world, &mut model, &mut real);
@@ -329,10 +294,8 @@ fn scripts_and_model_agree_on_random_histories() {
             expected.holders = std::array::from_fn(named);
             let found = real.keys(&world);
             real.check_buyers(&world, &found, &model.now.lapsed);
-            real.check_limits(&world);
             prop_assert_eq!(found, expected, "after step {}: {:?}", at, step);
         }
         real.sale.delete(&KEYS);
-        real.sale.delete(&LIMITS);
     });
 }
