@@ -18,7 +18,7 @@ use crate::domain::payment::{RefundId, RefundReason, RefundStatus};
 pub use crate::ledger::orders::details::OrderDetails;
 pub use crate::ledger::orders::read::OwnedOrder;
 pub use crate::ledger::orders::search::FoundOrders;
-use crate::ledger::orders::search::{OrderExport, OrderSearch};
+use crate::ledger::orders::search::OrderExport;
 use crate::pay::{PaymentService, RefundAsked};
 
 /// Orders in one file, at most, and how long it may take to be read: its snapshot keeps PostgreSQL from tidying up.

@@ -11,10 +11,10 @@ use super::log::{Alarm, visible_kinds};
 use super::{AdminError, Console};
 use crate::domain::account::Account;
 use crate::domain::alarm::AlarmKind;
-use crate::domain::sale::SalePhase;
+use crate::domain::sale::{Sale, SalePhase};
 use crate::ledger::flow::alarms::Backlog;
-use crate::ledger::overview::CurrentSale;
 use crate::ledger::processes::SeenProcess;
+use crate::ledger::sales::terms::SaleFigures;
 
 const SALES_MAX: i64 = 20;
 const ALARMS_MAX: i64 = 50;
@@ -77,7 +77,8 @@ impl Console {
     pub async fn overview(&self, account: &Account) -> Result<Overview, AdminError> {
         let now_ms = self.ledger.now_ms().await?;
         let sales = self.ledger.current_sales(SALES_MAX).await?;
-        let alarms = self.ledger.open_alarms(&visible_kinds(account), ALARMS_MAX).await?;
+        let mut alarms = self.ledger.alarms(Some(&visible_kinds(account)), ALARMS_MAX).await?;
+        alarms.retain(|alarm| alarm.cleared_at.is_none());
         let drift = alarms.iter().filter(|alarm| alarm.kind == AlarmKind::Drift.as_str());
         // The sales and the alarms are shown also if the rest takes too long to read.
         let unread = |error: &AdminError| tracing::debug!(%error, "queues and processes not read for the overview");
@@ -91,9 +92,10 @@ impl Console {
         })
     }
 
-    async fn with_units(&self, sale: CurrentSale, now_ms: i64) -> OverviewSale {
+    async fn with_units(&self, figures: SaleFigures, now_ms: i64) -> OverviewSale {
+        let SaleFigures { sale, total_stock, stock } = figures;
         let phase = SalePhase::at(now_ms, sale.status, sale.starts_at_ms, sale.ends_at_ms);
-        let available = match timeout(UNITS_MAX, self.stores.gate.sale_view(sale.shards)).await {
+        let available = match timeout(UNITS_MAX, self.stores.gate.sale_view(sale.sharding())).await {
             Ok(Ok(view)) => view.filter(|view| view.serving).and_then(|view| view.available),
             Ok(Err(error)) => {
                 tracing::debug!(%error, sale = %sale.id, "units in Redis not read for the overview");
@@ -101,7 +103,7 @@ impl Console {
             }
             Err(_) => None,
         };
-        let CurrentSale { id, product, starts_at_ms, ends_at_ms, total_stock, stock, .. } = sale;
+        let Sale { id, product, starts_at_ms, ends_at_ms, .. } = sale;
         OverviewSale { id: id.get(), product, phase, starts_at_ms, ends_at_ms, total_stock, stock, available }
     }
 

@@ -13,10 +13,8 @@ use crate::domain::ids::Invalid;
 use crate::domain::message::ParkedKind;
 use crate::flow::outflow_changes::{self, OutflowChange};
 pub use crate::ledger::flow::alarms::Backlog;
-use crate::ledger::outbox::ParkedFilter;
 pub use crate::ledger::outbox::ParkedRow;
 pub use crate::ledger::outflow::items::ChannelFigures;
-use crate::ledger::outflow::parked::ItemFilter;
 pub use crate::ledger::outflow::parked::ParkedItem;
 use crate::sale_work::parked;
 pub use crate::sale_work::parked::RetriedAll;
@@ -85,13 +83,10 @@ impl Console {
             return Err(Invalid::new("status", "must be parked: other messages are only counted").into());
         }
         let limit = limit(&query.limit)?;
-        let filter = ParkedFilter {
-            kind: given(&query.kind).map(ParkedKind::parse).transpose()?,
-            before: before_number(&query.before)?,
-            limit: limit + 1,
-        };
-        self.record_pages(account, "outbox", filter.before.is_some(), limit).await?;
-        let mut parked = self.ledger.parked_page(&filter).await?;
+        let kind = given(&query.kind).map(ParkedKind::parse).transpose()?;
+        let before = before_number(&query.before)?;
+        self.record_pages(account, "outbox", before.is_some(), limit).await?;
+        let mut parked = self.ledger.parked_page(kind, before, limit + 1).await?;
         let next = cut(&mut parked, limit).map(|last| last.id);
         let mut figures = self.ledger.shown_backlog().await?;
         figures.sort_by(|a, b| a.kind.cmp(&b.kind));
@@ -133,13 +128,9 @@ impl Console {
     pub async fn parked_items(&self, account: &Account, query: &ItemQuery) -> Result<ItemPage, AdminError> {
         operators_only(account)?;
         let limit = limit(&query.limit)?;
-        let filter = ItemFilter {
-            channel: given(&query.outflow).map(str::to_owned),
-            before: before_number(&query.before)?,
-            limit: limit + 1,
-        };
-        self.record_pages(account, "outflow items", filter.before.is_some(), limit).await?;
-        let mut items = self.ledger.parked_outflow(&filter).await?;
+        let before = before_number(&query.before)?;
+        self.record_pages(account, "outflow items", before.is_some(), limit).await?;
+        let mut items = self.ledger.parked_outflow(given(&query.outflow), before, limit + 1).await?;
         let next_before = cut(&mut items, limit).map(|last| last.seq);
         Ok(ItemPage { items, next_before })
     }

@@ -7,7 +7,6 @@ use super::{AdminError, Console, admins_only};
 use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
 use crate::domain::ids::Invalid;
 use crate::ledger::audit_log::NewLine;
-use crate::ledger::sessions::NewSession;
 
 pub use super::device::KNOWN_DAYS;
 
@@ -156,14 +155,9 @@ impl Console {
         let token = self.sessions.issue();
         let token_hash = token.hash();
         if let Some(password_hash) = &password_hash {
-            let new = NewSession {
-                token_hash: token_hash.as_bytes(),
-                account: &name,
-                password_hash,
-                session_ms: self.session_ms,
-                address: &source.address,
-            };
-            if let Some((role, expires_at_ms)) = self.ledger.open_session(&new).await? {
+            let (hash, session_ms) = (token_hash.as_bytes(), self.session_ms);
+            let opened = self.ledger.open_session(hash, &name, password_hash, session_ms, &source.address).await?;
+            if let Some((role, expires_at_ms)) = opened {
                 let device_token = self.devices.issue(&name, device.as_ref(), source.now_ms);
                 return Ok(SignedIn { token, device_token, role, expires_at_ms });
             }

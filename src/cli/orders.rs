@@ -7,7 +7,7 @@ use crate::app::stores;
 use crate::config::Config;
 use crate::domain::ids::UserId;
 use crate::domain::order::OrderStatus;
-use crate::ledger::orders::read::OrderFilter;
+use crate::ledger::orders::read::OrderSearch;
 
 #[derive(clap::Args)]
 pub(super) struct OrdersArgs {
@@ -29,14 +29,9 @@ pub(super) struct OrdersArgs {
 
 impl OrdersArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let filter = OrderFilter {
-            sale: self.sale.sale,
-            status: self.status,
-            user: self.user.map(|user| user.as_str().to_owned()),
-            after: None,
-            limit: self.limit,
-        };
-        let orders = stores(config)?.ledger.orders(&filter).await?;
-        print::rows(orders.iter().map(OrderLine::from), self.format)
+        let Self { sale, status, user, format, limit } = self;
+        let search = OrderSearch { sale: sale.sale, user, status, before: None, limit };
+        let orders = stores(config)?.ledger.orders(&search).await?;
+        print::rows(orders.iter().map(OrderLine::from), format)
     }
 }

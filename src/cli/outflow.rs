@@ -17,7 +17,7 @@ use crate::domain::outflow::Pace;
 use crate::flow::outflow_changes::{self, OutflowChange};
 use crate::ledger::LedgerError;
 use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem};
-use crate::ledger::outflow::parked::{ItemFilter, ParkedItem};
+use crate::ledger::outflow::parked::ParkedItem;
 use crate::sale_work::parked;
 
 #[derive(Subcommand)]
@@ -127,7 +127,7 @@ impl OutflowCommand {
                 }
             }
             Self::Parked(ListArgs { format, limit }) => {
-                let items = ledger.parked_outflow(&ItemFilter { limit, ..ItemFilter::default() }).await?;
+                let items = ledger.parked_outflow(None, None, limit).await?;
                 return print::rows(items.into_iter().map(item_row), format);
             }
             Self::Retry { name, ids } => {

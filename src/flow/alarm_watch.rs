@@ -41,7 +41,7 @@ impl AlarmWatch {
         let (open, ledger) = (self.ledger.open_alarm_kinds().await?, &self.ledger);
         let mut result = self.check_outbox(&open).await;
         for (kind, troubles) in [
-            (AlarmKind::Drift, ledger.drifts().await),
+            (AlarmKind::Drift, ledger.sales_with("reconciler", "drift").await),
             (AlarmKind::DeadChannel, ledger.dead_channels().await),
             (AlarmKind::SetAside, ledger.callbacks_aside().await),
             (AlarmKind::RefundFailed, ledger.failed_refunds().await),
@@ -79,7 +79,7 @@ impl AlarmWatch {
 
     /// Checks that Redis keeps all keys of sales.
     pub async fn check_keys(&self) -> Result<(), FlowError> {
-        let mut troubles = self.ledger.lost_keys().await?;
+        let mut troubles = self.ledger.sales_with("refill supervisor", "keys-lost").await?;
         // While Redis is away, other alarms say so.
         if let Some(policy) = self.gate.connect_to_runs().await.ok().as_ref().and_then(|servers| servers.evicts()) {
             troubles.push(Trouble::new("redis", json!({ "maxmemory_policy": policy })));

@@ -11,13 +11,14 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
-use crate::domain::ids::{GroupId, SaleId, Shard};
+use crate::domain::ids::{GroupId, OrderId, SaleId, Shard, WaveId};
 use crate::domain::message::OutboxKind;
+use crate::domain::order::HoldRelease;
+use crate::domain::payment::PaymentId;
 use crate::domain::trace_context::TraceContext;
 use claimed::count_failure;
 pub use claimed::{ClaimedBatch, PublishOutcome, ReleaseOutcome};
-pub use parked::{ParkedFilter, ParkedRow, UNPARK_STEP};
-use task::ClaimedRow;
+pub use parked::{ParkedRow, UNPARK_STEP};
 pub use task::{BrokerMessage, UnitRelease};
 
 /// The approximate number of holds per claim of releases. A row has up to 1,000.
@@ -43,6 +44,13 @@ pub struct OutboxRow<T> {
     pub trace: Option<Box<TraceContext>>,
 }
 
+impl<T> OutboxRow<T> {
+    fn new(id: i64, sale: i64, shard: i16, attempts: i32, task: T, trace: Option<String>) -> Self {
+        let trace = trace.as_deref().and_then(TraceContext::from_text).map(Box::new);
+        Self { id, sale: SaleId::from_db(sale), shard: Shard(shard), attempts: attempts.unsigned_abs(), task, trace }
+    }
+}
+
 impl Ledger {
     /// Whether rows of these kinds are due. Asked before the claiming transaction, because usually none are.
     pub async fn has_due(&self, kinds: &[OutboxKind]) -> Result<bool, LedgerError> {
@@ -61,22 +69,34 @@ impl Ledger {
         let mut tx = self.begin().await?;
         let mut rows = Vec::new();
         for kind in MESSAGES {
-            let due = sqlx::query_as!(
-                ClaimedRow,
-                r#"SELECT id, kind, order_id, sale_id, shard, quantity, returns_units, attempts, trace,
+            let due = sqlx::query!(
+                r#"SELECT id, order_id, sale_id, shard, attempts, trace,
                           coalesce(extract(epoch FROM due_at - now()) * 1000, 0)::bigint AS "remaining_ms!",
                           CASE kind WHEN 'payment_requested' THEN (SELECT p.channel FROM payments p WHERE p.id = outbox.order_id)
                           END AS channel,
-                          (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members,
-                          NULL::uuid[] AS released, NULL::bigint[] AS "lapsed?: Vec<Option<i64>>"
+                          (SELECT g.members FROM purchase_groups g WHERE g.id = outbox.order_id) AS members
                    FROM outbox WHERE status = 'pending' AND kind = $1 AND next_attempt_at <= now()
                    ORDER BY next_attempt_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"#,
                 kind.as_str(),
                 limit
             );
-            rows.extend(due.fetch_all(&mut *tx).await?);
+            for row in due.fetch_all(&mut *tx).await? {
+                let (group, remaining_ms) = (GroupId(row.order_id), row.remaining_ms);
+                // A row without its group is published too, so that it does not stop the others.
+                let members = row.members.and_then(|members| usize::try_from(members).ok()).unwrap_or(1);
+                let task = match kind {
+                    OutboxKind::GroupPlaced => BrokerMessage::GroupPlaced { group, members },
+                    OutboxKind::GroupExpire => BrokerMessage::GroupExpire { group, members, remaining_ms },
+                    // Without its payment, a row has no channel. It waits like a row of an unknown channel.
+                    _ => BrokerMessage::PaymentRequested {
+                        payment: PaymentId(row.order_id),
+                        channel: row.channel.unwrap_or_default(),
+                    },
+                };
+                rows.push(OutboxRow::new(row.id, row.sale_id, row.shard, row.attempts, task, row.trace));
+            }
         }
-        ClaimedBatch::new(self, tx, rows, ClaimedRow::message)
+        Ok(ClaimedBatch::new(self, tx, rows))
     }
 
     /// Claims due releases of units, oldest first, up to `limit` of each kind, with about `HOLDS_A_CLAIM` holds. It locks about as many rows
@@ -85,8 +105,7 @@ impl Ledger {
         let mut tx = self.begin().await?;
         let mut rows = Vec::new();
         for kind in RELEASES {
-            let due = sqlx::query_as!(
-                ClaimedRow,
+            let due = sqlx::query!(
                 r#"WITH first AS (
                      SELECT greatest(cardinality(members), 1) AS holds FROM outbox
                      WHERE status = 'pending' AND kind = $1 AND next_attempt_at <= now() ORDER BY next_attempt_at, id LIMIT 1),
@@ -97,20 +116,30 @@ impl Ledger {
                      LIMIT least($2::bigint, (SELECT 1 + $3::bigint / holds FROM first)) FOR UPDATE SKIP LOCKED),
                    taken AS (
                      SELECT id, sum(holds) OVER (ORDER BY next_attempt_at, id) - holds AS before FROM due)
-                   SELECT o.id, o.kind, o.order_id, o.sale_id, o.shard, o.quantity, o.returns_units, o.attempts, o.trace,
-                          0::bigint AS "remaining_ms!", NULL::text AS channel, NULL::integer AS members, o.members AS released,
+                   SELECT o.id, o.order_id, o.sale_id, o.shard, o.quantity, o.returns_units, o.attempts, o.trace,
+                          o.members AS released,
                           ARRAY(SELECT (extract(epoch FROM l.lapsed_at) * 1000)::bigint
                                 FROM unnest(o.members) WITH ORDINALITY AS m (order_id, place)
                                 LEFT JOIN lapsed_holds l ON l.order_id = m.order_id ORDER BY m.place)
-                              AS "lapsed?: Vec<Option<i64>>"
+                              AS "lapsed_at_ms!: Vec<Option<i64>>"
                    FROM taken JOIN outbox o USING (id) WHERE taken.before < $3::bigint ORDER BY o.next_attempt_at, o.id"#,
                 kind.as_str(),
                 limit,
                 HOLDS_A_CLAIM
             );
-            rows.extend(due.fetch_all(&mut *tx).await?);
+            for row in due.fetch_all(&mut *tx).await? {
+                let task = if kind == OutboxKind::WaveRelease {
+                    UnitRelease::Wave { wave: WaveId(row.order_id), units: row.quantity.into() }
+                } else {
+                    let returns_units = row.returns_units.ok_or(LedgerError::Unreadable("outbox.returns_units"))?;
+                    let hold =
+                        |(order, lapsed_at_ms)| HoldRelease { order: OrderId(order), returns_units, lapsed_at_ms };
+                    UnitRelease::Holds(row.released.into_iter().flatten().zip(row.lapsed_at_ms).map(hold).collect())
+                };
+                rows.push(OutboxRow::new(row.id, row.sale_id, row.shard, row.attempts, task, row.trace));
+            }
         }
-        ClaimedBatch::new(self, tx, rows, ClaimedRow::release)
+        Ok(ClaimedBatch::new(self, tx, rows))
     }
 
     /// Counts a failure. The message is sent again later, or parked after `max_attempts`. Returns whether it was parked.

@@ -1,62 +1,20 @@
-//! Reads for the console's overview: current and next sales, open alarms, and the last message.
+//! Reads for the console's overview: current and next sales, the number of open alarms, and the last message.
 
-use crate::domain::ids::SaleId;
-use crate::domain::sale::SaleStatus;
-use crate::domain::shards::SaleShards;
-use crate::ledger::flow::alarms::Alarm;
-use crate::ledger::sales::epochs::sharding;
+use crate::ledger::sales::terms::{SaleFigures, figures_of};
 use crate::ledger::{Ledger, LedgerError};
-
-#[derive(Debug, Clone)]
-pub struct CurrentSale {
-    pub id: SaleId,
-    pub shards: SaleShards,
-    pub product: String,
-    pub status: SaleStatus,
-    pub starts_at_ms: i64,
-    pub ends_at_ms: i64,
-    /// -1: unlimited, as in `stock`.
-    pub total_stock: i64,
-    /// The unsold units in PostgreSQL. Fulfilment lowers them shortly after Redis.
-    pub stock: i64,
-}
 
 impl Ledger {
     /// The sales that are neither over nor closed, ordered by start (index `sales_by_end`).
-    pub async fn current_sales(&self, limit: i64) -> Result<Vec<CurrentSale>, LedgerError> {
-        let rows = sqlx::query!(
-            r#"SELECT s.id, p.name AS product, s.status, s.starts_at, s.ends_at, s.total_stock, s.stock, s.shards, s.captcha <> 'none' AS "asks_pass!"
-             FROM sales s JOIN products p ON p.id = s.product_id
-             WHERE s.ends_at > now() AND s.status <> 'closed' ORDER BY s.starts_at, s.id LIMIT $1"#,
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let sales = rows.into_iter().map(|row| -> Result<CurrentSale, LedgerError> {
-            Ok(CurrentSale {
-                id: SaleId::from_db(row.id),
-                shards: sharding(row.id, row.shards, row.asks_pass)?,
-                product: row.product,
-                status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
-                starts_at_ms: row.starts_at.timestamp_millis(),
-                ends_at_ms: row.ends_at.timestamp_millis(),
-                total_stock: row.total_stock,
-                stock: row.stock,
-            })
-        });
-        sales.collect()
-    }
-
-    /// The newest open alarms of these kinds (index `alarms_open`).
-    pub async fn open_alarms(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
-        let alarms = sqlx::query_as!(
-            Alarm,
-            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms
-             WHERE cleared_at IS NULL AND kind = ANY($1) ORDER BY id DESC LIMIT $2",
-            kinds,
+    pub async fn current_sales(&self, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
+        let mut connection = self.pool.acquire().await?;
+        let ids = sqlx::query_scalar!(
+            "SELECT id FROM sales WHERE ends_at > now() AND status <> 'closed' ORDER BY starts_at, id LIMIT $1",
             limit
         );
-        Ok(alarms.fetch_all(&self.pool).await?)
+        let ids = ids.fetch_all(&mut *connection).await?;
+        let mut sales = figures_of(&mut connection, &ids).await?;
+        sales.sort_unstable_by_key(|figures| (figures.sale.starts_at_ms, figures.sale.id));
+        Ok(sales)
     }
 
     pub async fn count_open_alarms(&self, kinds: &[String]) -> Result<i64, LedgerError> {

@@ -29,16 +29,14 @@ pub struct SeenProcess {
 impl Ledger {
     /// The serving instances. The table drops those without a report for a day.
     pub async fn instances(&self) -> Result<Vec<SeenProcess>, LedgerError> {
-        let rows = sqlx::query!(
-            r#"SELECT id, seen_at, seen_at > now() - $1::text::interval AS "alive!" FROM instances
+        let seen = sqlx::query_as!(
+            SeenProcess,
+            r#"SELECT id, seen_at, seen_at > now() - $1::text::interval AS "alive!", '{}'::text[] AS "workers!" FROM instances
                ORDER BY seen_at DESC LIMIT $2"#,
             ALIVE_FOR,
             PROCESSES_MAX
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let seen = |id, seen_at, alive| SeenProcess { id, seen_at, alive, workers: Vec::new() };
-        Ok(rows.into_iter().map(|row| seen(row.id, row.seen_at, row.alive)).collect())
+        );
+        Ok(seen.fetch_all(&self.pool).await?)
     }
 
     pub async fn worker_processes(&self) -> Result<Vec<SeenProcess>, LedgerError> {

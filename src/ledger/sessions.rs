@@ -12,21 +12,17 @@ const SESSIONS_MAX: i64 = 20;
 /// How many addresses of an account are remembered, newest sign-ins first.
 const ADDRESSES_MAX: i64 = 20;
 
-#[derive(Debug)]
-pub struct NewSession<'a> {
-    pub token_hash: &'a [u8; 32],
-    pub account: &'a AccountName,
-    /// The hash that the password was checked against.
-    pub password_hash: &'a str,
-    pub session_ms: i64,
-    pub address: &'a str,
-}
-
 impl Ledger {
-    /// Opens a session, and deletes expired ones. Returns the account's role and the session's end, in ms since the epoch. Returns `None`
-    /// if, since the check, the password was changed or the account disabled.
-    pub async fn open_session(&self, new: &NewSession<'_>) -> Result<Option<(AccountRole, i64)>, LedgerError> {
-        let NewSession { token_hash, account, password_hash, session_ms, address } = *new;
+    /// Opens a session, and deletes expired ones. `password_hash`: the one that the password was checked against. Returns the account's role
+    /// and the session's end, in ms since the epoch. Returns `None` if, since the check, the password was changed or the account disabled.
+    pub async fn open_session(
+        &self,
+        token_hash: &[u8; 32],
+        account: &AccountName,
+        password_hash: &str,
+        session_ms: i64,
+        address: &str,
+    ) -> Result<Option<(AccountRole, i64)>, LedgerError> {
         let mut tx = self.begin().await?;
         // Orders the sign-ins of one account, so that two at once see each other's session. Waits for a change of the account.
         let role = sqlx::query_scalar!(

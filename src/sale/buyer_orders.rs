@@ -8,7 +8,7 @@ use super::thread_state::ThreadState;
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::domain::sale::Sale;
-use crate::ledger::orders::read::{OrderFilter, OwnedOrder};
+use crate::ledger::orders::read::{OrderSearch, OwnedOrder};
 
 /// The most orders on one page.
 const PAGE: usize = 100;
@@ -59,8 +59,8 @@ impl ThreadState {
         after: Option<OrderId>,
     ) -> Result<OrderPage, SaleError> {
         let limit = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
-        let filter = OrderFilter { sale, user: Some(user.to_string()), after, limit, ..OrderFilter::default() };
-        let mut orders: Vec<Order> = self.ledger.orders(&filter).await?.into_iter().map(|owned| owned.order).collect();
+        let search = OrderSearch { sale, user: Some(user.clone()), status: None, before: after, limit };
+        let mut orders: Vec<Order> = self.ledger.orders(&search).await?.into_iter().map(|owned| owned.order).collect();
         let more = orders.len() > PAGE;
         orders.truncate(PAGE);
         Ok(OrderPage { orders, more })

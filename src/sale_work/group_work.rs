@@ -37,7 +37,7 @@ impl GroupWork {
         F: Future<Output = Result<Vec<T>, LedgerError>>,
     {
         let mut results = Vec::new();
-        for together in joined(groups, self.batch_max) {
+        for together in in_parts(groups, self.batch_max, |group| group.members) {
             let done = if self.locked.is_any() { Err(LedgerError::Locked) } else { step(together.clone()).await };
             match done {
                 Err(LedgerError::Locked) => {
@@ -75,20 +75,21 @@ impl GroupWork {
     }
 }
 
-/// Divides groups into transactions of at most `max` orders. A larger group has its own transaction.
-fn joined(groups: Vec<GroupSize>, max: usize) -> Vec<Vec<GroupSize>> {
-    let (mut transactions, mut orders) = (Vec::<Vec<GroupSize>>::new(), 0);
-    for group in groups {
-        orders += group.members;
-        match transactions.last_mut().filter(|_| orders <= max) {
-            Some(open) => open.push(group),
+/// Splits items into parts of at most `max` orders. A larger item is a part by itself.
+pub(super) fn in_parts<T>(items: Vec<T>, max: usize, orders_of: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut parts, mut orders) = (Vec::<Vec<T>>::new(), 0);
+    for item in items {
+        let more = orders_of(&item);
+        orders += more;
+        match parts.last_mut().filter(|_| orders <= max) {
+            Some(open) => open.push(item),
             None => {
-                transactions.push(vec![group]);
-                orders = group.members;
+                parts.push(vec![item]);
+                orders = more;
             }
         }
     }
-    transactions
+    parts
 }
 
 fn by_sale(groups: Vec<GroupSize>) -> BTreeMap<SaleId, Vec<GroupSize>> {
@@ -100,14 +101,11 @@ fn by_sale(groups: Vec<GroupSize>) -> BTreeMap<SaleId, Vec<GroupSize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::GroupId;
 
     #[test]
     fn groups_are_joined_up_to_a_bound_and_never_parted() {
         let sizes = |groups: &[usize]| {
-            let (group, sale) = (GroupId(Uuid::nil()), SaleId::from_db(1));
-            let groups = groups.iter().map(|members| GroupSize { group, sale, members: *members }).collect();
-            joined(groups, 10).into_iter().map(|together| together.len()).collect::<Vec<_>>()
+            in_parts(groups.to_vec(), 10, |members| *members).into_iter().map(|part| part.len()).collect::<Vec<_>>()
         };
         assert_eq!(sizes(&[3, 3, 4, 1]), [3, 1]);
         assert_eq!(sizes(&[23, 6, 1, 30, 2]), [1, 2, 1, 1]);

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::domain::message::ParkedKind;
 use crate::ledger::notices::Topic;
-use crate::ledger::outbox::ParkedFilter;
-use crate::ledger::outflow::parked::ItemFilter;
 use crate::ledger::{Ledger, LedgerError};
 
 /// How many of all messages or items are sent again.
@@ -35,7 +33,7 @@ pub async fn retry_all(
 ) -> Result<RetriedAll, LedgerError> {
     let retried = in_steps(most, async || ledger.unpark_step(kind, actor).await).await?;
     wake_workers(ledger, retried).await;
-    let left = ledger.parked_page(&ParkedFilter { kind, limit: 1, ..ParkedFilter::default() }).await;
+    let left = ledger.parked_page(kind, None, 1).await;
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 
@@ -47,8 +45,7 @@ pub async fn retry_items(
     actor: &str,
 ) -> Result<RetriedAll, LedgerError> {
     let retried = in_steps(most, async || ledger.unpark_outflow(outflow, &[], actor).await).await?;
-    let of_outflow = ItemFilter { channel: Some(outflow.to_owned()), limit: 1, ..ItemFilter::default() };
-    let left = ledger.parked_outflow(&of_outflow).await;
+    let left = ledger.parked_outflow(Some(outflow), None, 1).await;
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 

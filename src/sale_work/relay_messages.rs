@@ -12,6 +12,7 @@ use crate::domain::message::{
 use crate::domain::payment::PaymentId;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow};
 use crate::queue::{Destination, Outgoing};
+use crate::sale_work::group_work::in_parts;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shared {
@@ -32,12 +33,12 @@ pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>,
         }
     }
     let mut messages = Vec::new();
-    for (shared, places) in &together {
-        for places in parts(places, |place| orders_of(&rows[place])) {
+    for (shared, places) in together {
+        for places in in_parts(places, ORDERS_A_MESSAGE, |place| orders_of(&rows[*place])) {
             let groups = places.iter().map(|place| GroupId(rows[*place].task.key().1)).collect();
             let message = match shared {
                 Shared::Placed => groups_placed(groups),
-                Shared::Expiries { rung_ms } => groups_expire(groups, *rung_ms),
+                Shared::Expiries { rung_ms } => groups_expire(groups, rung_ms),
             };
             messages.push((message, places));
         }
@@ -51,22 +52,6 @@ fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
         BrokerMessage::GroupPlaced { members, .. } | BrokerMessage::GroupExpire { members, .. } => members,
         BrokerMessage::PaymentRequested { .. } => 1,
     }
-}
-
-/// Splits places into parts of at most `ORDERS_A_MESSAGE` orders. A larger row is a part by itself.
-fn parts(places: &[usize], orders_of: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
-    let (mut parts, mut orders) = (Vec::<Vec<usize>>::new(), 0);
-    for &place in places {
-        orders += orders_of(place);
-        match parts.last_mut().filter(|_| orders <= ORDERS_A_MESSAGE) {
-            Some(open) => open.push(place),
-            None => {
-                parts.push(vec![place]);
-                orders = orders_of(place);
-            }
-        }
-    }
-    parts
 }
 
 /// The class of rows that may share a message. A row that has failed goes alone. So does a traced one: a message has one trace.

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::ledger::LedgerError;
-use crate::ledger::sales::retention::Cursor;
+use crate::ledger::sales::retention::{Cursor, Page};
 use crate::sale::{SaleError, Step, Stores};
 
 /// Messages of a sale count from its end, steps from the clearing of its messages, and records from their own time.
@@ -88,8 +88,8 @@ impl Retention {
 }
 
 /// Moves the cursor to the end of the page. Returns the number of cleared rows.
-fn walk<C>(page: Result<(C, u64), LedgerError>, cursor: &mut C) -> Result<u64, LedgerError> {
-    let (next, rows) = page?;
-    *cursor = next;
-    Ok(rows)
+fn walk<C: Default>(page: Result<Page<C>, LedgerError>, cursor: &mut C) -> Result<u64, LedgerError> {
+    let page = page?;
+    *cursor = page.next.unwrap_or_default();
+    Ok(page.gone.unsigned_abs())
 }

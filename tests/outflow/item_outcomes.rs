@@ -8,7 +8,6 @@ use seckill::domain::outflow::DeliveryOutcome;
 use seckill::flow::outflow_changes::OutflowChange;
 use seckill::ledger::outbox::RetryTerms;
 use seckill::ledger::outflow::items::{Enqueued, NewItem};
-use seckill::ledger::outflow::parked::ItemFilter;
 use seckill::ledger::outflow::slots::{Settled, Slot};
 use serde_json::json;
 use uuid::Uuid;
@@ -96,7 +95,7 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_delays_
     let of = |key: &str| times[&ids[key]];
     assert_eq!((of("broken"), of("refused"), of("busy")), (3, 1, 2));
     assert_eq!(attempts(&works, "busy").await, 0, "429 must not count as an attempt");
-    let parked = works.ledger.parked_outflow(&ItemFilter { limit: 10, ..ItemFilter::default() }).await.unwrap();
+    let parked = works.ledger.parked_outflow(None, None, 10).await.unwrap();
     assert_eq!(parked.len(), 2);
     assert!(parked.iter().any(|item| item.last_error.as_deref() == Some("422 ok")), "{parked:?}");
     // Parked items are retried by hand when the receiver works again.

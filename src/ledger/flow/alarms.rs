@@ -193,22 +193,12 @@ impl Ledger {
         .await
     }
 
-    /// Newest first, but open alarms before all others.
-    pub async fn alarms(&self, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
+    /// The alarms of some kinds, or of all, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
+    pub async fn alarms(&self, kinds: Option<&[String]>, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
             "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms
-             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $1",
-            limit
-        );
-        Ok(alarms.fetch_all(&self.pool).await?)
-    }
-
-    /// The alarms of some kinds, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
-    pub async fn alarms_of(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
-        let alarms = sqlx::query_as!(
-            Alarm,
-            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms WHERE kind = ANY($1)
+             WHERE $1::text[] IS NULL OR kind = ANY($1)
              ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $2",
             kinds,
             limit
@@ -236,20 +226,13 @@ impl Ledger {
         Ok(accepted.fetch_one(&self.pool).await?)
     }
 
-    /// Sales with a wrong stock in Redis, found within the last minute.
-    pub async fn drifts(&self) -> Result<Vec<Trouble>, LedgerError> {
+    /// Sales of which this actor has recorded this action within the last minute.
+    pub async fn sales_with(&self, actor: &str, action: &str) -> Result<Vec<Trouble>, LedgerError> {
         let sales = sqlx::query_scalar!(
             "SELECT DISTINCT subject FROM audit_log
-             WHERE actor = 'reconciler' AND action = 'drift' AND at > now() - interval '1 minute'"
-        );
-        Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
-    }
-
-    /// Sales with lost keys in Redis, found within the last minute.
-    pub async fn lost_keys(&self) -> Result<Vec<Trouble>, LedgerError> {
-        let sales = sqlx::query_scalar!(
-            "SELECT DISTINCT subject FROM audit_log
-             WHERE actor = 'refill supervisor' AND action = 'keys-lost' AND at > now() - interval '1 minute'"
+             WHERE actor = $1 AND action = $2 AND at > now() - interval '1 minute'",
+            actor,
+            action
         );
         Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
     }

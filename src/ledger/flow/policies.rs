@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::domain::account::Actor;
 use crate::domain::policy::{Name, NewPolicy, Policy};
 use crate::ledger::flow::apps::TokenHash;
-use crate::ledger::flow::policy_rows::{insert, load, update};
+use crate::ledger::flow::policy_rows::{load, write};
 use crate::ledger::sales::catalog::ALIVE_FOR;
 use crate::ledger::{Ledger, LedgerError, audit_log};
 
@@ -49,16 +49,11 @@ impl Ledger {
     pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.begin().await?;
         let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
-        let before = match self.find(&mut tx, new.name.as_str(), &apps).await? {
-            Found::Several => return Ok(PolicyChange::Ambiguous),
-            Found::One(policy) if !actor.may_change(&policy.terms.apps) => return Ok(PolicyChange::NotOwned),
-            Found::One(policy) => Some(policy),
-            Found::None => None,
+        let before = match find(&mut tx, new.name.as_str(), &apps, actor).await? {
+            Ok(before) => before,
+            Err(refused) => return Ok(refused),
         };
-        let id = match &before {
-            Some(policy) => update(&mut tx, policy.id, new, &actor.name).await?,
-            None => insert(&mut tx, new, &actor.name).await?,
-        };
+        let id = write(&mut tx, before.as_ref().map(|policy| policy.id), new, &actor.name).await?;
         sqlx::query!("DELETE FROM policy_apps WHERE policy_id = $1 AND app <> ALL($2)", id, &apps)
             .execute(&mut *tx)
             .await?;
@@ -80,11 +75,10 @@ impl Ledger {
     pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
         let mut tx = self.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
-        let policy = match self.find(&mut tx, name.as_str(), &names).await? {
-            Found::None => return Ok(PolicyChange::NotThere),
-            Found::Several => return Ok(PolicyChange::Ambiguous),
-            Found::One(policy) if !actor.may_change(&policy.terms.apps) => return Ok(PolicyChange::NotOwned),
-            Found::One(policy) => policy,
+        let policy = match find(&mut tx, name.as_str(), &names, actor).await? {
+            Ok(Some(policy)) => policy,
+            Ok(None) => return Ok(PolicyChange::NotThere),
+            Err(refused) => return Ok(refused),
         };
         sqlx::query!("DELETE FROM policies WHERE id = $1", policy.id).execute(&mut *tx).await?;
         let details = json!({ "before": policy.terms.describe() });
@@ -148,29 +142,27 @@ impl Ledger {
         let to_u32 = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(Followed { newest: row.newest, instances: to_u32(row.alive), rank: to_u32(row.rank) })
     }
-
-    /// Finds the policy of any of these applications with this name. Locks the policies, so that changes run one after another.
-    async fn find(&self, tx: &mut PgConnection, name: &str, apps: &[String]) -> Result<Found, LedgerError> {
-        sqlx::query!("SELECT version FROM policy_version FOR UPDATE").fetch_one(&mut *tx).await?;
-        let ids = sqlx::query_scalar!(
-            "SELECT DISTINCT policy_id FROM policy_apps WHERE name = $1 AND app = ANY($2)",
-            name,
-            apps
-        )
-        .fetch_all(&mut *tx)
-        .await?;
-        let [id] = ids[..] else {
-            return Ok(if ids.is_empty() { Found::None } else { Found::Several });
-        };
-        let found = load(tx, None).await?.into_iter().find(|policy| policy.id == id);
-        Ok(found.map_or(Found::None, |policy| Found::One(Box::new(policy))))
-    }
 }
 
-enum Found {
-    None,
-    One(Box<Policy>),
-    Several,
+/// The policy of any of these applications with this name; or why the actor may not change it. Locks the policies, so that changes run one
+/// after another.
+async fn find(
+    tx: &mut PgConnection,
+    name: &str,
+    apps: &[String],
+    actor: &Actor,
+) -> Result<Result<Option<Policy>, PolicyChange>, LedgerError> {
+    sqlx::query!("SELECT version FROM policy_version FOR UPDATE").fetch_one(&mut *tx).await?;
+    let ids =
+        sqlx::query_scalar!("SELECT DISTINCT policy_id FROM policy_apps WHERE name = $1 AND app = ANY($2)", name, apps)
+            .fetch_all(&mut *tx)
+            .await?;
+    if ids.len() > 1 {
+        return Ok(Err(PolicyChange::Ambiguous));
+    }
+    let found = load(tx, None).await?.into_iter().find(|policy| ids.contains(&policy.id));
+    let is_owned = found.as_ref().is_none_or(|policy| actor.may_change(&policy.terms.apps));
+    Ok(if is_owned { Ok(found) } else { Err(PolicyChange::NotOwned) })
 }
 
 async fn record(

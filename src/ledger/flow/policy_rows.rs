@@ -105,113 +105,55 @@ pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) ->
     rows.into_iter().map(Row::policy).collect()
 }
 
-struct Columns {
-    max_permits: i64,
-    rate: Option<i64>,
-    window_ms: Option<i64>,
-    lease_ms: Option<i64>,
-    floor: Option<i64>,
-    ceiling: Option<i64>,
-    target_ms: Option<i64>,
-    adapted: Option<i64>,
-    queue_ms: Option<i64>,
-    answer: Option<Value>,
-    breaker: Option<Value>,
-}
-
-impl Columns {
-    fn of(new: &NewPolicy) -> Self {
-        let Parameters { limit, capacity, rate, window_ms, lease_ms } = new.algorithm.parameters();
-        let (queue_ms, answer) = match &new.excess {
-            Excess::Queue { patience } => (i64::try_from(patience.as_millis()).ok(), None),
-            Excess::Degrade { answer } => (None, Some(answer.clone())),
-            Excess::Reject | Excess::Shadow => (None, None),
-        };
-        let max_permits = match new.algorithm.kind().parameter_set() {
-            ParameterSet::Bucket => capacity,
-            ParameterSet::Window | ParameterSet::Leases => limit,
-        };
-        Self {
-            max_permits: max_permits.unwrap_or(-1),
-            rate,
-            window_ms,
-            lease_ms,
-            floor: new.range.map(|range| range.floor),
-            ceiling: new.range.map(|range| range.ceiling),
-            target_ms: new.range.and_then(|range| range.target_ms),
-            adapted: new.range.and_then(|_| threshold(&new.algorithm)),
-            queue_ms,
-            answer,
-            breaker: new.breaker.as_ref().map(|terms| json!(terms)),
-        }
-    }
-}
-
-pub(in crate::ledger) async fn insert(tx: &mut PgConnection, new: &NewPolicy, actor: &str) -> Result<i64, LedgerError> {
-    let c = Columns::of(new);
-    let home = new.apps.first().map(Name::as_str);
-    let id = sqlx::query_scalar!(
-        "INSERT INTO policies (name, home, spread, key, algorithm, max_permits, rate, window_ms, lease_ms, floor,
-                               ceiling, target_ms, adapted, excess, queue_ms, answer, when_down, breaker, created_by,
-                               updated_by)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19)
-         RETURNING id",
-        new.name.as_str(),
-        home,
-        new.spread,
-        new.key,
-        new.algorithm.kind().as_str(),
-        c.max_permits,
-        c.rate,
-        c.window_ms,
-        c.lease_ms,
-        c.floor,
-        c.ceiling,
-        c.target_ms,
-        c.adapted,
-        new.excess.as_str(),
-        c.queue_ms,
-        c.answer,
-        new.when_down.as_str(),
-        c.breaker,
-        actor
-    );
-    Ok(id.fetch_one(tx).await?)
-}
-
-pub(in crate::ledger) async fn update(
+/// Writes a new policy, or the new terms of an existing one. Name and home of an existing one stay. Returns its id.
+pub(in crate::ledger) async fn write(
     tx: &mut PgConnection,
-    id: i64,
+    existing: Option<i64>,
     new: &NewPolicy,
     actor: &str,
 ) -> Result<i64, LedgerError> {
-    let c = Columns::of(new);
-    sqlx::query!(
-        "UPDATE policies SET spread = $2, key = $3, algorithm = $4, max_permits = $5, rate = $6, window_ms = $7,
-                lease_ms = $8, floor = $9, ceiling = $10, target_ms = $11, adapted = $12, excess = $13, queue_ms = $14,
-                answer = $15, when_down = $16, breaker = $17, updated_by = $18, updated_at = now(), version = version + 1,
-                trouble_at = NULL
-         WHERE id = $1",
-        id,
+    let Parameters { limit, capacity, rate, window_ms, lease_ms } = new.algorithm.parameters();
+    let max_permits = match new.algorithm.kind().parameter_set() {
+        ParameterSet::Bucket => capacity,
+        ParameterSet::Window | ParameterSet::Leases => limit,
+    };
+    let (queue_ms, answer) = match &new.excess {
+        Excess::Queue { patience } => (i64::try_from(patience.as_millis()).ok(), None),
+        Excess::Degrade { answer } => (None, Some(answer)),
+        Excess::Reject | Excess::Shadow => (None, None),
+    };
+    let id = sqlx::query_scalar!(
+        "INSERT INTO policies AS p (id, name, home, spread, key, algorithm, max_permits, rate, window_ms, lease_ms, floor,
+                                    ceiling, target_ms, adapted, excess, queue_ms, answer, when_down, breaker, created_by,
+                                    updated_by)
+         OVERRIDING SYSTEM VALUE
+         VALUES (coalesce($1::bigint, nextval(pg_get_serial_sequence('policies', 'id'))), $2, $3, $4, $5, $6, $7, $8, $9, $10,
+                 $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $20)
+         ON CONFLICT (id) DO UPDATE
+         SET spread = $4, key = $5, algorithm = $6, max_permits = $7, rate = $8, window_ms = $9, lease_ms = $10, floor = $11,
+             ceiling = $12, target_ms = $13, adapted = $14, excess = $15, queue_ms = $16, answer = $17, when_down = $18,
+             breaker = $19, updated_by = $20, updated_at = now(), version = p.version + 1, trouble_at = NULL
+         RETURNING id",
+        existing,
+        new.name.as_str(),
+        new.apps.first().map(Name::as_str),
         new.spread,
         new.key,
         new.algorithm.kind().as_str(),
-        c.max_permits,
-        c.rate,
-        c.window_ms,
-        c.lease_ms,
-        c.floor,
-        c.ceiling,
-        c.target_ms,
-        c.adapted,
+        max_permits.unwrap_or(-1),
+        rate,
+        window_ms,
+        lease_ms,
+        new.range.map(|range| range.floor),
+        new.range.map(|range| range.ceiling),
+        new.range.and_then(|range| range.target_ms),
+        new.range.and_then(|_| threshold(&new.algorithm)),
         new.excess.as_str(),
-        c.queue_ms,
-        c.answer,
+        queue_ms,
+        answer,
         new.when_down.as_str(),
-        c.breaker,
+        new.breaker.as_ref().map(|terms| json!(terms)),
         actor
-    )
-    .execute(tx)
-    .await?;
-    Ok(id)
+    );
+    Ok(id.fetch_one(tx).await?)
 }

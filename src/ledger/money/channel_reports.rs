@@ -13,7 +13,7 @@ use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, ChannelReport, PaymentId, Progress, ReportOutcome};
 use crate::ledger::money::payments::{Movement, lock_order_of, write};
 use crate::ledger::money::refunds::refund_unwanted;
-use crate::ledger::orders::cancel::abandon;
+use crate::ledger::orders::cancel::{abandon, settle_expiries};
 use crate::ledger::{Ledger, LedgerError};
 
 #[derive(Debug)]
@@ -154,7 +154,12 @@ impl Ledger {
                 let credit = if waits { "sales" } else { "refunds-due" };
                 write(&mut tx, "payment", id.0, row.movement(), &format!("channel:{channel}"), credit).await?;
                 if waits {
-                    pay_order(&mut tx, row.order).await?;
+                    sqlx::query!("UPDATE orders SET status = 'paid' WHERE id = $1", row.order)
+                        .execute(&mut *tx)
+                        .await?;
+                    // A second payment that was not sent is not needed any more.
+                    abandon(&mut tx, &[row.order]).await?;
+                    settle_expiries(&mut tx, &[row.order]).await?;
                     ReportOutcome::Applied
                 } else {
                     refund_unwanted(&mut tx, channel, id, row.movement(), outflow).await?;
@@ -232,22 +237,6 @@ async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, wh
          WHERE id = $1 AND group_id <> id AND status || '' = 'pending_payment' AND wait_until IS NULL AND expires_at <= now()
          ON CONFLICT (kind, order_id) DO NOTHING",
         row.order
-    )
-    .execute(&mut *tx)
-    .await?;
-    Ok(())
-}
-
-async fn pay_order(tx: &mut PgConnection, order: Uuid) -> Result<(), LedgerError> {
-    sqlx::query!("UPDATE orders SET status = 'paid' WHERE id = $1", order).execute(&mut *tx).await?;
-    // A second payment that was not sent is not needed any more.
-    abandon(tx, &[order]).await?;
-    // Nothing is left to expire. If the relay has locked the row, its message comes and finds the order paid.
-    sqlx::query!(
-        "UPDATE outbox SET status = 'processed', processed_at = now()
-         WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = $1 AND status || '' <> 'processed'
-                      FOR UPDATE SKIP LOCKED)",
-        order
     )
     .execute(&mut *tx)
     .await?;

@@ -32,10 +32,8 @@ pub enum RefundAsked {
 
 struct NewRefund<'a> {
     payment: PaymentId,
-    order: Uuid,
+    money: Movement<'a>,
     channel: &'a str,
-    amount_cents: i64,
-    currency: &'a str,
     cause: RefundCause,
     asked_by: &'a str,
     reason: &'a str,
@@ -87,10 +85,8 @@ impl Ledger {
         sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
         let refund = NewRefund {
             payment: PaymentId(paid.id),
-            order: order.0,
+            money: Movement { order: order.0, amount_cents: paid.amount_cents, currency: &paid.currency },
             channel: &paid.channel,
-            amount_cents: paid.amount_cents,
-            currency: &paid.currency,
             cause: RefundCause::Asked,
             asked_by,
             reason,
@@ -166,21 +162,19 @@ pub(in crate::ledger) async fn refund_unwanted(
     tx: &mut PgConnection,
     channel: &str,
     payment: PaymentId,
-    row: Movement<'_>,
+    money: Movement<'_>,
     outflow: &str,
 ) -> Result<(), LedgerError> {
     let ended = sqlx::query_scalar!(
         r#"SELECT status IN ('cancelled', 'rejected') AS "ended!" FROM orders WHERE id = $1"#,
-        row.order
+        money.order
     )
     .fetch_one(&mut *tx)
     .await?;
     let refund = NewRefund {
         payment,
-        order: row.order,
+        money,
         channel,
-        amount_cents: row.amount_cents,
-        currency: row.currency,
         cause: if ended { RefundCause::OrderEnded } else { RefundCause::OrderAlreadyPaid },
         asked_by: "seckill",
         reason: "",
@@ -196,18 +190,18 @@ async fn create_refund(
     outflow: &str,
 ) -> Result<(RefundId, RefundStatus), LedgerError> {
     let (id, key) = (RefundId(Uuid::now_v7()), RefundKey(Uuid::now_v7()));
-    let NewRefund { payment, amount_cents, .. } = *refund;
-    let item = RefundItem { payment_key: payment, amount_cents, currency: refund.currency.to_owned() };
+    let NewRefund { payment, money: Movement { order, amount_cents, currency }, .. } = *refund;
+    let item = RefundItem { payment_key: payment, amount_cents, currency: currency.to_owned() };
     let queued = amount_cents == 0 || queue(tx, key, &item, outflow).await?;
     sqlx::query!(
         "INSERT INTO refunds (id, payment_id, order_id, channel, amount_cents, currency, cause, asked_by, reason, key, queued)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         id.0,
-        refund.payment.0,
-        refund.order,
+        payment.0,
+        order,
         refund.channel,
-        refund.amount_cents,
-        refund.currency,
+        amount_cents,
+        currency,
         <&str>::from(refund.cause),
         refund.asked_by,
         refund.reason,
@@ -217,10 +211,9 @@ async fn create_refund(
     .execute(&mut *tx)
     .await?;
     if refund.cause == RefundCause::Asked {
-        let of = Movement { order: refund.order, amount_cents: refund.amount_cents, currency: refund.currency };
-        write(tx, "refund_due", id.0, of, "sales", "refunds-due").await?;
+        write(tx, "refund_due", id.0, refund.money, "sales", "refunds-due").await?;
     }
-    if refund.amount_cents > 0 {
+    if amount_cents > 0 {
         return Ok((id, RefundStatus::Requested));
     }
     finish_refund(tx, id).await?;

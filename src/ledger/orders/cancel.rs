@@ -132,20 +132,26 @@ async fn write_lapsed_holds(tx: &mut PgConnection, orders: &[Uuid], reason: Canc
 /// Abandons the payments of these orders that were certainly not sent. For one that may have been sent, the channel is asked.
 pub(in crate::ledger) async fn abandon(tx: &mut PgConnection, orders: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
-        "UPDATE payments SET status = 'abandoned', ended_at = now()
-         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status || '' = 'created' AND NOT unsure
-                      ORDER BY id FOR UPDATE)",
+        "UPDATE payments SET status = CASE WHEN unsure THEN 'waiting' ELSE 'abandoned' END,
+                ask_at = CASE WHEN unsure THEN now() END, ended_at = CASE WHEN NOT unsure THEN now() END
+         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status || '' = 'created' ORDER BY id FOR UPDATE)",
         orders
     )
-    .execute(&mut *tx)
+    .execute(tx)
     .await?;
+    Ok(())
+}
+
+/// Nothing is left to expire of these orders or groups. Rows that the relay has locked are skipped, because the relay waits for the broker.
+/// Their messages find the orders paid or ended, and settle the rows.
+pub(in crate::ledger) async fn settle_expiries(tx: &mut PgConnection, about: &[Uuid]) -> Result<(), LedgerError> {
     sqlx::query!(
-        "UPDATE payments SET status = 'waiting', ask_at = now()
-         WHERE id IN (SELECT id FROM payments WHERE order_id = ANY($1) AND status || '' = 'created' AND unsure
-                      ORDER BY id FOR UPDATE)",
-        orders
+        "UPDATE outbox SET status = 'processed', processed_at = now()
+         WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
+                      FOR UPDATE SKIP LOCKED)",
+        about
     )
-    .execute(&mut *tx)
+    .execute(tx)
     .await?;
     Ok(())
 }

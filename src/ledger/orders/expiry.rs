@@ -8,7 +8,7 @@ use crate::die_at;
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::message::OutboxKind;
 use crate::domain::order::CancelReason;
-use crate::ledger::orders::cancel::{cancel, lock_overdue};
+use crate::ledger::orders::cancel::{cancel, lock_overdue, settle_expiries};
 use crate::ledger::orders::groups::{GroupSize, uuids};
 use crate::ledger::outbox::close_split;
 use crate::ledger::{Ledger, LedgerError, numbers};
@@ -69,16 +69,7 @@ impl Ledger {
             }
         }
         let ended: Vec<Uuid> = ids.iter().copied().filter(|id| !early.contains_key(id)).collect();
-        // Rows that the relay has locked are skipped: the relay waits for the broker, and this transaction has locked the sale's row. Their
-        // messages find the orders ended, and settle the rows.
-        sqlx::query!(
-            "UPDATE outbox SET status = 'processed', processed_at = now()
-             WHERE id IN (SELECT id FROM outbox WHERE kind = 'group_expire' AND order_id = ANY($1) AND status || '' <> 'processed'
-                          FOR UPDATE SKIP LOCKED)",
-            &ended
-        )
-        .execute(&mut *tx)
-        .await?;
+        settle_expiries(&mut tx, &ended).await?;
         die_at!("expire.before_commit");
         tx.commit().await?;
         die_at!("expire.after_commit");

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::domain::ids::{OrderId, SaleId};
+use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::{Order, OrderStatus};
 use crate::ledger::{Ledger, LedgerError};
 
@@ -60,12 +60,12 @@ pub struct OrderStep {
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct OrderFilter {
+pub struct OrderSearch {
     pub sale: Option<SaleId>,
+    pub user: Option<UserId>,
     pub status: Option<OrderStatus>,
-    pub user: Option<String>,
     /// Only orders after this one in the list.
-    pub after: Option<OrderId>,
+    pub before: Option<OrderId>,
     pub limit: i64,
 }
 
@@ -122,7 +122,7 @@ impl Ledger {
     }
 
     /// Orders by sale, status and buyer, newest first.
-    pub async fn orders(&self, filter: &OrderFilter) -> Result<Vec<OwnedOrder>, LedgerError> {
+    pub async fn orders(&self, search: &OrderSearch) -> Result<Vec<OwnedOrder>, LedgerError> {
         let rows = sqlx::query_as!(
             OrderRow,
             r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
@@ -150,11 +150,11 @@ impl Ledger {
                      WHERE num_nulls(settled_at) = 1 AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
                    ) AS last ORDER BY rank LIMIT 1))
                ORDER BY created_at DESC, id DESC LIMIT $4"#,
-            filter.sale.map(SaleId::get),
-            filter.status.map(OrderStatus::as_str),
-            filter.user,
-            filter.limit,
-            filter.after.map(|order| order.0)
+            search.sale.map(SaleId::get),
+            search.status.map(OrderStatus::as_str),
+            search.user.as_ref().map(UserId::as_str),
+            search.limit,
+            search.before.map(|order| order.0)
         )
         .fetch_all(&self.pool)
         .await?;

@@ -8,20 +8,11 @@ use uuid::Uuid;
 
 use crate::domain::ids::{OrderId, SaleId, UserId};
 use crate::domain::order::OrderStatus;
-use crate::ledger::orders::read::{OrderRow, OwnedOrder};
+use crate::ledger::orders::read::{OrderRow, OrderSearch, OwnedOrder};
 use crate::ledger::{Ledger, LedgerError};
 
 /// Orders per read of an export.
 const PIECE: i64 = 1000;
-
-#[derive(Debug, Clone, Default)]
-pub struct OrderSearch {
-    pub sale: Option<SaleId>,
-    pub user: Option<UserId>,
-    pub status: Option<OrderStatus>,
-    pub before: Option<OrderId>,
-    pub limit: i64,
-}
 
 /// A page of orders, newest first. On the first page, purchases whose order is not made yet come before the orders.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]
@@ -162,19 +153,19 @@ async fn read(
     search: &OrderSearch,
     from: &Place,
 ) -> Result<(Vec<OwnedOrder>, Option<Place>), LedgerError> {
+    if list == List::Accepted {
+        let rows = accepted(tx, search, from).await?;
+        let last = rows.last().map(|(place, _)| *place);
+        return Ok((owned(rows.into_iter().map(|(_, row)| row))?, last));
+    }
     let at = match from {
         Place::Start | Place::Purchase { .. } => None,
         Place::Order(at, id) => Some((*at, *id)),
     };
-    let rows = match (list, &search.user, search.sale) {
-        (List::Accepted, ..) => {
-            let rows = accepted(tx, search, from).await?;
-            let last = rows.last().map(|last| Place::Purchase { place: last.place, member: last.member });
-            return Ok((owned(rows.into_iter().map(OrderRow::from))?, last));
-        }
-        (List::Orders, Some(user), _) => of_user(tx, search, user, at).await?,
-        (List::Orders, None, Some(sale)) => of_sale(tx, search, sale, at).await?,
-        (List::Orders, None, None) => of_all(tx, search, at).await?,
+    let rows = if search.user.is_none() && search.sale.is_none() {
+        of_all(tx, search, at).await?
+    } else {
+        of_buyer_or_sale(tx, search, at).await?
     };
     let last = rows.last().map(|last| Place::Order(last.created_at, last.id));
     Ok((owned(rows.into_iter())?, last))
@@ -201,43 +192,18 @@ fn owned(rows: impl Iterator<Item = OrderRow>) -> Result<Vec<OwnedOrder>, Ledger
     rows.map(OwnedOrder::try_from).collect()
 }
 
-struct AcceptedRow {
-    place: i64,
-    member: i64,
-    order_id: Uuid,
-    sale_id: i64,
-    user_id: String,
-    quantity: i32,
-    amount_cents: i64,
-    expires_at: DateTime<Utc>,
-    created_at: DateTime<Utc>,
-}
-
-impl From<AcceptedRow> for OrderRow {
-    fn from(row: AcceptedRow) -> Self {
-        Self {
-            id: row.order_id,
-            sale_id: row.sale_id,
-            user_id: row.user_id,
-            quantity: row.quantity,
-            amount_cents: row.amount_cents,
-            status: OrderStatus::Accepted.to_string(),
-            reason: None,
-            expires_at: row.expires_at,
-            created_at: row.created_at,
-        }
-    }
-}
-
 /// Members of groups, by the indexes `purchase_groups_buyers` and `purchase_groups_unsettled`. A purchase in two groups has the place of
 /// its group of one. `num_nulls` is the condition of the first index, `IS NULL` of the second.
-async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> Result<Vec<AcceptedRow>, LedgerError> {
+async fn accepted(
+    tx: &mut PgConnection,
+    search: &OrderSearch,
+    from: &Place,
+) -> Result<Vec<(Place, OrderRow)>, LedgerError> {
     let (place, member) = match from {
         Place::Purchase { place, member } => (Some(*place), *member),
         Place::Start | Place::Order(..) => (None, 0),
     };
-    let rows = sqlx::query_as!(
-        AcceptedRow,
+    let rows = sqlx::query!(
         r#"SELECT p.place AS "place!", p.member AS "member!", p.order_id AS "order_id!", p.sale_id AS "sale_id!",
                   p.user_id AS "user_id!", p.quantity AS "quantity!", s.price_cents * p.quantity AS "amount_cents!",
                   p.created_at + s.pay_within_ms * interval '1 ms' AS "expires_at!", p.created_at AS "created_at!"
@@ -258,47 +224,38 @@ async fn accepted(tx: &mut PgConnection, search: &OrderSearch, from: &Place) -> 
         place,
         member,
         search.limit
-    );
+    )
+    .map(|row| {
+        let order = OrderRow {
+            id: row.order_id,
+            sale_id: row.sale_id,
+            user_id: row.user_id,
+            quantity: row.quantity,
+            amount_cents: row.amount_cents,
+            status: OrderStatus::Accepted.to_string(),
+            reason: None,
+            expires_at: row.expires_at,
+            created_at: row.created_at,
+        };
+        (Place::Purchase { place: row.place, member: row.member }, order)
+    });
     Ok(rows.fetch_all(tx).await?)
 }
 
-/// One buyer's orders, by the index `orders_of_user`.
-async fn of_user(
+/// The orders of one buyer, or of one sale, by the indexes `orders_of_user` and `orders_of_sale`. For a rare status, by `orders_by_status`.
+async fn of_buyer_or_sale(
     tx: &mut PgConnection,
     search: &OrderSearch,
-    user: &UserId,
     at: Option<(DateTime<Utc>, Uuid)>,
 ) -> Result<Vec<OrderRow>, LedgerError> {
     let rows = sqlx::query_as!(
         OrderRow,
         "SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
-         WHERE user_id = $1 AND ($2::bigint IS NULL OR sale_id = $2) AND ($3::text IS NULL OR status = $3)
+         WHERE ($1::text IS NULL OR user_id = $1) AND ($2::bigint IS NULL OR sale_id = $2) AND ($3::text IS NULL OR status = $3)
            AND (created_at, id) < (coalesce($4::timestamptz, 'infinity'), $5)
          ORDER BY created_at DESC, id DESC LIMIT $6",
-        user.as_str(),
+        search.user.as_ref().map(UserId::as_str),
         search.sale.map(SaleId::get),
-        search.status.map(OrderStatus::as_str),
-        at.map(|(at, _)| at),
-        at.map_or(Uuid::nil(), |(_, id)| id),
-        search.limit
-    );
-    Ok(rows.fetch_all(tx).await?)
-}
-
-/// One sale's orders, by the index `orders_of_sale`. For a rare status, by `orders_by_status`.
-async fn of_sale(
-    tx: &mut PgConnection,
-    search: &OrderSearch,
-    sale: SaleId,
-    at: Option<(DateTime<Utc>, Uuid)>,
-) -> Result<Vec<OrderRow>, LedgerError> {
-    let rows = sqlx::query_as!(
-        OrderRow,
-        "SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
-         WHERE sale_id = $1 AND ($2::text IS NULL OR status = $2)
-           AND (created_at, id) < (coalesce($3::timestamptz, 'infinity'), $4)
-         ORDER BY created_at DESC, id DESC LIMIT $5",
-        sale.get(),
         search.status.map(OrderStatus::as_str),
         at.map(|(at, _)| at),
         at.map_or(Uuid::nil(), |(_, id)| id),

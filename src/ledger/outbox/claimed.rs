@@ -6,10 +6,9 @@ use chrono::{DateTime, Utc};
 use seckill_webhook::backoff_ms;
 use sqlx::{Postgres, Transaction};
 
-use super::task::{BrokerMessage, ClaimedRow, UnitRelease};
+use super::task::{BrokerMessage, UnitRelease};
 use super::{OutboxRow, RetryTerms, one_line};
-use crate::domain::ids::{Epoch, SaleId, Shard};
-use crate::domain::trace_context::TraceContext;
+use crate::domain::ids::{Epoch, SaleId};
 use crate::ledger::sales::epochs::{Sharded, shards_of};
 use crate::ledger::{Ledger, LedgerError};
 
@@ -54,24 +53,8 @@ pub struct ReleaseOutcome {
 }
 
 impl<T> ClaimedBatch<T> {
-    pub(super) fn new(
-        ledger: &Ledger,
-        tx: Transaction<'static, Postgres>,
-        rows: Vec<ClaimedRow>,
-        task_of: impl Fn(&ClaimedRow) -> Result<T, LedgerError>,
-    ) -> Result<Self, LedgerError> {
-        let row = |row: ClaimedRow| {
-            Ok(OutboxRow {
-                id: row.id,
-                sale: SaleId::from_db(row.sale_id),
-                shard: Shard(row.shard),
-                attempts: row.attempts.unsigned_abs(),
-                task: task_of(&row)?,
-                trace: row.trace.as_deref().and_then(TraceContext::from_text).map(Box::new),
-            })
-        };
-        let rows = rows.into_iter().map(row).collect::<Result<_, LedgerError>>()?;
-        Ok(Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows })
+    pub(super) fn new(ledger: &Ledger, tx: Transaction<'static, Postgres>, rows: Vec<OutboxRow<T>>) -> Self {
+        Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows }
     }
 
     /// A transaction with the row locks, and the ids of the rows that are still ours: a consumer may have changed a leased row.

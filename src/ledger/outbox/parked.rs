@@ -33,23 +33,21 @@ pub struct ParkedRow {
     pub payload: Value,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ParkedFilter {
-    pub kind: Option<ParkedKind>,
-    pub before: Option<i64>,
-    pub limit: i64,
-}
-
 impl Ledger {
     /// The newest parked rows, in ascending order.
     pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
-        let mut rows = self.parked_page(&ParkedFilter { limit, ..ParkedFilter::default() }).await?;
+        let mut rows = self.parked_page(None, None, limit).await?;
         rows.reverse();
         Ok(rows)
     }
 
-    /// Parked outbox rows and parked webhook events, newest first. Both tables have an index of parked rows.
-    pub async fn parked_page(&self, filter: &ParkedFilter) -> Result<Vec<ParkedRow>, LedgerError> {
+    /// Parked outbox rows and parked webhook events, newest first, with ids below `before`. Both tables have an index of parked rows.
+    pub async fn parked_page(
+        &self,
+        kind: Option<ParkedKind>,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<ParkedRow>, LedgerError> {
         Ok(sqlx::query_as!(
             ParkedRow,
             r#"SELECT id AS "id!", kind AS "kind!", order_id AS "order_id!", sale_id AS "sale_id!", user_id AS "user_id!",
@@ -73,9 +71,9 @@ impl Ledger {
                         AND ($2::bigint IS NULL OR e.id < $2)
                       ORDER BY e.id DESC LIMIT $3)) AS parked
                ORDER BY id DESC LIMIT $3"#,
-            filter.kind.map(ParkedKind::as_str),
-            filter.before,
-            filter.limit
+            kind.map(ParkedKind::as_str),
+            before,
+            limit
         )
         .fetch_all(&mut *self.begin_reading().await?)
         .await?)

@@ -29,25 +29,23 @@ pub struct ParkedItem {
     pub payload: String,
 }
 
-#[derive(Debug, Clone, Default)]
-pub struct ItemFilter {
-    pub channel: Option<String>,
-    pub before: Option<i64>,
-    pub limit: i64,
-}
-
 impl Ledger {
-    /// Newest first, by the index `outflow_items_parked`.
-    pub async fn parked_outflow(&self, filter: &ItemFilter) -> Result<Vec<ParkedItem>, LedgerError> {
+    /// Newest first, with a `seq` below `before`, by the index `outflow_items_parked`.
+    pub async fn parked_outflow(
+        &self,
+        channel: Option<&str>,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<ParkedItem>, LedgerError> {
         Ok(sqlx::query_as!(
             ParkedItem,
             r#"SELECT id, channel, key, seq, attempts, last_error, created_at, left(payload::text, 2000) AS "payload!"
                FROM outflow_items
                WHERE status = 'parked' AND ($1::text IS NULL OR channel = $1) AND ($2::bigint IS NULL OR seq < $2)
                ORDER BY seq DESC LIMIT $3"#,
-            filter.channel,
-            filter.before,
-            filter.limit
+            channel,
+            before,
+            limit
         )
         .fetch_all(&mut *self.begin_reading().await?)
         .await?)

@@ -141,44 +141,31 @@ impl Ledger {
 
     /// Waits until every live instance has loaded `version` of the catalogue. Returns `false` if one has not within `wait_max`.
     pub async fn wait_for_instances(&self, version: i64, wait_max: Duration) -> Result<bool, LedgerError> {
-        until_none(wait_max, async || {
-            let behind = sqlx::query_scalar!(
-                r#"SELECT count(*) AS "behind!" FROM instances
-                   WHERE catalog_version < $1 AND seen_at > now() - $2::text::interval"#,
-                version,
-                ALIVE_FOR
-            );
-            behind.fetch_one(&self.pool).await
-        })
-        .await
+        self.wait_until_loaded(version, 0, wait_max).await
     }
 
     /// Waits until every live instance follows `version` of the policies. Returns `false` if one does not within `wait_max`.
     pub async fn wait_until_followed(&self, version: i64, wait_max: Duration) -> Result<bool, LedgerError> {
-        until_none(wait_max, async || {
+        self.wait_until_loaded(0, version, wait_max).await
+    }
+
+    async fn wait_until_loaded(&self, catalog: i64, policies: i64, wait_max: Duration) -> Result<bool, LedgerError> {
+        let deadline = Instant::now() + wait_max;
+        loop {
             let behind = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "behind!" FROM instances
-                   WHERE policy_version < $1 AND seen_at > now() - $2::text::interval"#,
-                version,
+                   WHERE (catalog_version < $1 OR policy_version < $2) AND seen_at > now() - $3::text::interval"#,
+                catalog,
+                policies,
                 ALIVE_FOR
             );
-            behind.fetch_one(&self.pool).await
-        })
-        .await
-    }
-}
-
-/// Repeats a count until it is 0. Returns `false` if it is not within `wait_max`.
-async fn until_none(
-    wait_max: Duration,
-    count: impl AsyncFn() -> Result<i64, sqlx::Error>,
-) -> Result<bool, LedgerError> {
-    let deadline = Instant::now() + wait_max;
-    while count().await? > 0 {
-        if Instant::now() >= deadline {
-            return Ok(false);
+            if behind.fetch_one(&self.pool).await? == 0 {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            sleep(Duration::from_millis(20)).await;
         }
-        sleep(Duration::from_millis(20)).await;
     }
-    Ok(true)
 }

@@ -27,6 +27,16 @@ pub struct EpochRow {
     pub version: i64,
     /// Whether the sale starts within a minute or has started, and has not ended.
     pub live: bool,
+    /// Whether a server of Redis may have keys of the sale.
+    pub in_redis: bool,
+    over_ms: i64,
+}
+
+impl EpochRow {
+    /// Whether the sale ended at least `retire_after_ms` ago, so that Redis does not keep it.
+    pub fn is_retired(&self, retire_after_ms: u64) -> bool {
+        self.over_ms >= retire_after_ms.cast_signed()
+    }
 }
 
 /// A row of `sale_epochs`, joined with columns of its sale.
@@ -39,6 +49,8 @@ pub(super) struct Row {
     pub(super) asks_pass: bool,
     pub(super) version: i64,
     pub(super) live: bool,
+    pub(super) in_redis: bool,
+    pub(super) over_ms: i64,
 }
 
 impl TryFrom<Row> for EpochRow {
@@ -47,8 +59,8 @@ impl TryFrom<Row> for EpochRow {
     fn try_from(row: Row) -> Result<Self, LedgerError> {
         let status = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
         let shards = sharding(row.sale_id, row.shards, row.asks_pass)?;
-        let Row { epoch, run_id, version, live, .. } = row;
-        Ok(Self { sale: shards.sale, epoch: Epoch(epoch), run_id, shards, status, version, live })
+        let Row { epoch, run_id, version, live, in_redis, over_ms, .. } = row;
+        Ok(Self { sale: shards.sale, epoch: Epoch(epoch), run_id, shards, status, version, live, in_redis, over_ms })
     }
 }
 
@@ -99,31 +111,14 @@ impl Ledger {
     pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
-                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+            r#"SELECT e.sale_id, e.epoch, e.run_id, e.in_redis, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+                      v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
+                      (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
                ORDER BY e.sale_id"#,
             retire_after_ms.cast_signed()
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        rows.into_iter().map(EpochRow::try_from).collect()
-    }
-
-    /// The sales among these that ended longer ago, but may still be in Redis.
-    pub async fn retired(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
-        if sales.is_empty() {
-            return Ok(Vec::new());
-        }
-        let rows = sqlx::query_as!(
-            Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
-                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
-               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
-               WHERE e.in_redis AND e.sale_id = ANY($2) AND s.ends_at <= now() - $1::bigint * interval '1 ms'"#,
-            retire_after_ms.cast_signed(),
-            &numbers(sales)
         )
         .fetch_all(&self.pool)
         .await?;
@@ -136,17 +131,24 @@ impl Ledger {
     }
 
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
-        let row = sqlx::query_as!(
+        Ok(self.epochs_of(&[sale]).await?.pop())
+    }
+
+    /// The epochs of the existing sales among these, also of those that Redis does not keep.
+    pub async fn epochs_of(&self, sales: &[SaleId]) -> Result<Vec<EpochRow>, LedgerError> {
+        let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
-                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+            r#"SELECT e.sale_id, e.epoch, e.run_id, e.in_redis, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+                      v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
+                      (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
-               WHERE e.sale_id = $1"#,
-            sale.get()
+               WHERE e.sale_id = ANY($1)"#,
+            &numbers(sales)
         )
-        .fetch_optional(&self.pool)
+        .fetch_all(&self.pool)
         .await?;
-        row.map(EpochRow::try_from).transpose()
+        rows.into_iter().map(EpochRow::try_from).collect()
     }
 
     /// Records that Redis has dropped a sale, unless a refill has begun meanwhile.

@@ -274,6 +274,10 @@ impl Ledger {
 
 /// The sales with these ids. Removed ones are missing.
 pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
+    Ok(figures_of(tx, ids).await?.into_iter().map(|figures| figures.sale).collect())
+}
+
+pub(in crate::ledger) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<SaleFigures>, LedgerError> {
     let rows = sqlx::query_as!(
         SaleRow,
         r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
@@ -286,7 +290,7 @@ pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) ->
     )
     .fetch_all(tx)
     .await?;
-    rows.into_iter().map(|row| Ok(row.figures()?.sale)).collect()
+    rows.into_iter().map(SaleRow::figures).collect()
 }
 
 /// Whether a sale has orders, or purchases without an order. Both checks use an index.

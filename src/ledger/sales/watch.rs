@@ -64,29 +64,15 @@ impl Ledger {
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
-                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
+            r#"SELECT e.sale_id, e.epoch, e.run_id, e.in_redis, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+                      v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
+                      (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"
                FROM (SELECT sale_id FROM sale_epochs WHERE in_redis AND run_id IS NULL
                      UNION SELECT unnest($2::bigint[])) AS due (id)
                  JOIN sale_epochs e ON e.sale_id = due.id JOIN sales s ON s.id = due.id CROSS JOIN catalog_version v
                WHERE s.ends_at > now() - $1::bigint * interval '1 ms'
                ORDER BY e.sale_id"#,
-            retire_after_ms.cast_signed(),
-            &numbers(sales)
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        rows.into_iter().map(EpochRow::try_from).collect()
-    }
-
-    /// The epochs of these sales, if Redis keeps them.
-    pub async fn epochs_of(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
-        let rows = sqlx::query_as!(
-            Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!", v.version AS "version!",
-                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!"
-               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
-               WHERE e.sale_id = ANY($2) AND s.ends_at > now() - $1::bigint * interval '1 ms'"#,
             retire_after_ms.cast_signed(),
             &numbers(sales)
         )

@@ -120,7 +120,8 @@ impl RefillSupervisor {
         let servers = self.take_servers().await?;
         let mut servers = self.if_they_can_sell(servers)?;
         let ledger = &self.stores.ledger;
-        let rows = ledger.in_time(ledger.epochs_of(&asked, self.retire_after_ms)).await?;
+        let mut rows = ledger.in_time(ledger.epochs_of(&asked)).await?;
+        rows.retain(|row| !row.is_retired(self.retire_after_ms));
         self.suspected |= self.examine(&mut servers, &rows, true).await?;
         self.queue.start(&servers);
         self.servers = Some(servers);
