@@ -117,12 +117,6 @@ pub struct HoldWatch {
     waiting: HashMap<(SaleId, Shard), usize>,
 }
 
-struct Found {
-    /// Holds and loans, and how many of them wait for another shard.
-    holds: usize,
-    waiting: usize,
-}
-
 impl HoldWatch {
     /// Finishes holds that have been unconfirmed for `older_than_ms`.
     pub fn new(stores: Stores, older_than_ms: u64) -> Self {
@@ -158,8 +152,8 @@ impl HoldWatch {
             let passed_over = before.get(&(sale, shard)).copied().unwrap_or_default();
             let page = UnconfirmedPage { age_ms: self.older_than_ms, now_ms, passed_over, limit: BATCH_MAX };
             match self.stores.finish_holds_of(of, shard, page).await {
-                Ok(Found { holds: 0, .. }) => continue,
-                Ok(Found { holds, waiting }) if holds >= BATCH_MAX => {
+                Ok((0, _)) => continue,
+                Ok((holds, waiting)) if holds >= BATCH_MAX => {
                     // Waiting loans are no reason to continue at once.
                     if waiting < holds {
                         step = Step::More;
@@ -178,11 +172,17 @@ impl HoldWatch {
 }
 
 impl Stores {
-    async fn finish_holds_of(&self, of: SaleShards, shard: Shard, page: UnconfirmedPage) -> Result<Found, SaleError> {
+    /// Finishes a page of holds and loans. Returns their number, and how many of them wait for another shard.
+    async fn finish_holds_of(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        page: UnconfirmedPage,
+    ) -> Result<(usize, usize), SaleError> {
         let found = self.gate.unconfirmed_since(of, shard, page).await?;
         metrics::counter!("seckill_holds_looked_into_total").increment(found.len() as u64);
         if found.is_empty() {
-            return Ok(Found { holds: 0, waiting: 0 });
+            return Ok((0, 0));
         }
         // A hold may be durable in its group's row. If it is committed meanwhile, it gets a second record, which is harmless.
         let asked: Vec<(OrderId, &str)> = found.iter().map(|hold| (hold.order, hold.ticket.user.as_str())).collect();
@@ -193,7 +193,7 @@ impl Stores {
         let recorded: Vec<OrderId> = recorded.iter().map(|loan| loan.order).collect();
         self.gate.close_loans(of, shard, &recorded).await?;
         let waiting = self.settle_loans(of, shard, &open).await?;
-        Ok(Found { holds: found.len(), waiting })
+        Ok((found.len(), waiting))
     }
 
     /// Commits a shard's holds without a record, and confirms all. Borrowers' holds are also confirmed at their homes.

@@ -2,97 +2,15 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgConnection;
 
 use crate::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use crate::domain::policy::{Excess, Name, NewPolicy, Policy, Range, threshold, with_threshold};
 use crate::ledger::LedgerError;
 
-struct Row {
-    id: i64,
-    name: String,
-    home: String,
-    apps: Vec<String>,
-    spread: bool,
-    key: String,
-    algorithm: String,
-    /// The capacity of a bucket; the limit of every other algorithm.
-    max_permits: i64,
-    rate: Option<i64>,
-    window_ms: Option<i64>,
-    lease_ms: Option<i64>,
-    floor: Option<i64>,
-    ceiling: Option<i64>,
-    target_ms: Option<i64>,
-    adapted: Option<i64>,
-    trouble_at: Option<i64>,
-    excess: String,
-    queue_ms: Option<i64>,
-    answer: Option<Value>,
-    when_down: String,
-    breaker: Option<Value>,
-    version: i64,
-    created_by: String,
-    updated_by: String,
-    updated_at: DateTime<Utc>,
-}
-
-impl Row {
-    fn policy(self) -> Result<Policy, LedgerError> {
-        let unreadable = LedgerError::Unreadable;
-        let name = |text: &str| Name::parse(text, "name").map_err(|_| unreadable("policies.name"));
-        let kind: AlgorithmKind = self.algorithm.parse().map_err(|_| unreadable("policies.algorithm"))?;
-        let (limit, capacity) = match kind.parameter_set() {
-            ParameterSet::Bucket => (None, Some(self.max_permits)),
-            ParameterSet::Window | ParameterSet::Leases => (Some(self.max_permits), None),
-        };
-        let Self { rate, window_ms, lease_ms, .. } = self;
-        let parameters = Parameters { limit, capacity, rate, window_ms, lease_ms };
-        let algorithm = Algorithm::new(kind, &parameters).map_err(|_| unreadable("policies.algorithm"))?;
-        let in_force = match self.adapted {
-            Some(threshold) => with_threshold(&algorithm, threshold).map_err(|_| unreadable("policies.adapted"))?,
-            None => algorithm,
-        };
-        let excess = match (self.excess.as_str(), self.queue_ms, self.answer) {
-            ("queue", Some(ms), _) => Excess::Queue { patience: Duration::from_millis(ms.unsigned_abs()) },
-            ("degrade", _, Some(answer)) => Excess::Degrade { answer },
-            ("shadow", ..) => Excess::Shadow,
-            ("reject", ..) => Excess::Reject,
-            _ => return Err(unreadable("policies.excess")),
-        };
-        let breaker =
-            self.breaker.map(serde_json::from_value).transpose().map_err(|_| unreadable("policies.breaker"))?;
-        let range = self.floor.zip(self.ceiling);
-        let terms = NewPolicy {
-            name: name(&self.name)?,
-            apps: self.apps.iter().map(|app| name(app)).collect::<Result<_, _>>()?,
-            key: self.key,
-            spread: self.spread,
-            algorithm,
-            range: range.map(|(floor, ceiling)| Range { floor, ceiling, target_ms: self.target_ms }),
-            excess,
-            when_down: self.when_down.parse().map_err(|_| unreadable("policies.when_down"))?,
-            breaker,
-        };
-        Ok(Policy {
-            id: self.id,
-            home: name(&self.home)?,
-            version: self.version,
-            terms,
-            algorithm: in_force,
-            trouble_at: self.trouble_at,
-            created_by: self.created_by,
-            updated_by: self.updated_by,
-            updated_at_ms: self.updated_at.timestamp_millis(),
-        })
-    }
-}
-
 pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) -> Result<Vec<Policy>, LedgerError> {
-    let rows = sqlx::query_as!(
-        Row,
+    let rows = sqlx::query!(
         r#"SELECT p.id, p.name, home, array_agg(a.app ORDER BY a.app) AS "apps!", spread, key, algorithm, max_permits,
                   rate, window_ms, lease_ms, floor, ceiling, target_ms, adapted, trouble_at, excess, queue_ms,
                   answer, when_down, breaker, version, created_by, updated_by, updated_at
@@ -102,7 +20,55 @@ pub(in crate::ledger) async fn load(tx: &mut PgConnection, app: Option<&str>) ->
     )
     .fetch_all(tx)
     .await?;
-    rows.into_iter().map(Row::policy).collect()
+    let policies = rows.into_iter().map(|row| {
+        let unreadable = LedgerError::Unreadable;
+        let name = |text: &str| Name::parse(text, "name").map_err(|_| unreadable("policies.name"));
+        let kind: AlgorithmKind = row.algorithm.parse().map_err(|_| unreadable("policies.algorithm"))?;
+        let (limit, capacity) = match kind.parameter_set() {
+            ParameterSet::Bucket => (None, Some(row.max_permits)),
+            ParameterSet::Window | ParameterSet::Leases => (Some(row.max_permits), None),
+        };
+        let parameters =
+            Parameters { limit, capacity, rate: row.rate, window_ms: row.window_ms, lease_ms: row.lease_ms };
+        let algorithm = Algorithm::new(kind, &parameters).map_err(|_| unreadable("policies.algorithm"))?;
+        let in_force = match row.adapted {
+            Some(threshold) => with_threshold(&algorithm, threshold).map_err(|_| unreadable("policies.adapted"))?,
+            None => algorithm,
+        };
+        let excess = match (row.excess.as_str(), row.queue_ms, row.answer) {
+            ("queue", Some(ms), _) => Excess::Queue { patience: Duration::from_millis(ms.unsigned_abs()) },
+            ("degrade", _, Some(answer)) => Excess::Degrade { answer },
+            ("shadow", ..) => Excess::Shadow,
+            ("reject", ..) => Excess::Reject,
+            _ => return Err(unreadable("policies.excess")),
+        };
+        let breaker =
+            row.breaker.map(serde_json::from_value).transpose().map_err(|_| unreadable("policies.breaker"))?;
+        let range = row.floor.zip(row.ceiling);
+        let terms = NewPolicy {
+            name: name(&row.name)?,
+            apps: row.apps.iter().map(|app| name(app)).collect::<Result<_, _>>()?,
+            key: row.key,
+            spread: row.spread,
+            algorithm,
+            range: range.map(|(floor, ceiling)| Range { floor, ceiling, target_ms: row.target_ms }),
+            excess,
+            when_down: row.when_down.parse().map_err(|_| unreadable("policies.when_down"))?,
+            breaker,
+        };
+        Ok(Policy {
+            id: row.id,
+            home: name(&row.home)?,
+            version: row.version,
+            terms,
+            algorithm: in_force,
+            trouble_at: row.trouble_at,
+            created_by: row.created_by,
+            updated_by: row.updated_by,
+            updated_at_ms: row.updated_at.timestamp_millis(),
+        })
+    });
+    policies.collect()
 }
 
 /// Writes a new policy, or the new terms of an existing one. Name and home of an existing one stay. Returns its id.

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::domain::ids::OrderId;
 use crate::domain::payment::{About, PaymentId, RefundId, RefundKey};
 use crate::ledger::money::refunds::{RefundItem, queue};
+use crate::ledger::outflow::items::add_or_lock_key;
 use crate::ledger::{Ledger, LedgerError, audit_log, micros};
 
 #[derive(Debug, Clone, Copy)]
@@ -161,15 +162,7 @@ impl Ledger {
             .fetch_optional(&mut *tx)
             .await?;
         let Some(item) = item else { return Ok(false) };
-        // The key's row first: this is the lock order of all transactions.
-        sqlx::query!(
-            "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
-             ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
-            item.channel,
-            item.key
-        )
-        .execute(&mut *tx)
-        .await?;
+        add_or_lock_key(&mut tx, &item.channel, &item.key).await?;
         sqlx::query!(
             "UPDATE outflow_items SET status = 'pending', done_at = NULL WHERE id = $1 AND status = 'done'",
             key.0

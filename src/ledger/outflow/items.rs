@@ -86,15 +86,7 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM outflow_items WHERE id = $1) AS "known!""#, item.id);
         return Ok(if known.fetch_one(connection).await? { Enqueued::Known } else { Enqueued::Full });
     }
-    // An existing row is only locked, not changed.
-    sqlx::query!(
-        "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
-         ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
-        item.channel,
-        item.key
-    )
-    .execute(&mut *connection)
-    .await?;
+    add_or_lock_key(connection, &item.channel, &item.key).await?;
     let taken = sqlx::query!(
         "INSERT INTO outflow_items (id, channel, key, payload) VALUES ($1, $2, $3, $4) ON CONFLICT (id) DO NOTHING",
         item.id,
@@ -109,6 +101,23 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
     }
     drop_key_if_empty(connection, &item.channel, &item.key).await?;
     Ok(Enqueued::Known)
+}
+
+/// Adds a key's row, or locks it. It comes before the key's items in every transaction's lock order.
+pub(in crate::ledger) async fn add_or_lock_key(
+    connection: &mut PgConnection,
+    channel: &str,
+    key: &str,
+) -> Result<(), LedgerError> {
+    sqlx::query!(
+        "INSERT INTO outflow_keys (channel, key, turn_at) VALUES ($1, $2, clock_timestamp())
+         ON CONFLICT (channel, key) DO UPDATE SET turn_at = outflow_keys.turn_at",
+        channel,
+        key
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 /// Deletes a key without waiting items. Returns whether it did. The caller holds the key's row lock.
@@ -127,16 +136,6 @@ pub(in crate::ledger) async fn drop_key_if_empty(
     .execute(connection)
     .await?;
     Ok(dropped.rows_affected() == 1)
-}
-
-/// A channel's settings, locked until the end of the transaction.
-async fn locked_terms(tx: &mut PgConnection, name: &str) -> Result<Option<OutflowTerms>, LedgerError> {
-    let terms = sqlx::query_as!(
-        OutflowTerms,
-        "SELECT rate, jitter_ms, paused FROM outflow_channels WHERE name = $1 FOR NO KEY UPDATE",
-        name
-    );
-    Ok(terms.fetch_optional(tx).await?)
 }
 
 /// Writes a change, with a line of the audit log for each part.
@@ -243,7 +242,13 @@ impl Ledger {
         decide: impl FnOnce(OutflowTerms) -> Result<OutflowUpdate, E>,
     ) -> Result<bool, E> {
         let mut tx = self.begin().await.map_err(LedgerError::from)?;
-        let Some(terms) = locked_terms(&mut tx, name).await? else { return Ok(false) };
+        let terms = sqlx::query_as!(
+            OutflowTerms,
+            "SELECT rate, jitter_ms, paused FROM outflow_channels WHERE name = $1 FOR NO KEY UPDATE",
+            name
+        );
+        let terms = terms.fetch_optional(&mut *tx).await.map_err(LedgerError::from)?;
+        let Some(terms) = terms else { return Ok(false) };
         let update = decide(terms)?;
         if update.pace.is_some() || update.paused.is_some() {
             write_terms(&mut tx, name, update, actor).await?;

@@ -1,6 +1,7 @@
 //! Creates, changes and reads sales and products.
 
-use chrono::{DateTime, Utc};
+use std::cmp::Reverse;
+
 use serde_json::json;
 use sqlx::PgConnection;
 use sqlx::types::Json;
@@ -36,54 +37,6 @@ impl SaleSearch {
 
     pub fn one(sale: SaleId) -> Self {
         Self { only: Some(sale), ..Self::newest(1) }
-    }
-}
-
-struct SaleRow {
-    id: i64,
-    product_id: i64,
-    product: String,
-    description: String,
-    picture: Option<Json<Picture>>,
-    price_cents: i64,
-    total_stock: i64,
-    stock: i64,
-    per_user: i32,
-    min_level: i32,
-    captcha: String,
-    shards: i16,
-    starts_at: DateTime<Utc>,
-    ends_at: DateTime<Utc>,
-    pay_within_ms: i64,
-    status: String,
-    purchase_key: String,
-    waiting_key: String,
-    waves: Json<Vec<PlannedWave>>,
-}
-
-impl SaleRow {
-    fn figures(self) -> Result<SaleFigures, LedgerError> {
-        let sale = Sale {
-            id: SaleId::from_db(self.id),
-            product_id: self.product_id,
-            product: self.product,
-            description: self.description,
-            picture: self.picture.map(|Json(picture)| picture),
-            price_cents: self.price_cents,
-            per_user: per_user(self.per_user)?,
-            min_level: self.min_level.into(),
-            captcha: self.captcha.parse().map_err(|_| LedgerError::Unreadable("sales.captcha"))?,
-            unlimited: self.total_stock == -1,
-            shards: shard_count(self.shards)?,
-            starts_at_ms: self.starts_at.timestamp_millis(),
-            ends_at_ms: self.ends_at.timestamp_millis(),
-            pay_within_ms: self.pay_within_ms,
-            status: self.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
-            purchase_key: self.purchase_key,
-            waiting_key: self.waiting_key,
-            waves: self.waves.0,
-        };
-        Ok(SaleFigures { sale, total_stock: self.total_stock, stock: self.stock })
     }
 }
 
@@ -226,29 +179,25 @@ impl Ledger {
 
     /// Sales with their stock, newest first, by their key. A search with few matches reads all sales: thousands at most.
     pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
-        let rows = sqlx::query_as!(
-            SaleRow,
-            r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
-                      captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
-                      (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
-                      coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
-                          AS "waves!: Json<Vec<PlannedWave>>"
-               FROM sales s JOIN products p ON p.id = s.product_id
-               WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
-                 AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
-                                                    WHEN status = 'paused' THEN 'paused'
-                                                    WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
-                 AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
-               ORDER BY s.id DESC LIMIT $5"#,
+        let mut connection = self.pool.acquire().await?;
+        let ids = sqlx::query_scalar!(
+            "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
+             WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
+               AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
+                                                  WHEN status = 'paused' THEN 'paused'
+                                                  WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
+               AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
+             ORDER BY s.id DESC LIMIT $5",
             search.only.map(SaleId::get),
             search.before.map(SaleId::get),
             search.phase.map(SalePhase::as_str),
             search.text,
             search.limit
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        rows.into_iter().map(SaleRow::figures).collect()
+        );
+        let ids = ids.fetch_all(&mut *connection).await?;
+        let mut sales = figures_of(&mut connection, &ids).await?;
+        sales.sort_unstable_by_key(|figures| Reverse(figures.sale.id));
+        Ok(sales)
     }
 
     /// A document, and the catalogue version of the same snapshot.
@@ -278,8 +227,7 @@ pub(in crate::ledger) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) ->
 }
 
 pub(in crate::ledger) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<SaleFigures>, LedgerError> {
-    let rows = sqlx::query_as!(
-        SaleRow,
+    let rows = sqlx::query!(
         r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
                   captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
@@ -290,7 +238,30 @@ pub(in crate::ledger) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) ->
     )
     .fetch_all(tx)
     .await?;
-    rows.into_iter().map(SaleRow::figures).collect()
+    let figures = rows.into_iter().map(|row| {
+        let sale = Sale {
+            id: SaleId::from_db(row.id),
+            product_id: row.product_id,
+            product: row.product,
+            description: row.description,
+            picture: row.picture.map(|Json(picture)| picture),
+            price_cents: row.price_cents,
+            per_user: per_user(row.per_user)?,
+            min_level: row.min_level.into(),
+            captcha: row.captcha.parse().map_err(|_| LedgerError::Unreadable("sales.captcha"))?,
+            unlimited: row.total_stock == -1,
+            shards: shard_count(row.shards)?,
+            starts_at_ms: row.starts_at.timestamp_millis(),
+            ends_at_ms: row.ends_at.timestamp_millis(),
+            pay_within_ms: row.pay_within_ms,
+            status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
+            purchase_key: row.purchase_key,
+            waiting_key: row.waiting_key,
+            waves: row.waves.0,
+        };
+        Ok(SaleFigures { sale, total_stock: row.total_stock, stock: row.stock })
+    });
+    figures.collect()
 }
 
 /// Whether a sale has orders, or purchases without an order. Both checks use an index.
