@@ -16,6 +16,7 @@ use crate::domain::ids::{Invalid, OrderId, SaleId, UserId};
 use crate::domain::order::OrderStatus;
 use crate::domain::payment::{RefundId, RefundReason, RefundStatus};
 pub use crate::ledger::orders::details::OrderDetails;
+use crate::ledger::orders::read::OrderSearch;
 pub use crate::ledger::orders::read::OwnedOrder;
 pub use crate::ledger::orders::search::FoundOrders;
 use crate::ledger::orders::search::OrderExport;

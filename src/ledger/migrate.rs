@@ -23,7 +23,6 @@ const SESSION: [(&str, &str); 2] = [("statement_timeout", "0"), ("lock_timeout",
 const PAUSE: Duration = Duration::from_secs(2);
 /// Tries for a lock, for about a minute.
 const TRIES_MAX: u32 = 25;
-/// How long to wait for a migration in another process.
 const OTHER_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

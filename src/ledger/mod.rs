@@ -245,7 +245,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// Begins a read of one snapshot.
     async fn begin_snapshot(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, LedgerError> {
         let mut tx = self.begin_in(pool).await?;
         (&mut *tx).execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;

@@ -99,7 +99,6 @@ impl Primary {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Waits until all servers were checked once.
     pub(super) async fn looked_at(&self) {
         let _ = self.looked.subscribe().wait_for(|looked| *looked).await;
     }
@@ -109,7 +108,6 @@ impl Primary {
         join_all(self.servers.iter().map(probe)).await.into_iter().filter_map(Result::err).collect()
     }
 
-    /// Restricts a pool to connections to the current primary.
     pub(super) fn admit_only_primary(self: &Arc<Self>, pool: PgPoolOptions) -> PgPoolOptions {
         let (opened, taken) = (Arc::clone(self), Arc::clone(self));
         pool.after_connect(move |connection, _| {
@@ -134,7 +132,6 @@ impl Primary {
         self.changes() == 0 || age + MARGIN < self.present.lock().since.elapsed()
     }
 
-    /// Checks a new connection before use.
     pub(super) async fn admit(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let standing = standing(connection).await?;
         let known = self.present.lock().known;

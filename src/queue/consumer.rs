@@ -13,7 +13,6 @@ use super::{Broker, Link, MARK, QueueError, Source};
 use crate::domain::step::Step;
 use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
 
-/// How long one step waits for a message.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A step that has waited this long had nothing to do. In a backlog, the broker delivers the next messages faster.

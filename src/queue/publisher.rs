@@ -43,7 +43,6 @@ pub enum Receipt {
 
 /// How long a queue may take after others have answered.
 const STRAGGLER_MAX: Duration = Duration::from_secs(3);
-/// The pause for a queue that did not answer.
 const SILENT_FOR: Duration = Duration::from_secs(10);
 /// The pause for a queue that a new link could not declare. If its leader died, another node leads it in a moment.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(1);

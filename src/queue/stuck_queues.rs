@@ -16,7 +16,6 @@ use tokio::time::{Instant, timeout};
 
 use super::{Broker, MARK, QueueError};
 
-/// How long a queue may take to confirm a probe.
 const PROBE_MAX: Duration = Duration::from_secs(3);
 /// A queue is stuck if it refuses this many probes and holds nothing; and the pause between the probes.
 const REFUSALS: u32 = 5;

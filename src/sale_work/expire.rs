@@ -65,7 +65,6 @@ impl OrderExpiry {
         self.work.in_transactions(OutboxKind::GroupExpire, groups, expire).await
     }
 
-    /// Expires groups in one transaction. If that fails, expires each alone.
     async fn expire_together(&self, sizes: &[GroupSize]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let groups: Vec<GroupId> = sizes.iter().map(|size| size.group).collect();
         match self.work.ledger.expire(&groups).await {

@@ -35,7 +35,6 @@ impl GroupWork {
         self.in_transactions(OutboxKind::GroupPlaced, groups, settle).await.map(drop)
     }
 
-    /// Settles groups in one transaction. If that fails, settles each alone.
     async fn settle_together(&self, together: &[GroupSize], traces: &Traces) -> Result<Vec<()>, LedgerError> {
         let groups: Vec<GroupId> = together.iter().map(|size| size.group).collect();
         for group in &groups {

@@ -14,7 +14,6 @@ use crate::ledger::sales::epochs::RestingSale;
 use crate::sale::{SaleError, Step, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 
-/// Holds per step and sale.
 const BATCH_MAX: usize = 500;
 
 /// How many checks in a row must find the same difference. A single one may be a write in flight.

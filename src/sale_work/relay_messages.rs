@@ -9,39 +9,32 @@ use crate::domain::ids::GroupId;
 use crate::domain::message::{
     GroupsExpireV1, GroupsPlacedV1, ORDERS_A_MESSAGE, OutboxKind, PaymentRequestedV1, Version,
 };
-use crate::domain::payment::PaymentId;
 use crate::ledger::outbox::{BrokerMessage, OutboxRow};
 use crate::queue::{Destination, Outgoing};
 use crate::sale_work::group_work::in_parts;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Shared {
-    Placed,
-    /// Expiries with the same delay on the ladder.
-    Expiries {
-        rung_ms: i64,
-    },
-}
-
-/// The messages for these rows, each with the places of its rows.
+/// The messages for these rows, each with the places of its rows. A row that has failed goes alone. So does a traced one: a message has one
+/// trace. Expiries share a message if they have the same delay on the ladder.
 pub(super) fn messages_for(rows: &[OutboxRow<BrokerMessage>]) -> (Vec<Outgoing>, Vec<Vec<usize>>) {
-    let (mut together, mut alone) = (BTreeMap::<Shared, Vec<usize>>::new(), Vec::new());
+    let (mut placed, mut expiries, mut alone) = (Vec::new(), BTreeMap::<i64, Vec<usize>>::new(), Vec::new());
     for (place, row) in rows.iter().enumerate() {
-        match shared(row) {
-            Some(shared) => together.entry(shared).or_default().push(place),
-            None => alone.push(place),
+        match &row.task {
+            _ if row.attempts > 0 || row.trace.is_some() => alone.push(place),
+            BrokerMessage::GroupPlaced { .. } => placed.push(place),
+            BrokerMessage::GroupExpire { remaining_ms, .. } => {
+                expiries.entry(rung_for(*remaining_ms)).or_default().push(place);
+            }
+            BrokerMessage::PaymentRequested { .. } => alone.push(place),
         }
     }
+    let parts = |places| in_parts(places, ORDERS_A_MESSAGE, |place| orders_of(&rows[*place]));
+    let groups = |places: &[usize]| places.iter().map(|place| GroupId(rows[*place].task.key().1)).collect();
     let mut messages = Vec::new();
-    for (shared, places) in together {
-        for places in in_parts(places, ORDERS_A_MESSAGE, |place| orders_of(&rows[*place])) {
-            let groups = places.iter().map(|place| GroupId(rows[*place].task.key().1)).collect();
-            let message = match shared {
-                Shared::Placed => groups_placed(groups),
-                Shared::Expiries { rung_ms } => groups_expire(groups, rung_ms),
-            };
-            messages.push((message, places));
-        }
+    for places in parts(placed) {
+        messages.push((groups_placed(groups(&places)), places));
+    }
+    for (rung_ms, places) in expiries {
+        messages.extend(parts(places).into_iter().map(|places| (groups_expire(groups(&places), rung_ms), places)));
     }
     messages.extend(alone.into_iter().map(|place| (message_for(&rows[place]), vec![place])));
     messages.into_iter().unzip()
@@ -54,23 +47,15 @@ fn orders_of(row: &OutboxRow<BrokerMessage>) -> usize {
     }
 }
 
-/// The class of rows that may share a message. A row that has failed goes alone. So does a traced one: a message has one trace.
-fn shared(row: &OutboxRow<BrokerMessage>) -> Option<Shared> {
-    if row.attempts > 0 || row.trace.is_some() {
-        return None;
-    }
-    match &row.task {
-        BrokerMessage::GroupPlaced { .. } => Some(Shared::Placed),
-        BrokerMessage::GroupExpire { remaining_ms, .. } => Some(Shared::Expiries { rung_ms: rung_for(*remaining_ms) }),
-        BrokerMessage::PaymentRequested { .. } => None,
-    }
-}
-
 fn message_for(row: &OutboxRow<BrokerMessage>) -> Outgoing {
     match &row.task {
         BrokerMessage::GroupPlaced { group, .. } => groups_placed(vec![*group]),
         BrokerMessage::GroupExpire { group, remaining_ms, .. } => groups_expire(vec![*group], *remaining_ms),
-        BrokerMessage::PaymentRequested { payment, channel } => payment_requested(*payment, channel.clone()),
+        BrokerMessage::PaymentRequested { payment, channel } => {
+            let body = body(&PaymentRequestedV1 { version: Version, payment_id: *payment });
+            let id = OutboxKind::PaymentRequested.message_id(payment.0);
+            Outgoing { to: Destination::PaymentRequested { channel: channel.clone() }, id, body, trace: None }
+        }
     }
 }
 
@@ -86,12 +71,6 @@ pub(super) fn groups_expire(groups: Vec<GroupId>, remaining_ms: i64) -> Outgoing
     Outgoing { to: Destination::GroupsExpire { remaining_ms }, id, body, trace: None }
 }
 
-fn payment_requested(payment: PaymentId, channel: String) -> Outgoing {
-    let body = body(&PaymentRequestedV1 { version: Version, payment_id: payment });
-    let id = OutboxKind::PaymentRequested.message_id(payment.0);
-    Outgoing { to: Destination::PaymentRequested { channel }, id, body, trace: None }
-}
-
 /// Numbers and UUIDs always serialise. An empty body would be dead-lettered, not lost.
 fn body(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
@@ -103,6 +82,7 @@ mod tests {
 
     use super::*;
     use crate::domain::ids::{SaleId, Shard};
+    use crate::domain::payment::PaymentId;
     use crate::domain::trace_context::TraceContext;
 
     fn row(task: BrokerMessage) -> OutboxRow<BrokerMessage> {

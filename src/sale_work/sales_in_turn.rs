@@ -11,7 +11,6 @@ use crate::ledger::{Ledger, LedgerError};
 
 /// Sales per turn. With a turn every second or two, 10,000 sales are checked within minutes.
 pub(super) const SALES_A_TURN: usize = 50;
-/// Turns per read of ids.
 const TURNS_A_READ: usize = 10;
 /// Up to this many selling sales are checked together.
 const SELLING_A_TURN: usize = 500;

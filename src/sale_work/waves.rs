@@ -11,7 +11,6 @@ use crate::sale::{SaleError, Step, Stores};
 /// How often waves are read at least, because new ones may be planned. The ledger looks this far ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a sale's waves pause after a failure.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 
 /// Remembers when the next wave is due, so that PostgreSQL is rarely asked.

@@ -8,7 +8,6 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-/// Items per transaction.
 const BATCH_MAX: usize = 256;
 const LANES: usize = 2;
 /// The shortest time between the starts of two batches, so that batches grow under load. A lone item is written at once. A channel that

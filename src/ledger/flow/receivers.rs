@@ -11,34 +11,27 @@ const RECEIVER_AWAY_S: i64 = 10;
 impl Ledger {
     /// Records whether a connection to a receiver succeeded. A success costs a statement only after this process has reported a failure.
     pub async fn note_receiver(&self, receiver: &str, reached: Option<Result<(), String>>) {
-        let written = match reached {
+        let statement = match reached {
             Some(Err(why)) => {
                 self.away.lock().insert(receiver.to_owned());
-                self.in_time(self.receiver_is_away(receiver, &why)).await
+                // A receiver is away since the first failed attempt. After a minute without a failure, the time starts again.
+                sqlx::query!(
+                    "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))
+                     ON CONFLICT (receiver) DO UPDATE
+                     SET tried_at = now(), error = excluded.error,
+                         since = CASE WHEN known.tried_at < now() - interval '1 minute' THEN now() ELSE known.since END",
+                    receiver,
+                    why
+                )
             }
-            Some(Ok(())) if self.away.lock().remove(receiver) => self.in_time(self.receiver_is_back(receiver)).await,
+            Some(Ok(())) if self.away.lock().remove(receiver) => {
+                sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver)
+            }
             Some(Ok(())) | None => return,
         };
-        if let Err(error) = written {
+        if let Err(error) = self.in_time(self.run(statement)).await {
             tracing::debug!(%error, receiver, "not written whether a receiver is away");
         }
-    }
-
-    /// A receiver is away since the first failed attempt. After a minute without a failure, the time starts again.
-    async fn receiver_is_away(&self, receiver: &str, error: &str) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))
-             ON CONFLICT (receiver) DO UPDATE
-             SET tried_at = now(), error = excluded.error,
-                 since = CASE WHEN known.tried_at < now() - interval '1 minute' THEN now() ELSE known.since END",
-            receiver,
-            error
-        ))
-        .await
-    }
-
-    async fn receiver_is_back(&self, receiver: &str) -> Result<(), LedgerError> {
-        self.run(sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver)).await
     }
 
     /// The receivers that have been away for a while, and were tried within the last minute.

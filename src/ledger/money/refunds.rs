@@ -102,7 +102,6 @@ impl Ledger {
         Ok(RefundAsked::Refund(id, status))
     }
 
-    /// The channel reports the end of a refund.
     pub(in crate::ledger) async fn refund_ended(
         &self,
         channel: &str,
@@ -157,7 +156,6 @@ impl Ledger {
     }
 }
 
-/// Refunds money that no order waits for.
 pub(in crate::ledger) async fn refund_unwanted(
     tx: &mut PgConnection,
     channel: &str,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::die_at;
 use crate::domain::ids::{GroupId, SaleId};
 use crate::domain::message::OutboxKind;
+use crate::domain::order::Rejection;
 use crate::domain::trace_context::TraceContext;
 use crate::ledger::outbox::close_split;
 use crate::ledger::{Ledger, LedgerError};
@@ -89,7 +90,7 @@ impl Ledger {
         if !count_buyers(&mut tx, &ids).await? {
             return Ok(Settling::Unusual("a buyer is over the limit".to_owned()));
         }
-        make_orders(&mut tx, &ids, &traces_of(&claimed, traces)).await?;
+        make_orders(&mut tx, &ids, &traces_of(&claimed, traces), None).await?;
         close(&mut tx, &rows, &ids).await?;
         let mut needed = BTreeMap::<i64, i64>::new();
         for row in claimed.iter().filter(|row| !row.unlimited) {
@@ -201,11 +202,18 @@ pub(super) async fn count_buyers(tx: &mut PgConnection, groups: &[Uuid]) -> Resu
     Ok(row.all_counted)
 }
 
-async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, String)]) -> Result<(), LedgerError> {
+/// Makes the orders of these groups, with their expiry, or rejected orders.
+pub(super) async fn make_orders(
+    tx: &mut PgConnection,
+    groups: &[Uuid],
+    traces: &[(Uuid, String)],
+    rejection: Option<Rejection>,
+) -> Result<(), LedgerError> {
     let (traced, traces): (Vec<Uuid>, Vec<String>) = traces.iter().cloned().unzip();
     sqlx::query!(
-        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, expires_at, group_id, trace)
-         SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, g.shard, 'pending_payment',
+        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at, group_id, trace)
+         SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, g.shard,
+                CASE WHEN $4::text IS NULL THEN 'pending_payment' ELSE 'rejected' END, $4,
                 now() + s.pay_within_ms * interval '1 ms', g.id, t.trace
          FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
          CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
@@ -213,14 +221,14 @@ async fn make_orders(tx: &mut PgConnection, groups: &[Uuid], traces: &[(Uuid, St
          WHERE g.id = ANY($1) ORDER BY m.order_id",
         groups,
         &traced,
-        &traces
+        &traces,
+        rejection.map(<&str>::from)
     )
     .execute(&mut *tx)
     .await?;
-    write_expiries(tx, groups).await
-}
-
-pub(super) async fn write_expiries(tx: &mut PgConnection, groups: &[Uuid]) -> Result<(), LedgerError> {
+    if rejection.is_some() {
+        return Ok(());
+    }
     sqlx::query!(
         "INSERT INTO outbox (kind, order_id, sale_id, quantity, shard, due_at)
          SELECT 'group_expire', g.id, g.sale_id, g.units, g.shard, now() + s.pay_within_ms * interval '1 ms'

@@ -6,7 +6,7 @@ use crate::die_at;
 use crate::domain::ids::GroupId;
 use crate::domain::order::Rejection;
 use crate::ledger::orders::groups::{
-    Traces, claim, close, count_buyers, take_units, traces_of, write_dedup_rows, write_expiries,
+    Traces, claim, close, count_buyers, make_orders, take_units, traces_of, write_dedup_rows,
 };
 use crate::ledger::{Ledger, LedgerError};
 
@@ -49,14 +49,11 @@ impl Ledger {
         } else {
             SettledOne::Accepted
         };
-        let trace = traces_of(&claimed, traces).pop().map(|(_, trace)| trace);
+        let traces = traces_of(&claimed, traces);
         match settled {
-            SettledOne::Accepted => {
-                write_order(&mut tx, group, None, trace).await?;
-                write_expiries(&mut tx, id).await?;
-            }
+            SettledOne::Accepted => make_orders(&mut tx, id, &traces, None).await?,
             SettledOne::Rejected(why) => {
-                write_order(&mut tx, group, Some(why), trace).await?;
+                make_orders(&mut tx, id, &traces, Some(why)).await?;
                 release(&mut tx, group, why != Rejection::OutOfStock).await?;
             }
             SettledOne::Known => {}
@@ -74,27 +71,6 @@ async fn uncount_buyer(tx: &mut PgConnection, group: GroupId) -> Result<(), Ledg
         "UPDATE sale_buyers b SET units = b.units - g.units FROM purchase_groups g
          WHERE g.id = $1 AND b.sale_id = g.sale_id AND b.user_id = g.user_ids[1]",
         group.0
-    )
-    .execute(tx)
-    .await?;
-    Ok(())
-}
-
-async fn write_order(
-    tx: &mut PgConnection,
-    group: GroupId,
-    rejection: Option<Rejection>,
-    trace: Option<String>,
-) -> Result<(), LedgerError> {
-    sqlx::query!(
-        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at, group_id, trace)
-         SELECT g.order_ids[1], g.sale_id, g.user_ids[1], g.units, s.price_cents * g.units, g.shard,
-                CASE WHEN $2::text IS NULL THEN 'pending_payment' ELSE 'rejected' END, $2,
-                now() + s.pay_within_ms * interval '1 ms', g.id, $3::text
-         FROM purchase_groups g JOIN sales s ON s.id = g.sale_id WHERE g.id = $1",
-        group.0,
-        rejection.map(|why| <&str>::from(why).to_owned()),
-        trace
     )
     .execute(tx)
     .await?;

@@ -137,18 +137,34 @@ impl Ledger {
         let attempts = event.attempts + 1;
         let parked = attempts >= terms.max_attempts;
         let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
+        self.delay_event(event, attempts, Some(one_line(error)), parked, wait.cast_signed()).await
+    }
+
+    /// Delays an event, because the receiver is away or asks for a pause. Counts no attempt.
+    pub async fn order_event_postponed(&self, event: &OrderEvent, rest: Duration) -> Result<EventOutcome, LedgerError> {
+        self.delay_event(event, event.attempts, None, false, millis(rest)).await
+    }
+
+    async fn delay_event(
+        &self,
+        event: &OrderEvent,
+        attempts: u32,
+        error: Option<String>,
+        parked: bool,
+        wait_ms: i64,
+    ) -> Result<EventOutcome, LedgerError> {
         let written = sqlx::query!(
             "UPDATE order_events
-             SET attempts = $4, last_error = $5, status = CASE WHEN $6 THEN 'parked' ELSE 'pending' END,
+             SET attempts = $4, last_error = coalesce($5, last_error), status = CASE WHEN $6 THEN 'parked' ELSE 'pending' END,
                  next_attempt_at = CASE WHEN $6 THEN 'infinity' ELSE now() + $7::bigint * interval '1 ms' END
              WHERE order_id = $1 AND step_id = $2 AND claims = $3",
             event.order.0,
             event.step,
             event.claims,
             attempts.cast_signed(),
-            one_line(error),
+            error,
             parked,
-            wait.cast_signed()
+            wait_ms
         )
         .execute(&self.pool)
         .await?;
@@ -157,21 +173,6 @@ impl Ledger {
             (_, true) => EventOutcome::Parked,
             (_, false) => EventOutcome::WillRetry,
         })
-    }
-
-    /// Delays an event, because the receiver is away or asks for a pause. Counts no attempt.
-    pub async fn order_event_postponed(&self, event: &OrderEvent, rest: Duration) -> Result<EventOutcome, LedgerError> {
-        let written = sqlx::query!(
-            "UPDATE order_events SET next_attempt_at = now() + $4::bigint * interval '1 ms'
-             WHERE order_id = $1 AND step_id = $2 AND claims = $3",
-            event.order.0,
-            event.step,
-            event.claims,
-            millis(rest)
-        )
-        .execute(&self.pool)
-        .await?;
-        Ok(if written.rows_affected() == 0 { EventOutcome::Overtaken } else { EventOutcome::WillRetry })
     }
 }
 

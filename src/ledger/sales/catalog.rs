@@ -38,7 +38,6 @@ pub struct Heartbeat {
     pub catalog_version: i64,
 }
 
-/// Changes per statement.
 const CHANGES_MAX: i64 = 1000;
 
 impl Ledger {

@@ -4,7 +4,6 @@ use super::epochs::{EpochRow, Row};
 use crate::domain::ids::SaleId;
 use crate::ledger::{Ledger, LedgerError, numbers};
 
-/// Changes per statement.
 const CHANGES_MAX: i64 = 1000;
 
 /// The sales that changed since a catalogue version.

@@ -24,7 +24,6 @@ use crate::sale_work::sales_in_turn::SalesInTurn;
 /// The lease of a refill's lock, renewed during the refill. If its instance dies, the sale stays closed this long.
 pub(super) const REFILL_LEASE: Duration = Duration::from_secs(3);
 
-/// How often a long refill reports its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// With more orders, a refill takes seconds or minutes.

@@ -31,13 +31,11 @@ const NEEDED_FIRST_APART: Duration = Duration::from_secs(10);
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 200..=10_000;
 /// The pause before a sale is taken back from another server. Two masters would take it from each other without end.
 const CONTEST_PAUSE: Duration = Duration::from_secs(10);
-/// The pause after another refill has taken over.
 const OVERTAKEN_PAUSE: Duration = Duration::from_secs(2);
 /// How long a stopping process waits for its refills.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 /// The pause between checks of a sale with an unreachable server, if callers cause them.
 const REACH_PAUSE: Duration = Duration::from_millis(200);
-/// The pause after a refill that met an unreachable server.
 const AWAY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How urgently a sale is needed, in descending order.
@@ -188,7 +186,6 @@ impl RefillQueue {
         }
     }
 
-    /// Waits a few seconds for running refills. Another instance repeats an aborted one.
     pub async fn finish(mut self) {
         let refills = async { while self.running.join_next().await.is_some() {} };
         _ = tokio::time::timeout(FINISH_MAX, refills).await;
