@@ -8,7 +8,7 @@ use crate::domain::alarm::AlarmKind;
 use crate::ledger::flow::alarms::Alarm;
 
 pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()> {
-    let alarms = stores(config)?.ledger.alarms(None, args.limit).await?;
+    let alarms = stores(config)?.ledger.alarms(args.limit).await?;
     let row = |alarm: Alarm| {
         Row([
             ("kind", alarm.kind.as_str().into()),

@@ -102,7 +102,7 @@ async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own
     }
     let parked = eventually(|| async {
         let parked = system.stores.ledger.parked(10).await.unwrap();
-        let alarms = system.stores.ledger.alarms(None, 10).await.unwrap();
+        let alarms = system.stores.ledger.alarms(10).await.unwrap();
         let raised =
             alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("parked", "order_event"));
         let left = system.number("SELECT count(*) FROM order_events").await;

@@ -106,7 +106,7 @@ async fn alarms_are_raised_once_and_cleared() {
     let open = |kind: &'static str| {
         let system = &system;
         async move {
-            let alarms = system.stores.ledger.alarms(None, 100).await.unwrap();
+            let alarms = system.stores.ledger.alarms(100).await.unwrap();
             let of_kind = alarms.iter().filter(|alarm| alarm.kind == kind);
             (of_kind.clone().filter(|alarm| alarm.cleared_at.is_none()).count(), of_kind.count())
         }

@@ -193,12 +193,22 @@ impl Ledger {
         .await
     }
 
-    /// The alarms of some kinds, or of all, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
-    pub async fn alarms(&self, kinds: Option<&[String]>, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
+    /// Newest first, but open alarms before all others.
+    pub async fn alarms(&self, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
             "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms
-             WHERE $1::text[] IS NULL OR kind = ANY($1)
+             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $1",
+            limit
+        );
+        Ok(alarms.fetch_all(&self.pool).await?)
+    }
+
+    /// The alarms of some kinds, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
+    pub async fn alarms_of(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
+        let alarms = sqlx::query_as!(
+            Alarm,
+            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms WHERE kind = ANY($1)
              ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $2",
             kinds,
             limit
