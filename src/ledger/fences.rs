@@ -5,8 +5,7 @@ use sqlx::PgConnection;
 use super::LedgerError;
 use crate::domain::ids::FenceToken;
 
-/// Checks a token before any write under the lock. The lock's other transactions wait here until this one ends. Fails with `Overtaken` if a
-/// newer token was seen: another holder has the lock.
+/// Checks a token before any write under the lock. The lock's other transactions wait here. Fails with `Overtaken` after a newer token.
 pub async fn check(connection: &mut PgConnection, name: &str, token: FenceToken) -> Result<(), LedgerError> {
     let newest = sqlx::query_scalar!(
         "INSERT INTO fences (name, token) VALUES ($1, $2)

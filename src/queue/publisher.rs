@@ -46,8 +46,7 @@ const STRAGGLER_MAX: Duration = Duration::from_secs(3);
 const SILENT_FOR: Duration = Duration::from_secs(10);
 /// The pause for a queue that a new link could not declare. If its leader died, another node leads it in a moment.
 const SILENT_AT_FIRST: Duration = Duration::from_secs(1);
-/// How long a channel with refused messages is kept. A channel that met a quorum queue between two leaders may refuse every message from
-/// then on. A full queue refuses on the next channel too.
+/// How long a channel with refused messages is kept. After a change of a quorum queue's leader, an old channel may refuse all messages.
 const REFUSING_MAX: Duration = Duration::from_secs(3);
 
 /// Publishes over a link that opens on demand, and again after a failure.

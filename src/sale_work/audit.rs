@@ -123,8 +123,7 @@ impl Stores {
     }
 }
 
-/// Compares Redis with the ledger (I1). Every live ticket must have its order, and every live order its ticket. Redis must sell the
-/// ledger's unsold units, less those that are not settled.
+/// Compares Redis with the ledger (I1): every live ticket with its order, and the units for sale with the ledger's settled stock.
 fn compare(
     redis: &Snapshot,
     of: Sharded,

@@ -22,8 +22,7 @@ pub struct OrderExpiry {
 }
 
 impl OrderExpiry {
-    /// Cancels the due orders of groups. The messages of the other groups are sent again with their remaining time. Groups of one share a
-    /// delay message. After an error, retry the whole batch.
+    /// Cancels the due orders of groups. The other groups get a new message for their remaining time. After an error, retry the whole batch.
     #[tracing::instrument(level = "debug", name = "expire", skip_all, fields(messages = messages.len()))]
     pub async fn settle(&self, messages: Vec<GroupsExpireV1>) -> Result<(), SaleError> {
         let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();

@@ -144,8 +144,7 @@ impl Ledger {
     }
 }
 
-/// The policy of any of these applications with this name; or why the actor may not change it. Locks the policies, so that changes run one
-/// after another.
+/// The policy of any of these applications with this name; or why the actor may not change it. Changes run one after another.
 async fn find(
     tx: &mut PgConnection,
     name: &str,

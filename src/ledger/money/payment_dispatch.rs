@@ -177,8 +177,7 @@ impl Ledger {
         .fetch_optional(&mut *tx)
         .await?;
         tx.commit().await?;
-        // Outside the transaction, because the relay may lock the row while it waits for the broker. If the process dies here,
-        // `resend_unsettled` finds the row.
+        // Outside the transaction: a relay that waits for the broker may hold the row. After a crash, `resend_unsettled` finds the row.
         if status.as_deref() == Some("created") {
             self.postpone_payments(&[payment], after).await?;
         }

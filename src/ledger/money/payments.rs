@@ -183,8 +183,7 @@ pub(in crate::ledger) struct Movement<'a> {
     pub currency: &'a str,
 }
 
-/// Writes a movement's line of the journal, with its accounts (migrations/0005_money.sql names them). A second line of this kind for the
-/// same payment or refund fails the transaction.
+/// Writes a line of the journal (accounts: migrations/0005_money.sql). A second line of this kind for the same payment or refund fails.
 pub(in crate::ledger) async fn write(
     tx: &mut PgConnection,
     entry: &str,

@@ -119,8 +119,7 @@ impl Committer {
         Self { queue, pulse, notifier: notifier.clone() }
     }
 
-    /// Whether PostgreSQL's last answer was good, no commit is stalled, and the queue is not too long. Otherwise no stock is touched (rule
-    /// 4), so that few holds are left without a row.
+    /// Whether PostgreSQL's last answer was good, no commit is stalled, and the queue is short. Otherwise no stock is touched (rule 4).
     pub fn is_healthy(&self) -> bool {
         self.pulse.is_healthy() && self.pulse.queued.load(Ordering::Relaxed) <= BACKLOG_MAX
     }

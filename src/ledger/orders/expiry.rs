@@ -39,8 +39,7 @@ impl Ledger {
         Ok(ids.into_iter().map(|id| sizes.get(&id).copied().unwrap_or(GroupSize::new(id, 0, 1))).collect())
     }
 
-    /// Cancels the unpaid, overdue orders of these groups in one transaction. Returns an outcome for each group. A group is early while one
-    /// of its orders waits for a payment that began in time.
+    /// Cancels the unpaid, overdue orders of these groups in one transaction. A group is early while a payment in flight began in time.
     pub async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let ids = uuids(groups);
         let mut tx = self.begin().await?;

@@ -233,8 +233,7 @@ impl Ledger {
     }
 
     /// Changes a channel's settings to the result of `decide`, with a line in the audit log. Returns `false` if there is no such channel. A
-    /// paused channel still uses its claimed slots (100 ms). More than a second lies between the slots of two rates, so that no second sees
-    /// both.
+    /// paused channel still uses its claimed slots (100 ms). More than a second lies between the slots of two rates.
     pub async fn change_outflow<E: From<LedgerError>>(
         &self,
         name: &str,

@@ -29,16 +29,14 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// With more orders, a refill takes seconds or minutes.
 const LONG: i64 = 100_000;
 
-/// Limits the refills that use PostgreSQL at once. Long ones have their own limit, so that they take no place of others. A refill waits
-/// half a second in between, without using PostgreSQL.
+/// Limits the refills that use PostgreSQL at once. Long ones have their own limit, so that they take no place of others.
 #[derive(Clone)]
 pub(super) struct LedgerSlots {
     pub short: Arc<Semaphore>,
     pub long: Arc<Semaphore>,
 }
 
-/// The lock of a sale's refill, at the sale's first shard. Its name contains the run id of the server or servers. A lock from before a
-/// server was killed is void, but may still be in the AOF.
+/// The lock of a sale's refill, at the sale's first shard. The run ids make a lock void that a restarted server has read from its AOF.
 pub fn lock_name(of: SaleShards, run_id: &str) -> String {
     format!("refill:{{{}}}:{run_id}", of.tag(Shard::FIRST))
 }

@@ -19,8 +19,7 @@ use crate::ledger::sales::epochs::EpochRow;
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 
-/// The shortest time between two comparisons of all sales because of missing ones. A sale that is deleted repeatedly is refilled each time,
-/// but must not cause a comparison of all each time.
+/// The shortest time between two comparisons of all sales because of missing ones. One sale may be deleted again and again.
 const SUSPICIONS_APART: Duration = Duration::from_secs(10);
 
 /// How often sales are closed on a server that evicts keys. An older refill may have opened one since.
