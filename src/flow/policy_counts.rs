@@ -13,7 +13,7 @@ use crate::ledger::flow::policy_minutes::PolicyMinute;
 /// Adds this instance's counts since the last call to the present second in Redis. Counts that Redis did not take are added next time.
 pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError> {
     let entries = policies.entries();
-    let counted = entries.iter().map(|entry| (entry, std::mem::take(&mut *entry.state.counts.lock())));
+    let counted = entries.iter().map(|entry| (entry, entry.state.counters.take()));
     let counted: Vec<_> = counted.filter(|(_, counts)| *counts != PolicyCounts::default()).collect();
     if counted.is_empty() {
         return Ok(());
@@ -23,7 +23,7 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
     let is_lost = |policy: i64| added.as_ref().map_or(true, |failed| failed.contains(&policy));
     for (entry, counts) in &counted {
         if is_lost(entry.policy.id) {
-            *entry.state.counts.lock() += *counts;
+            entry.state.counters.put_back(*counts);
             continue;
         }
         let policy = entry.policy.terms.name.to_string();

@@ -1,5 +1,6 @@
 //! A request for permits of a policy, and the policy's answers.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::permit_request::{Lease, PermitAnswer, Quota, Reason};
@@ -85,18 +86,18 @@ impl<'a> PolicyRequest<'a> {
     }
 
     pub fn count_grant(&self) {
-        self.entry.state.counts.lock().granted += 1;
+        self.entry.state.counters.granted.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn count_refusal(&self) {
-        self.entry.state.counts.lock().refused += 1;
+        self.entry.state.counters.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a request that Redis did not count.
     pub fn count_failure(&self, error: &GateError) {
-        self.entry.state.counts.lock().failed += 1;
+        self.entry.state.counters.failed.fetch_add(1, Ordering::Relaxed);
         if !error.is_outage() {
-            self.entry.state.counts.lock().broken += 1;
+            self.entry.state.counters.broken.fetch_add(1, Ordering::Relaxed);
             tracing::error!(policy = %self.entry.policy.terms.name, %error, "a limiter's script has failed");
         }
     }
@@ -126,7 +127,7 @@ impl<'a> PolicyRequest<'a> {
 
     /// Refuses a call whose key has no room in Redis.
     pub fn refuse_for_keys(&self, retry_after_ms: u64) -> PermitAnswer {
-        self.entry.state.counts.lock().no_room += 1;
+        self.entry.state.counters.no_room.fetch_add(1, Ordering::Relaxed);
         self.refuse(Reason::TooManyKeys, 0, retry_after_ms)
     }
 

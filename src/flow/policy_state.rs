@@ -1,6 +1,7 @@
 //! A policy's state in this instance. It outlives changes of the policy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -12,10 +13,47 @@ use crate::domain::breaker::{Breaker, CallOutcome, ProbeId};
 use crate::domain::policy::Policy;
 use crate::gate::limiter::policy_counts::PolicyCounts;
 
+/// `PolicyCounts` since they were last taken, counted by all threads.
+#[derive(Debug, Default)]
+pub(super) struct PolicyCounters {
+    pub granted: AtomicU64,
+    pub refused: AtomicU64,
+    pub waited_ms: AtomicU64,
+    pub failed: AtomicU64,
+    pub broken: AtomicU64,
+    pub no_room: AtomicU64,
+    reports: AtomicU64,
+    errors: AtomicU64,
+    slow: AtomicU64,
+}
+
+impl PolicyCounters {
+    /// In the order of `PolicyCounts::counts`.
+    fn counters(&self) -> [&AtomicU64; 9] {
+        let Self { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = self;
+        [granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow]
+    }
+
+    /// Returns the counts and starts again from 0.
+    pub fn take(&self) -> PolicyCounts {
+        let mut taken = PolicyCounts::default();
+        for (count, counter) in taken.counts().into_iter().zip(self.counters()) {
+            *count = counter.swap(0, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Adds counts that could not be written.
+    pub fn put_back(&self, mut counts: PolicyCounts) {
+        for (count, counter) in counts.counts().into_iter().zip(self.counters()) {
+            counter.fetch_add(*count, Ordering::Relaxed);
+        }
+    }
+}
+
 pub(super) struct PolicyState {
     began: Instant,
-    /// Of all threads, since they were last written.
-    pub counts: Arc<Mutex<PolicyCounts>>,
+    pub counters: Arc<PolicyCounters>,
     /// Refused callers that do not wait.
     pub refusals: Arc<RefusalCache>,
     pub local_limiter: Arc<LocalLimiter>,
@@ -26,7 +64,7 @@ impl PolicyState {
     pub fn new(policy: &Policy) -> Self {
         Self {
             began: Instant::now(),
-            counts: Arc::default(),
+            counters: Arc::default(),
             refusals: Arc::default(),
             local_limiter: Arc::default(),
             breaker: policy.terms.breaker.map(|terms| Arc::new(Mutex::new(Breaker::new(terms)))),
@@ -40,7 +78,7 @@ impl PolicyState {
         let same_breaker = before.terms.breaker == after.terms.breaker;
         Self {
             began: self.began,
-            counts: Arc::clone(&self.counts),
+            counters: Arc::clone(&self.counters),
             local_limiter: Arc::clone(&self.local_limiter),
             refusals: if before.version == after.version { Arc::clone(&self.refusals) } else { fresh.refusals },
             breaker: if same_breaker { self.breaker.clone() } else { fresh.breaker },
@@ -60,8 +98,9 @@ impl PolicyState {
     pub fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
         // A failed call is not counted as slow as well.
         let slow = !outcome.failed && target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
-        *self.counts.lock() +=
-            PolicyCounts { reports: 1, errors: outcome.failed.into(), slow: slow.into(), ..PolicyCounts::default() };
+        self.counters.reports.fetch_add(1, Ordering::Relaxed);
+        self.counters.errors.fetch_add(u64::from(outcome.failed), Ordering::Relaxed);
+        self.counters.slow.fetch_add(u64::from(slow), Ordering::Relaxed);
         self.breaker.as_ref().is_some_and(|breaker| breaker.lock().report(self.now_ms(), outcome, probe))
     }
 }

@@ -1,5 +1,6 @@
 //! A caller's wait in line: it follows changes of the policy, and gives its place up when the caller leaves.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use uuid::Uuid;
@@ -42,7 +43,7 @@ impl Permits {
             place.is_held = true;
             let call = self.limiter.wait_in_line(&take, &waiter);
             let call = UnreadGrant::acquire(&self.limiter, std::slice::from_ref(&take), call);
-            let turn = self.health.watch(&self.limiter, [&request.entry.calls], call).await?;
+            let turn = self.health.watch([&request.entry.calls], call).await?;
             let ask_again = match turn {
                 Turn::Wait { ask_again, .. } => ask_again,
                 Turn::LineFull(verdict) => {
@@ -52,7 +53,7 @@ impl Permits {
                 Turn::Granted(verdict) | Turn::TooLate(verdict) => {
                     place.is_held = false;
                     let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                    request.entry.state.counts.lock().waited_ms += waited_ms;
+                    request.entry.state.counters.waited_ms.fetch_add(waited_ms, Ordering::Relaxed);
                     return Ok(Waited::Decided(verdict, Reason::Limit));
                 }
             };
