@@ -15,7 +15,7 @@ use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
 use crate::admin::Console;
 use crate::api::{self, Shortcut};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::console;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;

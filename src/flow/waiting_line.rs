@@ -43,7 +43,7 @@ impl Permits {
             place.is_held = true;
             let call = self.limiter.wait_in_line(&take, &waiter);
             let call = UnreadGrant::acquire(&self.limiter, std::slice::from_ref(&take), call);
-            let turn = self.health.watch([&request.entry.calls], call).await?;
+            let turn = self.health.watch(&self.limiter, [&request.entry.calls], call).await?;
             let ask_again = match turn {
                 Turn::Wait { ask_again, .. } => ask_again,
                 Turn::LineFull(verdict) => {

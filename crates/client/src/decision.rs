@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::permit::{Held, Permit};
+use crate::permit::{Held, Permit, Reason};
 
 /// How requests are answered while the service is away: it cannot be reached, does not answer in time, or cannot decide (408, 5xx, or
 /// 429 from a proxy).
@@ -59,28 +59,6 @@ pub struct Refusal {
     pub reason: Reason,
     /// The policy that refused; `None` while the service is away.
     pub policy: Option<String>,
-}
-
-/// Why a permit was refused, or granted beyond the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Reason {
-    Limit,
-    /// The policy's breaker is open: calls under it failed or were slow.
-    Breaker,
-    QueueFull,
-    /// The application's keys have reached their memory limit in Redis.
-    TooManyKeys,
-    /// The service's limiter is away, and the policy decided what to answer.
-    LimiterDown,
-    /// The policy only counts: otherwise it would have refused.
-    Shadow,
-    /// The service could not be asked: [`WhenAway`](crate::WhenAway).
-    #[serde(skip_deserializing)]
-    ServiceAway,
-    #[serde(other)]
-    Unknown,
 }
 
 /// The service's answer.

@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reqwest::Method;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
-use crate::breaker::Breaker;
-use crate::decision::{Decision, Reason, Refusal, Verdict, WhenAway};
+use crate::decision::{Decision, Refusal, Verdict, WhenAway};
 use crate::error::Error;
-use crate::permit::{Held, Permit, ReleaseLines};
-use crate::service::{Bearer, Service, call};
+use crate::permit::{Held, Permit, Reason, ReleaseLines, Shared};
+use crate::service::{Bearer, Service};
 
 /// The default time limit of a request for a permit; [`FlowClient::with_timeout`] changes it.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,27 +23,6 @@ pub struct FlowClient {
     shared: Arc<Shared>,
     timeout: Duration,
     when_away: WhenAway,
-}
-
-/// The state that the clones of a client share, also with their permits.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    service: Service,
-    bearer: Bearer,
-    pub app: String,
-    breaker: Mutex<Breaker>,
-    pub lines: ReleaseLines,
-}
-
-impl Shared {
-    pub(crate) async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        within: Duration,
-    ) -> Result<T, Error> {
-        call(self.service.request(Method::POST, path, Some(&self.bearer)).json(body), within).await
-    }
 }
 
 /// A policy, the counted key, and the number of permits.

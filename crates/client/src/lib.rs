@@ -44,12 +44,12 @@ mod webhook;
 
 pub use buyer::BuyerClient;
 pub use challenges::{Challenge, ChallengeAnswer, ChallengeKind, Pass, Question};
-pub use decision::{Decision, Reason, Refusal, WhenAway};
+pub use decision::{Decision, Refusal, WhenAway};
 pub use error::{Code, Error, Problem};
 pub use flow::{Ask, FlowClient};
 pub use follow::OrderChanges;
 pub use orders::{Order, OrderPage, OrderStatus, PaymentBegun, RefundBegun};
-pub use permit::{Outcome, Permit};
+pub use permit::{Outcome, Permit, Reason};
 pub use purchase::{Purchase, Ticket};
 pub use retry::RetryTerms;
 pub use sales::{Captcha, Product, Sale, SalePhase, SaleState, Wave};

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+use reqwest::Method;
 use seckill_webhook::backoff_ms;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use crate::decision::Reason;
+use crate::breaker::Breaker;
 use crate::error::Error;
-use crate::flow::Shared;
+use crate::service::{Bearer, Service, call};
 
 /// How many times the return of a lease is tried, and the pauses between tries.
 const ATTEMPTS: u32 = 5;
@@ -26,6 +29,49 @@ const WAITING_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 16;
 /// The interval at which a drain checks whether it is done.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
+
+/// Why a permit was refused, or granted beyond the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Reason {
+    Limit,
+    /// The policy's breaker is open: calls under it failed or were slow.
+    Breaker,
+    QueueFull,
+    /// The application's keys have reached their memory limit in Redis.
+    TooManyKeys,
+    /// The service's limiter is away, and the policy decided what to answer.
+    LimiterDown,
+    /// The policy only counts: otherwise it would have refused.
+    Shadow,
+    /// The service could not be asked: [`WhenAway`](crate::WhenAway).
+    #[serde(skip_deserializing)]
+    ServiceAway,
+    #[serde(other)]
+    Unknown,
+}
+
+/// The state that the clones of a client share, also with their permits.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub service: Service,
+    pub bearer: Bearer,
+    pub app: String,
+    pub breaker: Mutex<Breaker>,
+    pub lines: ReleaseLines,
+}
+
+impl Shared {
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        within: Duration,
+    ) -> Result<T, Error> {
+        call(self.service.request(Method::POST, path, Some(&self.bearer)).json(body), within).await
+    }
+}
 
 /// The outcome of the work. The policy's breaker counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

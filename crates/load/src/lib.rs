@@ -32,7 +32,7 @@ use seckill_client::{BuyerClient, Service};
 use tokio::task::{JoinError, JoinSet};
 
 use crowd::Crowd;
-use rush::Rush;
+use player::Rush;
 use target::Target;
 
 pub use answer::Answer;

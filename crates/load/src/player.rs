@@ -5,15 +5,40 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use super::answer::Answer;
 use super::connections::{Connections, NoAnswer};
+use super::crowd::Crowd;
 use super::measurements::{Measurements, Settled};
 use super::plan::{Arrival, Role};
 use super::reply::{AnswerKind, Reply};
-use super::rush::Rush;
+
+/// One run of a schedule. All its times count from `begun`.
+pub struct Rush {
+    pub crowd: Arc<Crowd>,
+    pub arrivals: Arc<[Arrival]>,
+    /// The end of each request.
+    pub ending: Vec<u8>,
+    pub retries: bool,
+    pub begun: Instant,
+    pub counters: Counters,
+    /// No request is sent any more; requests in flight are awaited.
+    pub broken_off: AtomicBool,
+}
+
+/// Counts for the progress bar and for noticing a silent service. The report is computed from the measurements.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub arrived: AtomicU64,
+    pub answered: AtomicU64,
+    pub accepted: AtomicU64,
+    pub sold_out: AtomicU64,
+    pub settled: AtomicU64,
+}
 
 /// The system's timer rounds up to whole milliseconds. Sending this much earlier keeps arrivals from being late for it.
 const TIMER_SLACK: Duration = Duration::from_millis(1);

@@ -1,8 +1,8 @@
 //! One run of a schedule: each thread sends a share of it over a share of the connections (see `player`).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,7 +15,7 @@ use super::connections::{Bounds, Connections};
 use super::crowd::{Crowd, ending};
 use super::measurements::Measurements;
 use super::plan::{Arrival, Plan};
-use super::player::{Attempt, Player};
+use super::player::{Attempt, Counters, Player, Rush};
 use super::target::Target;
 
 /// After this long a person would reload the page. The result is unknown; a retry with the same Idempotency-Key gets it.
@@ -25,29 +25,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Connections that are open before the start. A crowd that needs more opens them while it buys.
 const OPENED_MAX: usize = 4_000;
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
-
-/// One run of a schedule. All its times count from `begun`.
-pub struct Rush {
-    pub crowd: Arc<Crowd>,
-    pub arrivals: Arc<[Arrival]>,
-    /// The end of each request.
-    pub ending: Vec<u8>,
-    pub retries: bool,
-    pub begun: Instant,
-    pub counters: Counters,
-    /// No request is sent any more; requests in flight are awaited.
-    pub broken_off: AtomicBool,
-}
-
-/// Counts for the progress bar and for noticing a silent service. The report is computed from the measurements.
-#[derive(Debug, Default)]
-pub struct Counters {
-    pub arrived: AtomicU64,
-    pub answered: AtomicU64,
-    pub accepted: AtomicU64,
-    pub sold_out: AtomicU64,
-    pub settled: AtomicU64,
-}
 
 type Open = Vec<Connections<Attempt>>;
 
