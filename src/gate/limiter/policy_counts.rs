@@ -33,7 +33,7 @@ impl PolicyCounts {
     /// The letters of the counts in the hash fields, in the order of `counts`.
     const LETTERS: [char; 9] = ['g', 'r', 'w', 'f', 'b', 'k', 'o', 'e', 's'];
 
-    fn counts(&mut self) -> [&mut u64; 9] {
+    pub fn counts(&mut self) -> [&mut u64; 9] {
         let Self { granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow } = self;
         [granted, refused, waited_ms, failed, broken, no_room, reports, errors, slow]
     }
