@@ -86,7 +86,7 @@ pub(super) async fn purchase(
     let began = Instant::now();
     // Before all slow steps.
     let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(unverified_user(request));
-    if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(|| buyer(*sale))) {
+    if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(*sale, || buyer(*sale))) {
         let problem = Problem::shed("purchases");
         Box::pin(thread.load_shedder.hold_back()).await;
         return Err(problem);

@@ -1,4 +1,5 @@
-//! Bounds the purchases in flight on a worker thread, so that none waits for much longer than a target.
+//! Bounds the purchases of a sale in flight on a worker thread, so that none waits for much longer than a target. Each sale has a bound of
+//! its own, so that a slow one takes nothing from the others.
 //!
 //! When to shed follows CoDel: a wait that stays above the target for a whole interval is a standing queue, and a shorter one is a
 //! burst, which is served (Nichols and Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012; for requests of servers Maurer, "Fail at
@@ -11,7 +12,7 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_millis(20);
 /// CoDel's interval, as in both papers.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// One tick counts for no longer than this, however late it is: a thread that was held up once is not overloaded.
+/// The first long wait counts for no longer than this, however late the tick: a thread that was held up once is not overloaded.
 const TICK_MAX: Duration = Duration::from_millis(40);
 /// The time constant of the delivery rate. Answers come in groups, a tenth of a second apart at most.
 const RATE_OVER: Duration = Duration::from_millis(200);
@@ -22,7 +23,7 @@ const LIMIT_MIN: u32 = 8;
 enum State {
     /// All purchases are served. The wait has been above the target for this time.
     Serving { above_for: Duration },
-    /// Purchases above the limit are shed. For this time half of the limit would have been enough.
+    /// Purchases above the limit are shed. For this time there has been no standing queue.
     Shedding { limit: u32, calm_for: Duration },
 }
 
@@ -58,9 +59,11 @@ pub struct Tick {
     pub wait: Duration,
     /// The part of it before the thread read the request.
     pub unread: Duration,
+    /// How long a call to Redis takes.
+    pub call: Duration,
 }
 
-/// The bound on one thread's purchases in flight.
+/// The bound on one sale's purchases in flight on a thread.
 #[derive(Debug)]
 pub struct ShedLimit {
     target: Duration,
@@ -76,16 +79,15 @@ impl ShedLimit {
     /// Adjusts the limit, every `TICK`.
     pub fn adjust(&mut self, tick: Tick) {
         self.measure(tick);
-        let for_longer = |time| time + tick.since.min(TICK_MAX);
-        let is_above = tick.wait > self.target;
         self.state = match self.state {
-            State::Serving { .. } if !is_above => SERVING,
-            State::Serving { above_for } if above_for < INTERVAL => State::Serving { above_for: for_longer(above_for) },
-            State::Serving { .. } => self.shedding(tick.unread, Duration::ZERO),
-            State::Shedding { limit, .. } if is_above || tick.in_flight >= limit / 2 => {
-                self.shedding(tick.unread, Duration::ZERO)
+            State::Serving { .. } if tick.wait <= self.target => SERVING,
+            SERVING => State::Serving { above_for: tick.since.min(TICK_MAX) },
+            State::Serving { above_for } if above_for < INTERVAL => {
+                State::Serving { above_for: above_for + tick.since }
             }
-            State::Shedding { calm_for, .. } if calm_for < INTERVAL => self.shedding(tick.unread, for_longer(calm_for)),
+            State::Serving { .. } => self.shedding(tick, Duration::ZERO),
+            State::Shedding { .. } if tick.wait >= self.target / 4 => self.shedding(tick, Duration::ZERO),
+            State::Shedding { calm_for, .. } if calm_for < INTERVAL => self.shedding(tick, calm_for + tick.since),
             State::Shedding { .. } => SERVING,
         };
     }
@@ -99,9 +101,10 @@ impl ShedLimit {
         }
     }
 
-    fn shedding(&self, unread: Duration, calm_for: Duration) -> State {
-        let limit = self.rate.delivered_within(self.target.saturating_sub(unread)).max(LIMIT_MIN);
-        State::Shedding { limit, calm_for }
+    /// While calls are slow, as many may be in flight as are in a call and wait for the next one: fewer would not make it faster.
+    fn shedding(&self, tick: Tick, calm_for: Duration) -> State {
+        let within = self.target.max(tick.call * 2).saturating_sub(tick.unread);
+        State::Shedding { limit: self.rate.delivered_within(within).max(LIMIT_MIN), calm_for }
     }
 
     /// Whether purchases are shed, or soon may be.
@@ -114,12 +117,10 @@ impl ShedLimit {
         matches!(self.state, State::Shedding { limit, .. } if in_flight >= limit)
     }
 
-    /// Purchases that have waited for longer are shed too: too many were let through before the overload was known.
-    pub fn patience(&self) -> Duration {
-        match self.state {
-            State::Serving { .. } => Duration::MAX,
-            State::Shedding { .. } => self.target * 3 / 2,
-        }
+    /// Purchases that have waited for longer are shed too: too many were let through before the overload was known. `None` while all are
+    /// served.
+    pub fn patience(&self) -> Option<Duration> {
+        matches!(self.state, State::Shedding { .. }).then_some(self.target * 3 / 2)
     }
 }
 
@@ -134,7 +135,7 @@ mod tests {
     const GROUP_MAX: usize = 256;
     /// A purchase without a line takes so long.
     const SHORTEST: Duration = Duration::from_millis(30);
-    const QUIET: Tick = Tick { since: TICK, in_flight: 0, answered: 0, wait: Duration::ZERO, unread: Duration::ZERO };
+    const QUIET: Tick = Tick { since: TICK, in_flight: 0, answered: 0, wait: Duration::ZERO, unread: Duration::ZERO, call: Duration::ZERO };
 
     /// What came of a load.
     struct Played {
@@ -176,7 +177,7 @@ mod tests {
                 while group.len() < GROUP_MAX
                     && let Some(came) = line.pop_front()
                 {
-                    if now - came <= limit.patience() {
+                    if limit.patience().is_none_or(|patience| now - came <= patience) {
                         group.push(came);
                     } else {
                         shed += u32::from(counts(came));
@@ -256,15 +257,26 @@ mod tests {
         assert_eq!(play_on(limit, 0.9, Duration::from_secs(5)).shed, 0.0);
     }
 
+    /// Where a call is slower than the target, all who fit into it and the next one are served.
+    #[test]
+    fn slow_calls_without_a_queue_shed_nobody() {
+        let mut limit = ShedLimit::new(TARGET);
+        let tick = Tick { in_flight: 600, answered: 20, wait: TARGET * 2, call: TARGET * 2, ..QUIET };
+        (0..500).for_each(|_| limit.adjust(tick));
+        assert!(limit.is_near() && !limit.is_full(600) && limit.is_full(900), "{limit:?}");
+        (0..10).for_each(|_| limit.adjust(Tick { wait: Duration::ZERO, ..tick }));
+        assert!(!limit.is_near(), "nobody waits for a turn");
+    }
+
     #[test]
     fn shedding_ends_soon_after_the_crowd() {
         let mut limit = play(5.0, 2).limit;
-        assert!(limit.patience() > TARGET && limit.patience() < TARGET * 2);
+        assert_eq!(limit.patience(), Some(TARGET * 3 / 2));
         let ticks = (0..).take_while(|_| {
             limit.adjust(QUIET);
             limit.is_near()
         });
         assert!(ticks.count() < 10, "a fifth of a second");
-        assert_eq!(limit.patience(), Duration::MAX, "all are served who came");
+        assert_eq!(limit.patience(), None, "all are served who came");
     }
 }

@@ -1,7 +1,8 @@
-//! Sheds purchases of a worker thread that has more of them in flight than it can answer soon, so that the others do not wait
+//! Sheds purchases of a sale with more of them in flight than a worker thread can answer soon, so that the others do not wait
 //! long; and measures how long purchases wait for the thread, for Redis and for their commit, for what gives way to them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -9,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::domain::ids::SaleId;
 use crate::domain::pressure::{Arrivals, Pressure};
 use crate::domain::shards::SaleShards;
 use crate::domain::shed_pace::ShedPace;
 use crate::domain::shedding::{ShedLimit, TICK, Tick};
-use crate::gate::reserve::batcher::ReserveBatcher;
+use crate::gate::reserve::batcher::{ReserveBatcher, SaleWait};
 use crate::ledger::orders::committer::Committer;
 use crate::sale::wait_probe::WaitProbe;
 
@@ -22,23 +24,31 @@ const TIMER_STEP: Duration = Duration::from_millis(2);
 /// Without a purchase for so many ticks, nobody waits, and nothing is measured until the next one.
 const QUIET_TICKS: u32 = 10;
 
+/// The purchases of one sale on this thread.
+struct SaleLoad {
+    limit: RefCell<ShedLimit>,
+    in_flight: Cell<u32>,
+    /// Purchases answered since the last tick.
+    answered: Cell<u32>,
+}
+
 /// A purchase in flight.
-pub struct InFlight<'a> {
-    shedder: &'a LoadShedder,
+pub struct InFlight {
+    load: Rc<SaleLoad>,
     is_answered: bool,
 }
 
-impl InFlight<'_> {
+impl InFlight {
     /// Ends a purchase that was refused because too many wait: it does not count as answered.
     pub fn refuse(mut self) {
         self.is_answered = false;
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.shedder.in_flight.update(|count| count - 1);
-        self.shedder.answered.update(|count| count + u32::from(self.is_answered));
+        self.load.in_flight.update(|count| count - 1);
+        self.load.answered.update(|count| count + u32::from(self.is_answered));
     }
 }
 
@@ -56,10 +66,10 @@ pub struct LoadShedder {
     batcher: ReserveBatcher,
     committer: Committer,
     pressure: Arc<Pressure>,
-    limit: RefCell<ShedLimit>,
-    in_flight: Cell<u32>,
-    /// Purchases answered since the last tick.
-    answered: Cell<u32>,
+    wait_target: Duration,
+    /// Sales with purchases in flight, and those that shed or soon may.
+    sales: RefCell<HashMap<SaleId, Rc<SaleLoad>>>,
+    is_near: Cell<bool>,
     /// Purchases that have come since the last tick.
     asked: Cell<u32>,
     first_asked: Rc<Notify>,
@@ -87,9 +97,9 @@ impl LoadShedder {
             batcher,
             committer,
             pressure,
-            limit: RefCell::new(ShedLimit::new(wait_target)),
-            in_flight: Cell::default(),
-            answered: Cell::default(),
+            wait_target,
+            sales: RefCell::default(),
+            is_near: Cell::default(),
             asked: Cell::default(),
             first_asked: Rc::clone(&first_asked),
             probe: WaitProbe::start()?,
@@ -102,15 +112,16 @@ impl LoadShedder {
         Ok(shedder)
     }
 
-    /// Whether to refuse this purchase unread; never if its buyer may hold a ticket. `buyer` gives the sale and the buyer, and is called
-    /// only while purchases are shed.
-    pub fn sheds(&self, buyer: impl FnOnce() -> Option<(SaleShards, String)>) -> bool {
+    /// Whether to refuse this purchase unread; never if its buyer may hold a ticket. `buyer` is called only while the sale's purchases are
+    /// shed.
+    pub fn sheds(&self, sale: SaleId, buyer: impl FnOnce() -> Option<(SaleShards, String)>) -> bool {
         let asked = self.asked.get();
         self.asked.set(asked.saturating_add(1));
         if asked == 0 {
             self.first_asked.notify_one();
         }
-        self.limit.borrow().is_full(self.in_flight.get())
+        self.is_near.get()
+            && self.sales.borrow().get(&sale).is_some_and(|load| load.limit.borrow().is_full(load.in_flight.get()))
             && buyer().is_some_and(|(of, user)| self.batcher.is_stranger(of, &user))
     }
 
@@ -126,9 +137,36 @@ impl LoadShedder {
     }
 
     /// A purchase asks for units. It is in flight until what this returns is dropped.
-    pub fn begin(&self) -> InFlight<'_> {
-        self.in_flight.update(|count| count + 1);
-        InFlight { shedder: self, is_answered: true }
+    pub fn begin(&self, sale: SaleId) -> InFlight {
+        let new = || {
+            let limit = RefCell::new(ShedLimit::new(self.wait_target));
+            Rc::new(SaleLoad { limit, in_flight: Cell::default(), answered: Cell::default() })
+        };
+        let load = Rc::clone(self.sales.borrow_mut().entry(sale).or_insert_with(new));
+        load.in_flight.update(|count| count + 1);
+        InFlight { load, is_answered: true }
+    }
+
+    /// Adjusts each sale's limit. Returns the longest wait.
+    fn adjust(&self, since: Duration, unread: Duration) -> Duration {
+        let waits = self.batcher.take_waits(unread);
+        let of_thread = unread + self.committer.wait();
+        let (mut longest, mut is_near) = (of_thread, false);
+        self.sales.borrow_mut().retain(|sale, load| {
+            let SaleWait { in_line, call } = waits.get(sale).copied().unwrap_or_default();
+            let (in_flight, answered, wait) = (load.in_flight.get(), load.answered.take(), of_thread + in_line);
+            let mut limit = load.limit.borrow_mut();
+            limit.adjust(Tick { since, in_flight, answered, wait, unread, call });
+            if let Some(patience) = limit.patience() {
+                self.batcher.refuse_overdue(*sale, patience);
+            }
+            longest = longest.max(wait);
+            is_near |= limit.is_near();
+            limit.is_near() || in_flight > 0
+        });
+        self.is_near.set(is_near);
+        self.batcher.learn_holders(is_near);
+        longest
     }
 
     async fn measure(shedder: Weak<Self>, pressure: Arc<Pressure>, first_asked: Rc<Notify>) {
@@ -153,16 +191,11 @@ impl LoadShedder {
             counted = now;
             let late = now.saturating_duration_since(due).saturating_sub(TIMER_STEP);
             let unread = late.max(shedder.probe.take_wait(now));
-            let wait = unread + shedder.batcher.take_wait() + shedder.committer.wait();
-            let mut limit = shedder.limit.borrow_mut();
-            let (in_flight, answered) = (shedder.in_flight.get(), shedder.answered.take());
-            limit.adjust(Tick { since: now - begun, in_flight, answered, wait, unread });
-            if limit.is_near() || in_flight > 0 {
+            let wait = shedder.adjust(now - begun, unread);
+            if !shedder.sales.borrow().is_empty() {
                 // It goes on until all are answered and nothing is shed any more.
                 quiet_ticks = quiet_ticks.min(QUIET_TICKS - 1);
             }
-            shedder.batcher.learn_holders(limit.is_near());
-            shedder.batcher.pace(limit.patience(), unread);
             pressure.record(wait, now);
         }
     }

@@ -134,7 +134,7 @@ impl ThreadState {
             pass,
             trace: request.trace,
         };
-        let in_flight = self.load_shedder.begin();
+        let in_flight = self.load_shedder.begin(sale);
         let admission = self.reserve_batcher.reserve(terms.shards, reserve, terms.now_ms).await;
         if let Err(GateError::Overloaded) = admission {
             in_flight.refuse();

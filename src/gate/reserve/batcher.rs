@@ -51,9 +51,6 @@ pub(super) struct Shared {
     pub(super) wants_holders: Cell<bool>,
     /// The lines with a call in flight that asks for the holders: a second one would get the same answer.
     pub(super) learning: RefCell<HashSet<Place>>,
-    /// The longest wait of a request since `take_wait`.
-    waited: Cell<Duration>,
-    patience: Cell<Duration>,
     late: Cell<Duration>,
 }
 
@@ -61,6 +58,19 @@ struct Line {
     keys: Rc<SaleKeys>,
     waiting: VecDeque<Queued>,
     is_served: bool,
+    /// The longest wait for a call since `take_waits`.
+    waited: Duration,
+    /// How long the last call took.
+    took: Duration,
+}
+
+/// The waits at one sale.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SaleWait {
+    /// The longest wait of a request for its call since the last look.
+    pub in_line: Duration,
+    /// How long a call takes, without the thread's own lateness.
+    pub call: Duration,
 }
 
 struct Queued {
@@ -110,8 +120,6 @@ impl ReserveBatcher {
             sold_out: RefCell::default(),
             wants_holders: Cell::default(),
             learning: RefCell::default(),
-            waited: Cell::default(),
-            patience: Cell::new(Duration::MAX),
             late: Cell::default(),
         })))
     }
@@ -131,17 +139,35 @@ impl ReserveBatcher {
         self.0.sold_out.borrow().is_stranger((of.sale, of.home(user)), user)
     }
 
-    /// From now on, refuses strangers who have waited longer than `patience`. `late` is how late this thread runs its tasks.
-    pub fn pace(&self, patience: Duration, late: Duration) {
-        self.0.patience.set(patience);
+    /// The waits at each sale with requests. `late` is how late this thread runs its tasks.
+    pub fn take_waits(&self, late: Duration) -> HashMap<SaleId, SaleWait> {
         self.0.late.set(late);
+        let (now, mut waits) = (Instant::now(), HashMap::<_, SaleWait>::new());
+        for ((sale, _), line) in self.0.lines.borrow_mut().iter_mut() {
+            let oldest = line.waiting.front().map_or(Duration::ZERO, |queued| now - queued.queued_at);
+            let waited = std::mem::take(&mut line.waited).max(oldest);
+            if line.is_served || !waited.is_zero() {
+                let wait = waits.entry(*sale).or_default();
+                wait.in_line = wait.in_line.max(waited);
+                wait.call = wait.call.max(line.took.saturating_sub(late * TURNS_A_CALL));
+            }
+        }
+        waits
     }
 
-    /// The longest that a request has waited for its call since the last `take_wait`.
-    pub fn take_wait(&self) -> Duration {
-        let lines = self.0.lines.borrow();
-        let oldest = lines.values().filter_map(|line| line.waiting.front()).map(|queued| queued.queued_at).min();
-        self.0.waited.take().max(oldest.map_or(Duration::ZERO, |since| since.elapsed()))
+    /// Refuses strangers who have waited longer than `patience` for a call of this sale.
+    pub fn refuse_overdue(&self, sale: SaleId, patience: Duration) {
+        let now = Instant::now();
+        for (place, line) in self.0.lines.borrow_mut().iter_mut().filter(|((of, _), _)| *of == sale) {
+            let overdue = line.waiting.partition_point(|queued| now - queued.queued_at > patience);
+            let overdue = line.waiting.drain(..overdue).collect::<Vec<_>>();
+            for queued in overdue.into_iter().rev() {
+                match self.0.refuse_stranger(*place, queued) {
+                    Some(holder) => line.waiting.push_front(holder),
+                    None => self.0.queued.update(|queued| queued - 1),
+                }
+            }
+        }
     }
 
     /// Asks for units. `now_ms` is the database's time. A buyer with new or unconfirmed units is answered when the purchase row is
@@ -169,6 +195,8 @@ impl Shared {
             keys: Rc::new(self.thread.gate.keys.sale(of, shard)),
             waiting: VecDeque::new(),
             is_served: false,
+            waited: Duration::ZERO,
+            took: Duration::ZERO,
         });
         line.waiting.push_back(queued);
         if !line.is_served {
@@ -200,6 +228,7 @@ impl Shared {
                     calls.push(answer(batch, call));
                 }
                 took = calls.next().await.unwrap_or_default();
+                shared.lines.borrow_mut().entry(place).and_modify(|line| line.took = took);
             }
         }
     }
@@ -211,7 +240,7 @@ impl Shared {
 
     /// The requests of the next call; `None` if the line is empty.
     fn next_batch(&self, place: Place) -> Option<Batch> {
-        let (now, patience) = (Instant::now(), self.patience.get());
+        let now = Instant::now();
         let mut lines = self.lines.borrow_mut();
         let line = lines.get_mut(&place)?;
         let size = line.waiting.len().min(self.thread.gate.batch_max);
@@ -226,15 +255,13 @@ impl Shared {
             if queued.reply.is_closed() {
                 continue;
             }
-            let is_late = now - queued.queued_at > patience;
-            let queued = if is_late { self.refuse_stranger(place, queued) } else { Some(queued) };
-            let Some(Queued { request, now_ms, queued_at, reply }) = queued else { continue };
+            let Queued { request, now_ms, queued_at, reply } = queued;
             oldest.get_or_insert(queued_at);
             batch.requests.push(request);
             batch.replies.push(reply);
             batch.now_ms = batch.now_ms.max(now_ms);
         }
-        self.waited.set(self.waited.get().max(now - oldest?));
+        line.waited = line.waited.max(now - oldest?);
         Some(batch)
     }
 
