@@ -268,6 +268,13 @@ mod tests {
     }
 
     #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let verdict = |number: i64| version(&DatabaseFacts { version_number: number, ..facts() }).verdict;
+        let verdicts = [120_009, 140_001, 170_002].map(verdict);
+        assert_eq!(verdicts, [Verdict::Fail, Verdict::Warn, Verdict::Pass]);
+    }
+
+    #[test]
     fn only_replicas_that_commits_wait_for_are_safe_to_promote() {
         let verdict = |names: &str, commit: &str, standbys: &[Standby]| {
             let facts =

@@ -294,6 +294,14 @@ mod tests {
     }
 
     #[test]
+    fn versions_before_5_cannot_run_the_scripts_and_those_before_7_close_sales() {
+        let verdict = |number: &str| version(&info(&[format!("redis_version:{number}").as_str()])).verdict;
+        assert_eq!(["7.0.15", "8.2.0"].map(verdict), [Verdict::Pass; 2]);
+        assert_eq!(verdict("6.2.14"), Verdict::Warn);
+        assert_eq!(["4.0.14", "unstable"].map(verdict), [Verdict::Fail; 2]);
+    }
+
+    #[test]
     fn a_replica_that_is_not_in_step_is_told_from_one_that_is() {
         let verdict = |lines: &[&str]| role(&info(lines)).verdict;
         let in_step = "slave0:ip=10.0.0.2,port=6379,state=online,offset=1,lag=0";

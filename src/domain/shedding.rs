@@ -135,7 +135,14 @@ mod tests {
     const GROUP_MAX: usize = 256;
     /// A purchase without a line takes so long.
     const SHORTEST: Duration = Duration::from_millis(30);
-    const QUIET: Tick = Tick { since: TICK, in_flight: 0, answered: 0, wait: Duration::ZERO, unread: Duration::ZERO, call: Duration::ZERO };
+    const QUIET: Tick = Tick {
+        since: TICK,
+        in_flight: 0,
+        answered: 0,
+        wait: Duration::ZERO,
+        unread: Duration::ZERO,
+        call: Duration::ZERO,
+    };
 
     /// What came of a load.
     struct Played {

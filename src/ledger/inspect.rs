@@ -192,7 +192,11 @@ impl Ledger {
         let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(&channel).await?;
-        raw_sql(AssertSqlSafe(format!("SELECT pg_notify('{channel}', '')"))).execute(&mut connection).await?;
+        match raw_sql(AssertSqlSafe(format!("SELECT pg_notify('{channel}', '')"))).execute(&mut connection).await {
+            // A pooler passes the notification to the session that sent it.
+            Err(sqlx::Error::Protocol(_)) => return Ok(false),
+            sent => sent?,
+        };
         connection.close().await?;
         match tokio::time::timeout(wait, listener.recv()).await {
             Ok(heard) => Ok(heard?.channel() == channel),

@@ -6,13 +6,13 @@ use crate::ledger::{Ledger, LedgerError};
 impl Ledger {
     /// The sales that are neither over nor closed, ordered by start (index `sales_by_end`).
     pub async fn current_sales(&self, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
-        let mut connection = self.pool.acquire().await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         let ids = sqlx::query_scalar!(
             "SELECT id FROM sales WHERE ends_at > now() AND status <> 'closed' ORDER BY starts_at, id LIMIT $1",
             limit
         );
-        let ids = ids.fetch_all(&mut *connection).await?;
-        let mut sales = figures_of(&mut connection, &ids).await?;
+        let ids = ids.fetch_all(&mut *tx).await?;
+        let mut sales = figures_of(&mut tx, &ids).await?;
         sales.sort_unstable_by_key(|figures| (figures.sale.starts_at_ms, figures.sale.id));
         Ok(sales)
     }

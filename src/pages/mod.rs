@@ -117,7 +117,7 @@ async fn front_page(request: HttpRequest, pages: Data<Pages>, thread: Data<Threa
 async fn sale_page(request: HttpRequest, pages: Data<Pages>, thread: Data<ThreadState>) -> HttpResponse {
     let Ok(id) = SaleId::parse(request.match_info().query("id")) else { return pages.no_page() };
     match thread.catalog.sale(id).await {
-        Ok(Some(sale)) => pages.answer_made(&request, pages.sale(&sale)),
+        Ok(Some(sale)) => pages.answer_made(&request, pages.sale(sale).await),
         Ok(None) => pages.no_page(),
         Err(error) => {
             tracing::warn!(%error, sale = %id, "sale not read for its page");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use actix_web::http::header::{ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 use actix_web::{HttpRequest, HttpResponse};
 use arc_swap::ArcSwapOption;
+use moka::future::Cache;
 
 use super::assets::Asset;
 use super::docs;
@@ -12,8 +13,12 @@ use super::file::{File, HTML};
 use super::headers::{self, Kind};
 use super::pictures::Pictures;
 use super::render::{PageError, Settings, Site};
+use crate::domain::ids::SaleId;
 use crate::domain::sale::Sale;
 use crate::http::Content;
+
+/// Sale pages in memory, of some 10 kB.
+const RENDERED_MAX: u64 = 3_000;
 
 type Headers = Vec<(HeaderName, HeaderValue)>;
 
@@ -25,6 +30,8 @@ pub struct Pages {
     pub(super) docs_files: [(&'static str, File); 2],
     assets: Vec<(String, File)>,
     front: ArcSwapOption<(Vec<Arc<Sale>>, File)>,
+    /// The page of each sale, with the sale that it was rendered from.
+    sales: Cache<SaleId, (Arc<Sale>, File)>,
     pub(super) pictures: Pictures,
     /// Of each `Kind`.
     headers: [Headers; 3],
@@ -47,6 +54,7 @@ impl Pages {
             docs_files: docs::files(),
             assets: assets.collect(),
             front: ArcSwapOption::empty(),
+            sales: Cache::new(RENDERED_MAX),
             pictures: Pictures::default(),
             headers: [Kind::Page, Kind::Docs, Kind::Hashed].map(headers),
             site,
@@ -64,8 +72,13 @@ impl Pages {
         Ok(page)
     }
 
-    pub(super) fn sale(&self, sale: &Sale) -> Result<File, PageError> {
-        Ok(File::new(HTML, self.site.sale(sale)?))
+    pub(super) async fn sale(&self, sale: Arc<Sale>) -> Result<File, PageError> {
+        if let Some((_, page)) = self.sales.get(&sale.id).await.filter(|(rendered, _)| *rendered == sale) {
+            return Ok(page);
+        }
+        let page = File::new(HTML, self.site.sale(&sale)?);
+        self.sales.insert(sale.id, (sale, page.clone())).await;
+        Ok(page)
     }
 
     pub(super) fn asset(&self, path: &str) -> Option<&File> {

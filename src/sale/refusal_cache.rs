@@ -59,10 +59,9 @@ impl RefusalCache {
             *inner = Inner { limits: Some(limits), ..Inner::default() };
         }
         let until = Instant::now() + Duration::from_millis(wait_ms);
-        let refused = inner.sales.entry(sale).or_default();
         let known = match limit {
-            Limit::Buyer => refused.buyers.insert(buyer.clone(), until),
-            Limit::Address => refused.addresses.insert(address, until),
+            Limit::Buyer => inner.sales.entry(sale).or_default().buyers.insert(buyer.clone(), until),
+            Limit::Address => inner.sales.entry(sale).or_default().addresses.insert(address, until),
             Limit::Sale => return,
         };
         inner.count += usize::from(known.is_none());

@@ -47,6 +47,10 @@ impl GroupWork {
             Settling::Unusual(why) => {
                 tracing::warn!(why, groups = groups.len(), "groups not settled together; trying one by one");
                 for size in together {
+                    if size.members == 1 {
+                        self.settle_unusual(size, &why, traces).await?;
+                        continue;
+                    }
                     match self.ledger.settle_groups(&[size.group], traces).await? {
                         Settling::Settled { orders } => count("accepted", orders),
                         Settling::Unusual(why) => self.settle_unusual(size, &why, traces).await?,

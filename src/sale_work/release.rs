@@ -55,7 +55,7 @@ impl Stores {
                 Err(error) if error.is_outage() => return Err(error.into()),
                 Err(_) if rows.len() > 1 => to_do.extend(rows.into_iter().map(|row| ((of, shard), vec![row]))),
                 Err(error) => {
-                    tracing::error!(sale = %of.shards.sale, row = ?rows.first().map(|row| row.id), %error, "units not released");
+                    tracing::error!(sale = %of.shards.sale, row = rows.first().map(|row| row.id), %error, "units not released");
                     outcome.failed.extend(rows.iter().map(|row| (row.id, error.to_string())));
                 }
             }

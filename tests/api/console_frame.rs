@@ -138,12 +138,13 @@ async fn admins_look_after_accounts() {
     let made = root.post("accounts", new.clone()).await;
     assert_eq!((made.status, &made.body), (201, &json!({ "name": "new", "role": "viewer" })));
     assert_eq!(root.post("accounts", new).await.code(), "409 conflict");
+    let [short, plain, long] = [11, 20, 257].map(|length| "z".repeat(length));
     for wrong in [
         json!({ "name": "a b", "role": "viewer", "password": PASSWORD }),
         json!({ "name": "x", "role": "owner", "password": PASSWORD }),
-        json!({ "name": "x", "role": "viewer", "password": "z".repeat(11) }),
-        json!({ "name": "x", "role": "viewer", "password": "z".repeat(20) }),
-        json!({ "name": "x", "role": "viewer", "password": "z".repeat(257) }),
+        json!({ "name": "x", "role": "viewer", "password": short }),
+        json!({ "name": "x", "role": "viewer", "password": plain }),
+        json!({ "name": "x", "role": "viewer", "password": long }),
         json!({ "name": "x", "role": "viewer" }),
         json!({ "name": "x", "role": "viewer", "password": PASSWORD, "surprise": 1 }),
     ] {

@@ -77,7 +77,7 @@ fn named(expression: &str) -> Named {
         }
     }
     for list in grouping.captures_iter(expression) {
-        named.grouped.extend(list[1].split(',').map(|label| label.trim().to_owned()));
+        named.grouped.extend(list[1].split(',').map(str::trim).filter(|label| !label.is_empty()).map(str::to_owned));
     }
     named.metrics.extend(metric.find_iter(expression).map(|name| name.as_str().to_owned()));
     named

@@ -33,8 +33,11 @@ pub async fn last_writes_lost(options: Options) -> anyhow::Result<RunSummary> {
     sleep(Duration::from_millis(world.rng.random_range(100..800))).await;
     kill9(pid).await?;
     run.fault_injected();
-    let lost = std::fs::metadata(&log)?.len() - kept;
-    ensure!(lost > 0, "nothing was lost");
+    let written = std::fs::read(&log)?;
+    let lost = &written[usize::try_from(kept)?..];
+    let tickets = world.key("tickets");
+    ensure!(lost.windows(tickets.len()).any(|bytes| bytes == tickets.as_bytes()), "no ticket was lost");
+    let lost = lost.len();
     std::fs::OpenOptions::new().write(true).open(&log)?.set_len(kept)?;
     world.servers.start(Server::Redis).await?;
     run.wait_until_recovered().await?;

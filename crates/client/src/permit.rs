@@ -210,7 +210,8 @@ impl Drop for Permit {
 impl Held {
     /// Returns the lease once for each of its policies. A repeated call only reports again.
     async fn give_back(&self, report: Report) -> Result<bool, Error> {
-        let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX);
+        // The service takes whole numbers that JSON can hold.
+        let took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX).min((1 << 53) - 1);
         let (app, lease) = (self.shared.app.as_str(), self.lease.as_str());
         let mut released = false;
         for (policy, key) in &self.dimensions {

@@ -23,7 +23,7 @@ static TLS: LazyLock<Result<TlsConnector, Error>> =
 /// TLS 1.2 and 1.3 with these authorities, or else with those of the machine.
 ///
 /// # Errors
-/// The cryptography does not support these versions.
+/// There is no authority, or the cryptography does not support these versions.
 pub fn tls_config(roots: Option<RootCertStore>) -> Result<ClientConfig, Error> {
     let of_machine = || {
         let (mut roots, found) = (RootCertStore::empty(), rustls_native_certs::load_native_certs());
@@ -33,9 +33,13 @@ pub fn tls_config(roots: Option<RootCertStore>) -> Result<ClientConfig, Error> {
         roots.add_parsable_certificates(found.certs);
         roots
     };
+    let roots = roots.unwrap_or_else(of_machine);
+    if roots.is_empty() {
+        return Err(Error::General("the certificates have no authority that could be trusted".to_owned()));
+    }
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(roots.unwrap_or_else(of_machine)).with_no_client_auth())
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// Connects; with TLS, also checks the receiver's certificate.

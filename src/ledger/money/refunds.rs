@@ -149,9 +149,13 @@ impl Ledger {
                     .await?;
             }
         }
-        die_at!("refunded.before_commit");
+        if succeeded {
+            die_at!("refunded.before_commit");
+        }
         tx.commit().await?;
-        die_at!("refunded.after_commit");
+        if succeeded {
+            die_at!("refunded.after_commit");
+        }
         Ok(ReportOutcome::Applied)
     }
 }

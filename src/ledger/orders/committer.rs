@@ -75,8 +75,8 @@ impl Pulse {
 
     /// How long all lanes have been busy with the same commits.
     fn busy_for(&self) -> Duration {
-        let all_busy = self.began().all(|began| began > 0);
-        let latest = self.began().max().filter(|_| all_busy);
+        // Each is read once: a lane may become idle meanwhile.
+        let latest = self.began().try_fold(0, |latest, began| (began > 0).then_some(latest.max(began)));
         latest.map_or(Duration::ZERO, |began| Duration::from_millis(self.now_ms().saturating_sub(began)))
     }
 

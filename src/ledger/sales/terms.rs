@@ -179,7 +179,7 @@ impl Ledger {
 
     /// Sales with their stock, newest first, by their key. A search with few matches reads all sales: thousands at most.
     pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
-        let mut connection = self.pool.acquire().await?;
+        let mut tx = self.begin_snapshot(&self.pool).await?;
         let ids = sqlx::query_scalar!(
             "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
              WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
@@ -194,8 +194,8 @@ impl Ledger {
             search.text,
             search.limit
         );
-        let ids = ids.fetch_all(&mut *connection).await?;
-        let mut sales = figures_of(&mut connection, &ids).await?;
+        let ids = ids.fetch_all(&mut *tx).await?;
+        let mut sales = figures_of(&mut tx, &ids).await?;
         sales.sort_unstable_by_key(|figures| Reverse(figures.sale.id));
         Ok(sales)
     }
