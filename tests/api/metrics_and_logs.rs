@@ -98,11 +98,7 @@ async fn no_secret_is_logged_and_no_line_forged() {
     let address = free_address();
     let folder = Folder::new("log");
     let log = std::fs::File::create(folder.file("log")).unwrap();
-    let more = [
-        ("SECKILL_TRACES__SAMPLE_ONE_IN", "1"),
-        ("RUST_LOG", "trace,h2=off,hyper=off"),
-        ("SECKILL_WORK__METRICS_BIND", "127.0.0.1:0"),
-    ];
+    let more = [("RUST_LOG", "trace,h2=off,hyper=off"), ("SECKILL_WORK__METRICS_BIND", "127.0.0.1:0")];
     let process = Process::start_with(&system, address, &more, Stdio::from(log)).ready(address).await;
     let sale = system.create_sale(terms(5)).await;
     let mut click = system.buy_at(address, &sale, "ann").idempotent("a-key-that-nobody-should-see");

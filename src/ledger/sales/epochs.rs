@@ -27,8 +27,6 @@ pub struct EpochRow {
     pub version: i64,
     /// Whether the sale starts within a minute or has started, and has not ended.
     pub live: bool,
-    /// Whether a server of Redis may have keys of the sale.
-    pub in_redis: bool,
     over_ms: i64,
 }
 
@@ -49,7 +47,6 @@ pub(super) struct Row {
     pub(super) asks_pass: bool,
     pub(super) version: i64,
     pub(super) live: bool,
-    pub(super) in_redis: bool,
     pub(super) over_ms: i64,
 }
 
@@ -59,8 +56,8 @@ impl TryFrom<Row> for EpochRow {
     fn try_from(row: Row) -> Result<Self, LedgerError> {
         let status = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
         let shards = sharding(row.sale_id, row.shards, row.asks_pass)?;
-        let Row { epoch, run_id, version, live, in_redis, over_ms, .. } = row;
-        Ok(Self { sale: shards.sale, epoch: Epoch(epoch), run_id, shards, status, version, live, in_redis, over_ms })
+        let Row { epoch, run_id, version, live, over_ms, .. } = row;
+        Ok(Self { sale: shards.sale, epoch: Epoch(epoch), run_id, shards, status, version, live, over_ms })
     }
 }
 
@@ -111,7 +108,7 @@ impl Ledger {
     pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, e.in_redis, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
                       v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
                       (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"
@@ -138,13 +135,31 @@ impl Ledger {
     pub async fn epochs_of(&self, sales: &[SaleId]) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, e.in_redis, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
                       v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
                       (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"
                FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
                WHERE e.sale_id = ANY($1)"#,
             &numbers(sales)
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        rows.into_iter().map(EpochRow::try_from).collect()
+    }
+
+    /// The sales among these that ended at least `retire_after_ms` ago, but may still be in Redis. Few have ended: PostgreSQL reads those first.
+    pub async fn retired(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+                      v.version AS "version!",
+                      s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
+                      (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"
+               FROM sale_epochs e JOIN sales s ON s.id = e.sale_id CROSS JOIN catalog_version v
+               WHERE e.in_redis AND e.sale_id = ANY($1) AND s.ends_at <= now() - $2::bigint * interval '1 ms'"#,
+            &numbers(sales),
+            retire_after_ms.cast_signed()
         )
         .fetch_all(&self.pool)
         .await?;

@@ -63,7 +63,7 @@ impl Ledger {
     pub async fn epochs_due(&self, sales: &[SaleId], retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT e.sale_id, e.epoch, e.run_id, e.in_redis, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
+            r#"SELECT e.sale_id, e.epoch, e.run_id, s.status, s.shards, s.captcha <> 'none' AS "asks_pass!",
                       v.version AS "version!",
                       s.starts_at < now() + interval '1 minute' AND s.ends_at > now() AS "live!",
                       (extract(epoch FROM now() - s.ends_at) * 1000)::bigint AS "over_ms!"

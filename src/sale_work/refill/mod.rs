@@ -51,8 +51,7 @@ impl Stores {
     /// Takes the next sales in turn, and drops those that ended more than `retire_after_ms` ago from Redis.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
         let sales = in_turn.next(&self.ledger).await?.sales;
-        let rows = self.ledger.epochs_of(&sales).await?.into_iter();
-        for row in rows.filter(|row| row.in_redis && row.is_retired(retire_after_ms)) {
+        for row in self.ledger.retired(&sales, retire_after_ms).await? {
             self.gate.delete_sale(row.shards).await?;
             self.ledger.forget_sale(row.sale, row.epoch).await?;
             tracing::info!(sale = %row.sale, "ended long ago; removed from Redis");
