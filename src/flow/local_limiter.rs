@@ -125,6 +125,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_can_be_given_back_once() {
+        let places = Algorithm::of(AlgorithmKind::Concurrency, 1, 60_000);
+        let (local, lease) = (LocalLimiter::default(), Uuid::new_v4());
+        let take = |lease| take(&local, &places, "k", lease, |whole| whole);
+        assert!(take(lease) && !take(Uuid::new_v4()));
+        assert!(!local.release("k", Uuid::new_v4()));
+        assert!(local.release("k", lease) && !local.release("k", lease));
+        assert!(take(Uuid::new_v4()));
+    }
+
+    #[test]
     fn idle_keys_make_room_and_others_do_not() {
         let local = LocalLimiter { keys_max: 3, ..LocalLimiter::default() };
         let (day, moment) = (window(1, 86_400_000), window(1, 100));

@@ -158,6 +158,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn two_writers_do_not_write_the_same_folder() {
+        let place = std::env::temp_dir().join(format!("seckill-folder-{}", uuid::Uuid::new_v4().simple()));
+        let first = Folder::open(&place).unwrap();
+        assert!(matches!(Folder::open(&place), Err(FolderError::Locked(_))));
+        drop(first);
+        assert!(Folder::open(&place).is_ok());
+        std::fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
     fn a_removed_page_takes_its_folder_along_unless_others_use_it() {
         let place = std::env::temp_dir().join(format!("seckill-folder-{}", uuid::Uuid::new_v4().simple()));
         let mut folder = Folder::open(&place).unwrap();

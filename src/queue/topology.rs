@@ -1,5 +1,5 @@
 //! The exchange, the queues and their bindings. Declarations are idempotent: every link declares all of them, except the delay queues.
-//! There may be 95 of these, so a publisher declares only those that it uses.
+//! There may be 95 of these queues. A publisher declares the ones it uses.
 
 use std::time::Duration;
 

@@ -67,7 +67,7 @@ pub struct LoadShedder {
     committer: Committer,
     pressure: Arc<Pressure>,
     wait_target: Duration,
-    /// Sales with purchases in flight, and those that shed or soon may.
+    /// Sales with purchases in flight, and sales near their limit.
     sales: RefCell<HashMap<SaleId, Rc<SaleLoad>>>,
     is_near: Cell<bool>,
     /// Purchases that have come since the last tick.
@@ -136,7 +136,7 @@ impl LoadShedder {
         tokio::time::sleep(delay).await;
     }
 
-    /// A purchase asks for units. It is in flight until what this returns is dropped.
+    /// Counts a purchase as in flight, until the returned value is dropped.
     pub fn begin(&self, sale: SaleId) -> InFlight {
         let new = || {
             let limit = RefCell::new(ShedLimit::new(self.wait_target));

@@ -66,7 +66,7 @@ impl OrderReader {
         Self { queue }
     }
 
-    /// Reads an order after this call, for the buyer who asks. It may belong to another buyer.
+    /// Reads an order at or after the time of this call. The order may belong to another buyer.
     ///
     /// # Errors
     /// `Overloaded`: the queue is full, or there is no answer in time.

@@ -45,7 +45,7 @@ impl DriftWatch {
         Self { stores, retire_after_ms, selling, in_turn, suspects: HashMap::new() }
     }
 
-    /// Checks sales at rest: those that sell (in turn if there are many), the suspects, and the next few others. A lasting difference is
+    /// Checks sales at rest: selling sales (in turn if there are many), suspects, and the next few other sales. A lasting difference is
     /// reported, and the sale is refilled under the next epoch.
     pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
         let (ledger, gate) = (&self.stores.ledger, &self.stores.gate);

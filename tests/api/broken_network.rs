@@ -462,6 +462,30 @@ async fn a_postgres_that_goes_without_a_word_is_noticed_and_forgotten() {
     }
 }
 
+/// F25: PostgreSQL becomes read-only, as after a failover, and its sessions end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_turns_read_only_takes_no_purchase() {
+    let crowd = Crowd::at(System::start().await).await;
+    crowd.sells().await;
+    read_only(&crowd.system, true).await;
+    crowd.fails_closed().await;
+    read_only(&crowd.system, false).await;
+    crowd.recovers().await;
+}
+
+/// Makes the system's database read-only or writable, and ends all of its sessions except the test's own.
+async fn read_only(system: &System, read_only: bool) {
+    let mut own = system.sql.acquire().await.unwrap();
+    let database: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&mut *own).await.unwrap();
+    let change = format!("ALTER DATABASE {database} SET default_transaction_read_only = {read_only}");
+    for sql in ["SET default_transaction_read_only = off", &change] {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&mut *own).await.unwrap();
+    }
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    sqlx::query(end).execute(&mut *own).await.unwrap();
+}
+
 /// F25: a table is gone, and comes back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_that_lacks_a_table_takes_no_purchase_and_parks_nothing() {

@@ -1,8 +1,10 @@
 //! A19: a misbehaving caller of flow control is not taken for a fault of the limiter, and does not affect other callers.
 
+use std::collections::HashSet;
 use std::process::Command;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use seckill::domain::breaker::BreakerTerms;
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
@@ -211,6 +213,36 @@ async fn several_policies_and_leases_hold_without_redis() {
     assert_eq!(shop.post("release", &give).await.1, json!({ "released": true }));
     assert_eq!(shop.code(place).await, 1);
     wire.mend();
+    system.finish().await;
+}
+
+/// Each change of the policy grants one more permit. The callers still in line keep their places and their ids.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_policy_leaves_everybody_at_its_place() {
+    const WAITERS: i64 = 6;
+    let system = patient(&[]).await;
+    let shop = Caller::new(&system, "shop").await;
+    let ask = json!({ "app": "shop", "policy": "slow" });
+    set(&system, queued(60_000, a_day(1))).await;
+    assert_eq!(shop.code(ask.clone()).await, 1);
+    let waiting = join_all((0..WAITERS).map(|_| shop.code(ask.clone())));
+    let places = async || {
+        let lines = keys(&system, ":places:").await;
+        let line: Vec<String> =
+            redis(&system, &["ZRANGE", lines.first().map_or("none", String::as_str), "0", "-1"]).await;
+        line.into_iter().collect::<HashSet<_>>()
+    };
+    let changing = async {
+        in_line(&system, WAITERS).await;
+        let at_first = places().await;
+        for n in 1..=WAITERS {
+            set(&system, queued(60_000, a_day(1 + n))).await;
+            in_line(&system, WAITERS - n).await;
+            assert!(places().await.is_subset(&at_first), "after {n} changes");
+        }
+    };
+    let (codes, ()) = tokio::join!(waiting, changing);
+    assert_eq!(codes, [1; WAITERS as usize]);
     system.finish().await;
 }
 

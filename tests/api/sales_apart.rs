@@ -265,6 +265,21 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
     system.finish().await;
 }
 
+/// A key of the wrong type is deleted like all other contents of a refilled sale.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_another_type_is_replaced() {
+    let redis = OwnRedis::start().await;
+    let mut system = System::prepare(&[("REDIS_URL", &redis.url())]).await;
+    system.serve(true).await;
+    let (broken, well) = (system.create_sale(terms(5)).await, system.create_sale(terms(50)).await);
+    let key = format!("{}{{{}}}:sale", system.config.redis.prefix, broken.id);
+    redis.ask(&["SET", &key, "not a hash"]).await.unwrap();
+    sells(&system, &well).await;
+    sells(&system, &broken).await;
+    system.settled(&broken).await;
+    system.finish().await;
+}
+
 /// Instances that find the server restarted wait for the instance that refills a sale, and do not take it for a second master.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refill_by_another_instance_is_no_second_master() {
@@ -294,6 +309,33 @@ async fn a_refill_by_another_instance_is_no_second_master() {
     other.release().await.unwrap();
     refill(&mut supervisor).await;
     assert!(system.audit(&sale).await.unwrap().unwrap().redis_compared, "the sale is not served");
+    system.finish().await;
+}
+
+/// Workers have a low priority: for a while they leave a sale to the selling instances, and refill it only when none of them has.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_leave_a_refill_to_others_for_a_while() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let system = System::prepare(&[]).await;
+    let sale = system.create_sale(terms(5)).await;
+    system.change("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1", &sale).await;
+    let supervisor = RefillSupervisor::new(system.stores.clone(), system.config.reconcile.retire_after_ms);
+    let mut supervisor = supervisor.with_patience(PATIENCE);
+    let (epoch, began) = ("SELECT epoch FROM sale_epochs WHERE sale_id = $1", Instant::now());
+    let before = system.count(epoch, &sale).await;
+    loop {
+        supervisor.check(false).await.unwrap();
+        _ = tokio::time::timeout(Duration::from_millis(50), supervisor.refill_ended()).await;
+        let is_raised = system.count(epoch, &sale).await > before;
+        if is_raised {
+            assert!(began.elapsed() >= PATIENCE, "begun after {:?}", began.elapsed());
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody fills the sale");
+    }
+    supervisor.finish().await;
+    let filled = "SELECT count(*) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";
+    assert_eq!(system.count(filled, &sale).await, 1);
     system.finish().await;
 }
 

@@ -3,11 +3,13 @@
 use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill::domain::policy::{Name, NewPolicy, Range};
 use seckill::flow::policy_counts::{recent, write_minutes};
+use seckill::flow::threshold_controller::move_thresholds;
 use seckill::gate::limiter::policy_counts::PolicyCounts;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 
 use crate::broken_network::wired_with;
+use crate::callers_apart::{keys, redis};
 use crate::permits_and_policies::{Caller, a_day, policy, remove, set};
 use crate::purchase_limits::answered;
 use seckill_harness::receiver::{Arrival, Receiver};
@@ -147,5 +149,29 @@ async fn alarms_are_raised_once_and_cleared() {
         assert_eq!(alarm.body["data"]["kind"], "parked");
         assert_eq!(alarm.body["data"]["runbook"], "docs/runbooks/parked.md");
     }
+    system.finish().await;
+}
+
+/// Workers share one state: the last trouble is stored, and a later worker grows past it by small steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn thresholds_have_one_state_for_all_workers() {
+    let system = System::without_workers(&[]).await;
+    let range = Some(Range { floor: 20, ceiling: 220, target_ms: None });
+    set(&system, NewPolicy { range, ..policy("shop", "bank", a_day(100)) }).await;
+    let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
+    let id: i64 = system.value("SELECT id FROM policies").await;
+    let seen = async |errors: u64| {
+        for key in keys(&system, "").await {
+            redis::<i64>(&system, &["DEL", &key]).await;
+        }
+        let counts = PolicyCounts { granted: 100, refused: 50, reports: 100, errors, ..PolicyCounts::default() };
+        gate.add_policy_counts(gate.now_s().await.unwrap() - 2, &[(id, counts)]).await.unwrap();
+        system.execute("UPDATE policies SET adapted_at = NULL").await;
+        move_thresholds(ledger, gate, 3600).await.unwrap();
+        system.value::<i64>("SELECT adapted FROM policies").await
+    };
+    assert_eq!(seen(90).await, 70);
+    system.execute("UPDATE policies SET adapted = 95").await;
+    assert_eq!(seen(0).await, 97, "a small step: there was trouble at 100");
     system.finish().await;
 }

@@ -131,7 +131,7 @@ impl Ledger {
         Ok(self.epochs_of(&[sale]).await?.pop())
     }
 
-    /// The epochs of the existing sales among these, also of those that Redis does not keep.
+    /// The epochs of these sales, whether Redis keeps them or not. Unknown sales are left out.
     pub async fn epochs_of(&self, sales: &[SaleId]) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
             Row,

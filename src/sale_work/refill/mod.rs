@@ -48,7 +48,7 @@ pub(super) fn is_whole(row: &EpochRow, servers: &ServerRuns, state: SaleState) -
 }
 
 impl Stores {
-    /// Takes the next sales in turn, and drops those that ended more than `retire_after_ms` ago from Redis.
+    /// Looks at the next sales in turn. Sales that ended at least `retire_after_ms` ago are dropped from Redis.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
         let sales = in_turn.next(&self.ledger).await?.sales;
         for row in self.ledger.retired(&sales, retire_after_ms).await? {
