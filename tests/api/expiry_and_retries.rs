@@ -14,9 +14,10 @@ use seckill::queue::{Broker, Destination, Outgoing, Publisher};
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until};
 
 use crate::own_redis::OwnRedis;
+use crate::pages::{command, seckill};
 use crate::payments_and_callbacks::status;
 use crate::purchase_groups::{buyers as users, placed, settle_ones};
-use crate::relay_resends::published;
+use crate::relay_resends::{depth, published};
 use crate::two_groups::unlocked;
 
 const EXPIRED: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status = 'cancelled' AND reason = 'expired'";
@@ -137,8 +138,13 @@ async fn a_poison_message_holds_up_nobody() {
     let verdict = system.audit(&sale).await.unwrap().unwrap();
     assert!(verdict.findings.iter().any(|finding| finding.invariant == "I6"), "{verdict:?}");
     assert_eq!(status(&system, orders[7].0, "u7").await, "accepted");
+    let broken = command(&system, &["audit"]).output().unwrap();
+    assert_eq!(broken.status.code(), Some(1), "{broken:?}");
+    assert!(String::from_utf8(broken.stdout).unwrap().contains("I6"));
+    // The messages that nobody can read are dead letters.
+    until(4, || depth(&system, "dead")).await;
     system.allow("orders").await;
-    assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
+    assert_eq!(seckill(&system, &["outbox", "retry"]).unwrap()["retried"], 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 0));
     system.finish().await;
