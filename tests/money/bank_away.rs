@@ -1,8 +1,29 @@
-//! A bank that accepts less than its agreed rate, or has lost a refund.
+//! A bank that is down, accepts less than its agreed rate, or has lost a refund.
 
+use std::time::Instant;
+
+use seckill_harness::PATIENCE;
 use serde_json::json;
 
 use crate::world::{Rates, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn payments_wait_for_a_bank_that_is_down_and_workers_still_stop_on_sigterm() {
+    let mut world = World::with_orders(20, &Rates { pay: 200, refund: 50 }, false, &[]).await;
+    world.bank.close();
+    let mut workers = world.workers(1).await;
+    world.pay_all().await;
+    // A worker has claimed a payment, failed to connect, and claimed it again.
+    world.wait_until("SELECT coalesce(max(claim), 0)::bigint FROM payments", |claims| claims > 1).await;
+    let signalled = Instant::now();
+    workers.pop().unwrap().end();
+    assert!(signalled.elapsed() < PATIENCE, "the worker took {:?} to end", signalled.elapsed());
+    let _workers = world.workers(2).await;
+    world.reopen(&Rates { pay: 200, refund: 50 }).await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", 20).await;
+    assert_eq!(world.bank.totals().await.0, 20);
+    world.finish_and_audit().await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bank_that_accepts_less_than_the_agreed_rate_still_gets_all_payments() {
