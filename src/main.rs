@@ -17,9 +17,9 @@ fn main() -> ExitCode {
         }
         Err(help) => help.exit(),
     };
-    seckill::failpoint::set_up();
+    seckill_runtime::failpoint::set_up();
     let (failure, reports_failures) = (command.failure(), command.reports_failures());
-    seckill::telemetry::start_logs(reports_failures);
+    seckill_telemetry::start_logs(reports_failures);
     command.run().unwrap_or_else(|error| {
         eprintln!("seckill: {error:#}");
         if error.is::<seckill::cli::CouldNotRun>() { ExitCode::from(2) } else { failure }

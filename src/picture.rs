@@ -12,9 +12,9 @@ use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Li
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-use crate::domain::picture::Size;
-use crate::ledger::sales::products::NewPicture;
-use crate::low_priority;
+use seckill_domain::picture::Size;
+use seckill_postgres::sales::products::NewPicture;
+use seckill_runtime::low_priority;
 
 pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// Enough for pictures of cameras. Drawing a picture of this size takes about half a gigabyte of memory.

@@ -2,10 +2,10 @@
 //! request reads its session and its role from PostgreSQL.
 
 use super::{AdminError, Console, admins_only, found};
-use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
-use crate::domain::ids::Invalid;
-pub use crate::ledger::accounts::ListedAccount;
-use crate::ledger::accounts::{AccountChange, AccountOutcome};
+use seckill_domain::account::{Account, AccountName, AccountRole, NewPassword};
+use seckill_domain::ids::Invalid;
+pub use seckill_postgres::accounts::ListedAccount;
+use seckill_postgres::accounts::{AccountChange, AccountOutcome};
 
 /// The longest password that the console sets, in characters. With four bytes each, they are the most that is hashed.
 const PASSWORD_CHARS_MAX: usize = 256;

@@ -2,9 +2,9 @@
 //! docs/security.md has the table.
 
 use super::AdminError;
-use crate::domain::account::AccountName;
-use crate::domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey, WrongParameter};
-use crate::gate::limiter::{Limiter, Take};
+use seckill_domain::account::AccountName;
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey, WrongParameter};
+use seckill_redis::limiter::{Limiter, Take};
 
 /// The application of these counters. No real one has this name, because names begin with a letter or a digit.
 const SLOTS: &str = "-admin";

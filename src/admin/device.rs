@@ -1,7 +1,7 @@
 //! The token by which a browser is known again that has signed in to an account. It gives no right but one: its attempts to
 //! sign in are counted apart from attempts of strangers. (OWASP, "Slow Down Online Guessing Attacks with Device Cookies".)
 
-use crate::domain::account::AccountName;
+use seckill_domain::account::AccountName;
 
 /// How long a browser is known after it last signed in.
 pub const KNOWN_DAYS: i32 = 90;

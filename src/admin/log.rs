@@ -6,12 +6,12 @@ use strum::VariantArray;
 use utoipa::ToSchema;
 
 use super::{AdminError, Console, admins_only};
-use crate::domain::account::Account;
-use crate::domain::alarm::AlarmKind;
-use crate::domain::log_filter::LogFilter;
-use crate::ledger::flow::alarms;
+use seckill_domain::account::Account;
+use seckill_domain::alarm::AlarmKind;
+use seckill_domain::log_filter::LogFilter;
+use seckill_postgres::flow::alarms;
 
-pub use crate::ledger::audit_log::LogLine;
+pub use seckill_postgres::audit_log::LogLine;
 
 /// An alarm, open or cleared.
 #[derive(Serialize, ToSchema)]

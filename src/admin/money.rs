@@ -8,12 +8,12 @@ use uuid::Uuid;
 
 use super::paging::{before_number, before_uuid, cut, given, limit};
 use super::{AdminError, Console, found, operators_only};
-use crate::domain::account::Account;
-use crate::domain::ids::Invalid;
-use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundStatus};
-use crate::ledger::money::lists::MoneyFilter;
-pub use crate::ledger::money::lists::{MoneyRow, SetAside};
-pub use crate::ledger::money::payment_status::MoneyFigures;
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::payment::{PaymentId, PaymentStatus, RefundId, RefundStatus};
+use seckill_postgres::money::lists::MoneyFilter;
+pub use seckill_postgres::money::lists::{MoneyRow, SetAside};
+pub use seckill_postgres::money::payment_status::MoneyFigures;
 
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

@@ -3,7 +3,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 
-use crate::ledger::orders::read::OwnedOrder;
+use seckill_postgres::orders::read::OwnedOrder;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct OrderLine {

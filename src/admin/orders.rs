@@ -11,15 +11,15 @@ use utoipa::IntoParams;
 
 use super::paging::{given, limit, uuid};
 use super::{AdminError, Console, operators_only};
-use crate::domain::account::Account;
-use crate::domain::ids::{Invalid, OrderId, SaleId, UserId};
-use crate::domain::order::OrderStatus;
-use crate::domain::payment::{RefundId, RefundReason, RefundStatus};
-pub use crate::ledger::orders::details::OrderDetails;
-use crate::ledger::orders::read::OrderSearch;
-pub use crate::ledger::orders::read::OwnedOrder;
-pub use crate::ledger::orders::search::FoundOrders;
-use crate::ledger::orders::search::OrderExport;
+use seckill_domain::account::Account;
+use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
+use seckill_domain::order::OrderStatus;
+use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
+pub use seckill_postgres::orders::details::OrderDetails;
+use seckill_postgres::orders::read::OrderSearch;
+pub use seckill_postgres::orders::read::OwnedOrder;
+pub use seckill_postgres::orders::search::FoundOrders;
+use seckill_postgres::orders::search::OrderExport;
 use crate::pay::{PaymentService, RefundAsked};
 
 /// Orders in one file, at most, and how long it may take to be read: its snapshot keeps PostgreSQL from tidying up.

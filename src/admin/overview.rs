@@ -9,12 +9,12 @@ use utoipa::ToSchema;
 
 use super::log::{Alarm, visible_kinds};
 use super::{AdminError, Console};
-use crate::domain::account::Account;
-use crate::domain::alarm::AlarmKind;
-use crate::domain::sale::{Sale, SalePhase};
-use crate::ledger::flow::alarms::Backlog;
-use crate::ledger::processes::SeenProcess;
-use crate::ledger::sales::terms::SaleFigures;
+use seckill_domain::account::Account;
+use seckill_domain::alarm::AlarmKind;
+use seckill_domain::sale::{Sale, SalePhase};
+use seckill_postgres::flow::alarms::Backlog;
+use seckill_postgres::processes::SeenProcess;
+use seckill_postgres::sales::terms::SaleFigures;
 
 const SALES_MAX: i64 = 20;
 const ALARMS_MAX: i64 = 50;

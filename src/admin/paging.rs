@@ -4,9 +4,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{AdminError, Console};
-use crate::domain::account::Account;
-use crate::domain::ids::Invalid;
-use crate::ledger::audit_log::NewLine;
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_postgres::audit_log::NewLine;
 
 /// Entries on a page, unless the caller asks for another number, and at most.
 pub const PAGE: i64 = 100;

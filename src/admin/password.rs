@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-use crate::config;
-use crate::domain::account::NewPassword;
-use crate::domain::pressure::Pressure;
-use crate::low_priority;
+use seckill_config as config;
+use seckill_domain::account::NewPassword;
+use seckill_domain::pressure::Pressure;
+use seckill_runtime::low_priority;
 
 /// OWASP's recommendation: 19 MiB, two passes, one lane.
 const MEMORY_KIB: u32 = 19 * 1024;
@@ -130,7 +130,7 @@ fn hash(password: &[u8]) -> Result<String, HashingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::account::AccountName;
+    use seckill_domain::account::AccountName;
 
     /// The thread itself cannot be stopped, so that the line has none here.
     #[tokio::test]

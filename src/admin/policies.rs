@@ -7,14 +7,14 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{AdminError, Console, admins_only, found};
-use crate::domain::account::{Account, AccountName, Denied};
-use crate::domain::policy::{Name, NewPolicy, Policy, Role};
-use crate::domain::policy_preview::{self, RecordedMinute, Refusals, SHOWN_MINUTES};
-use crate::domain::warning::warnings;
+use seckill_domain::account::{Account, AccountName, Denied};
+use seckill_domain::policy::{Name, NewPolicy, Policy, Role};
+use seckill_domain::policy_preview::{self, RecordedMinute, Refusals, SHOWN_MINUTES};
+use seckill_domain::warning::warnings;
 use crate::flow::FlowError;
 use crate::flow::policy_changes::{self, NewToken};
 
-pub use crate::ledger::flow::apps::App;
+pub use seckill_postgres::flow::apps::App;
 
 #[derive(Clone)]
 pub struct VisiblePolicy {

@@ -4,10 +4,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{AdminError, Console, operators_only};
-use crate::domain::account::Account;
-use crate::domain::ids::Invalid;
-use crate::domain::sale::{Product, ProductChange};
-use crate::ledger::sales::products::NewPicture;
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::sale::{Product, ProductChange};
+use seckill_postgres::sales::products::NewPicture;
 use crate::sale_work::manage::ProductSet;
 
 /// The product as it is now.

@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use super::paging::{before_number, cut, given, limit};
 use super::{AdminError, Console, found, operators_only};
-use crate::domain::account::Account;
-use crate::domain::ids::Invalid;
-use crate::domain::message::ParkedKind;
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::message::ParkedKind;
 use crate::flow::outflow_changes::{self, OutflowChange};
-pub use crate::ledger::flow::alarms::Backlog;
-pub use crate::ledger::outbox::ParkedRow;
-pub use crate::ledger::outflow::items::ChannelFigures;
-pub use crate::ledger::outflow::parked::ParkedItem;
+pub use seckill_postgres::flow::alarms::Backlog;
+pub use seckill_postgres::outbox::ParkedRow;
+pub use seckill_postgres::outflow::items::ChannelFigures;
+pub use seckill_postgres::outflow::parked::ParkedItem;
 use crate::sale_work::parked;
 pub use crate::sale_work::parked::RetriedAll;
 

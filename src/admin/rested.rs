@@ -9,9 +9,9 @@ use moka::policy::EvictionPolicy;
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
-use crate::domain::ids::SaleId;
-use crate::ledger::LedgerError;
-use crate::ledger::sales::live::REST_FACTOR;
+use seckill_domain::ids::SaleId;
+use seckill_postgres::LedgerError;
+use seckill_postgres::sales::live::REST_FACTOR;
 
 /// Sales whose counts are kept: more than are looked at in a minute.
 const SALES_MAX: u64 = 64;

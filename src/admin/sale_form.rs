@@ -4,12 +4,12 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::AdminError;
-use crate::domain::captcha::CaptchaKind;
-use crate::domain::ids::{Invalid, Units};
-use crate::domain::json_object;
-use crate::domain::sale::{NewSale, Wave};
-use crate::domain::shards::ShardCount;
-use crate::domain::stock::Stock;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::{Invalid, Units};
+use seckill_domain::json_object;
+use seckill_domain::sale::{NewSale, Wave};
+use seckill_domain::shards::ShardCount;
+use seckill_domain::stock::Stock;
 
 /// Waves of one sale that can be planned: more than a page shows at once.
 const WAVES_MAX: usize = 100;

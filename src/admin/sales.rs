@@ -10,15 +10,15 @@ use utoipa::{IntoParams, ToSchema};
 use super::paging::{given, limit};
 use super::sale_form::PlanForm;
 use super::{AdminError, Console, found, operators_only, those_who_see_buyers_only};
-use crate::domain::account::Account;
-use crate::domain::captcha::CaptchaKind;
-use crate::domain::ids::{Invalid, SaleId, Units};
-use crate::domain::live::LedgerFigures;
-use crate::domain::sale::{SalePhase, SaleStatus};
-use crate::ledger::LedgerError;
-pub use crate::ledger::sales::lapsed_holds::LapsedHolds;
-pub use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
-pub use crate::ledger::sales::waves::WaveRow;
+use seckill_domain::account::Account;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::{Invalid, SaleId, Units};
+use seckill_domain::live::LedgerFigures;
+use seckill_domain::sale::{SalePhase, SaleStatus};
+use seckill_postgres::LedgerError;
+pub use seckill_postgres::sales::lapsed_holds::LapsedHolds;
+pub use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
+pub use seckill_postgres::sales::waves::WaveRow;
 
 /// The longest text that is searched for, in characters: no product's name is longer.
 const TEXT_MAX: usize = 200;

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::device::Device;
 use super::{AdminError, Console, admins_only};
-use crate::domain::account::{Account, AccountName, AccountRole, NewPassword};
-use crate::domain::ids::Invalid;
-use crate::ledger::audit_log::NewLine;
+use seckill_domain::account::{Account, AccountName, AccountRole, NewPassword};
+use seckill_domain::ids::Invalid;
+use seckill_postgres::audit_log::NewLine;
 
 pub use super::device::KNOWN_DAYS;
 

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotChanged, NotMade, NotReadGuarded};
 use crate::admin::accounts::{ListedAccount, new_password};
-use crate::domain::account::{AccountName, AccountRole};
+use seckill_domain::account::{AccountName, AccountRole};
 use crate::http::Ask;
 
 /// All accounts.

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotChanged, NotDoneToOne, NotMade, NotRead, app};
 use crate::admin::policies::App;
-use crate::domain::account::AccountName;
-use crate::domain::policy::{Name, Role};
+use seckill_domain::account::AccountName;
+use seckill_domain::policy::{Name, Role};
 use crate::http::Ask;
 
 /// The applications that the account sees.

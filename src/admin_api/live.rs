@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::sales::named_sale;
 use super::{Answer, NotReadOne};
 use crate::admin::session::SessionToken;
-use crate::domain::ids::SaleId;
+use seckill_domain::ids::SaleId;
 use crate::http::caller::session_token;
 use crate::http::{AppState, Ask, Problem, event_stream};
 use crate::live::{LiveStream, Sample};

@@ -7,8 +7,8 @@ use super::{Answer, NotRead, NotReadSome, NotReadSomeGuarded};
 use crate::admin::log::{Alarm, LogLine};
 use crate::admin::overview::Overview;
 use crate::admin::paging::limit;
-use crate::domain::ids::Invalid;
-use crate::domain::log_filter::LogFilter;
+use seckill_domain::ids::Invalid;
+use seckill_domain::log_filter::LogFilter;
 use crate::http::Ask;
 
 /// The audit log's newest lines.

@@ -15,7 +15,7 @@ pub mod sales;
 pub mod session;
 
 use crate::admin::AdminError;
-use crate::domain::policy::Name;
+use seckill_domain::policy::Name;
 use crate::http::Answer;
 use crate::http::codes::problems;
 

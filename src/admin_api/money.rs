@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotDoneToOne, NotReadSomeGuarded};
 use crate::admin::money::{ConflictPage, ConflictQuery, MoneyFigures, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
-use crate::domain::payment::{PaymentId, RefundId};
+use seckill_domain::payment::{PaymentId, RefundId};
 use crate::http::Ask;
 
 /// A page of payments, newest first.

@@ -12,8 +12,8 @@ use super::{Answer, NotReadOne, NotReadSome, NotReadSomeGuarded};
 use crate::admin::AdminError;
 use crate::admin::order_lines::csv;
 use crate::admin::orders::{Export, FoundOrders, OrderDetails, OrderQuery};
-use crate::domain::ids::{Invalid, OrderId};
-use crate::domain::payment::{RefundId, RefundStatus};
+use seckill_domain::ids::{Invalid, OrderId};
+use seckill_domain::payment::{RefundId, RefundStatus};
 use crate::http::codes::problems;
 use crate::http::{AppState, Ask, Caller};
 

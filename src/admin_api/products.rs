@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::{Answer, NotDone, NotMade};
 use crate::admin::AdminError;
 use crate::admin::products::ChangedProduct;
-use crate::domain::ids::Invalid;
+use seckill_domain::ids::Invalid;
 use crate::http::codes::Code;
 use crate::http::extract::read_body;
 use crate::http::{AppState, Ask, Caller, Problem};

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotDone, NotDoneToOne, NotReadSomeGuarded};
 use crate::admin::queues::{OutboxPage, OutboxQuery, RetriedAll};
-use crate::domain::message::ParkedKind;
+use seckill_domain::message::ParkedKind;
 use crate::http::Ask;
 
 /// Which parked messages are sent again.

@@ -10,8 +10,8 @@ use crate::admin::AdminError;
 use crate::admin::paging::limit;
 use crate::admin::sale_form::PlanForm;
 use crate::admin::sales::{LapsedHolds, ManagedSale, Planned, SaleDetails, SaleQuery};
-use crate::domain::ids::{Invalid, SaleId};
-use crate::domain::sale::SaleStatus;
+use seckill_domain::ids::{Invalid, SaleId};
+use seckill_domain::sale::SaleStatus;
 use crate::http::codes::problems;
 use crate::http::{Ask, Caller};
 

@@ -6,8 +6,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Answer, NotDoneToOne, NotRead};
 use crate::admin::session::Source;
-use crate::domain::account::{AccountName, AccountRole};
-use crate::domain::json_object;
+use seckill_domain::account::{AccountName, AccountRole};
+use seckill_domain::json_object;
 use crate::http::caller::check_same_site;
 use crate::http::codes::problems;
 use crate::http::cookies::cookie;

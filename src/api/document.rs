@@ -9,7 +9,7 @@ use utoipa::openapi::security::{
 use utoipa::{OpenApi, openapi};
 
 use super::{schema, table};
-use crate::domain::live::LiveFigures;
+use seckill_domain::live::LiveFigures;
 use crate::http::{ApiDocument, AppState, CookieNames, problem};
 
 #[derive(OpenApi)]

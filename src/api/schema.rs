@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::buyer_api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
-use crate::domain::limiter::{AlgorithmKind, ParameterBounds};
+use seckill_domain::limiter::{AlgorithmKind, ParameterBounds};
 
 pub fn complete(document: &mut Value, channels: &[String]) {
     let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };

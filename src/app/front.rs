@@ -13,7 +13,7 @@ use futures_util::future::LocalBoxFuture;
 use super::connection::Unanswered;
 use super::slices::{LongAnswers, Slices};
 use crate::api::Shortcut;
-use crate::domain::origin::Origin;
+use seckill_domain::origin::Origin;
 use crate::http::codes::Code;
 use crate::http::{self, Problem};
 

@@ -19,8 +19,8 @@ use super::connection::{Bounds, TimedStream};
 use super::front::Front;
 use super::slices::SLICE;
 use crate::api::Shortcut;
-use crate::config;
-use crate::domain::origin::Origin;
+use seckill_config as config;
+use seckill_domain::origin::Origin;
 
 /// Connections waiting to be accepted. A sale opens for everyone at once.
 const BACKLOG: u32 = 4096;

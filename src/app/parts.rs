@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
-use crate::domain::pressure::Pressure;
-use crate::ledger::notices::{Listener, Notifier, Topic};
-use crate::queue::Broker;
+use seckill_config::Config;
+use seckill_domain::pressure::Pressure;
+use seckill_postgres::notices::{Listener, Notifier, Topic};
+use seckill_rabbitmq::Broker;
 use crate::sale::{Step, Stores};
-use crate::worker;
+use seckill_runtime::worker;
 
 #[derive(Clone, Copy)]
 pub(super) struct Rhythm {

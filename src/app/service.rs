@@ -15,18 +15,18 @@ use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
 use crate::admin::Console;
 use crate::api::{self, Shortcut};
-use crate::config::Config;
+use seckill_config::Config;
 use crate::console;
 use crate::flow::permits::Permits;
 use crate::flow::policy_cache::PolicyCache;
-use crate::gate::limiter::Limiter;
-use crate::gate::reserve::batcher::ReserveBatcher;
+use seckill_redis::limiter::Limiter;
+use seckill_redis::reserve::batcher::ReserveBatcher;
 use crate::http::{self, AppState, Bulkheads, CookieNames, Health, MetricsPage};
-use crate::ledger::orders::committer::Committer;
+use seckill_postgres::orders::committer::Committer;
 use crate::live::{LiveSales, Sources};
 use crate::pages::{self, Pages};
 use crate::pay::batchers::PaymentBatchers;
-use crate::queue::Broker;
+use seckill_rabbitmq::Broker;
 use crate::sale::Stores;
 use crate::sale::cancellations::Cancellations;
 use crate::sale::catalog::Catalog;
@@ -38,7 +38,7 @@ use crate::sale::order_streams::OrderStreams;
 use crate::sale::refusal_cache::RefusalCache;
 use crate::sale::thread_state::ThreadState;
 use crate::sale::winners::Winners;
-use crate::telemetry;
+use seckill_telemetry as telemetry;
 
 pub struct Service {
     parts: Parts,

@@ -12,9 +12,9 @@ use super::parts::Parts;
 use super::worker_names::Worker;
 use super::worker_wiring::WorkerWiring;
 use crate::api;
-use crate::config::Config;
+use seckill_config::Config;
 use crate::pay::PaymentService;
-use crate::telemetry;
+use seckill_telemetry as telemetry;
 
 /// How long a process of workers leaves an incomplete sale to the selling instances. It has a low priority: with few processors, its refill
 /// of a live sale takes longer, and theirs must wait for it.

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::domain::captcha::ChallengeKind;
-use crate::domain::ids::SaleId;
-use crate::domain::json_object;
+use seckill_domain::captcha::ChallengeKind;
+use seckill_domain::ids::SaleId;
+use seckill_domain::json_object;
 use crate::http::codes::problems;
 use crate::http::extract::{Body, Call, client_address, sale_id};
 use crate::http::problem::Problem;

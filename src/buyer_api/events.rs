@@ -7,8 +7,8 @@ use actix_web::web::Bytes;
 use futures_util::stream::unfold;
 use tokio::time::{Instant, timeout_at};
 
-use crate::domain::ids::OrderId;
-use crate::domain::order::Order;
+use seckill_domain::ids::OrderId;
+use seckill_domain::order::Order;
 use crate::http::codes::{Code, problems};
 use crate::http::extract::{Call, order_id};
 use crate::http::problem::Problem;

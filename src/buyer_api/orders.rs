@@ -6,8 +6,8 @@ use actix_web::web::Query;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::domain::ids::{OrderId, SaleId};
-use crate::domain::order::Order;
+use seckill_domain::ids::{OrderId, SaleId};
+use seckill_domain::order::Order;
 use crate::http::Answer;
 use crate::http::codes::{Code, problems};
 use crate::http::extract::{Call, order_id, parse_order_id};

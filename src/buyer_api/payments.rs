@@ -6,10 +6,10 @@ use actix_web::web::Data;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::ids::{OrderId, UserId};
-use crate::domain::json_object;
-use crate::domain::order::OrderStatus;
-use crate::domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
+use seckill_domain::ids::{OrderId, UserId};
+use seckill_domain::json_object;
+use seckill_domain::order::OrderStatus;
+use seckill_domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
 use crate::http::codes::{Code, problems};
 use crate::http::extract::{Body, Call, order_id, request_span};
 use crate::http::problem::Problem;

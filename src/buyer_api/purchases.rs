@@ -9,9 +9,9 @@ use serde::Deserialize;
 use tracing::Instrument;
 use utoipa::ToSchema;
 
-use crate::domain::ids::{IdempotencyKey, SaleId, Units};
-use crate::domain::json_object;
-use crate::domain::sale::Sale;
+use seckill_domain::ids::{IdempotencyKey, SaleId, Units};
+use seckill_domain::json_object;
+use seckill_domain::sale::Sale;
 use crate::http::codes::{self, problems};
 use crate::http::extract::{Body, Call, client_address, request_span, sale_id, unverified_user};
 use crate::http::problem::Problem;

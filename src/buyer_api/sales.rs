@@ -5,10 +5,10 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::captcha::CaptchaKind;
-use crate::domain::ids::{SaleId, Units};
-use crate::domain::picture::Picture;
-use crate::domain::sale::{PlannedWave, Product, Sale, SalePhase};
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::{SaleId, Units};
+use seckill_domain::picture::Picture;
+use seckill_domain::sale::{PlannedWave, Product, Sale, SalePhase};
 use crate::http::Answer;
 use crate::http::codes::{Code, problems};
 use crate::http::extract::{product_id, sale_id};

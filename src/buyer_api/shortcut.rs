@@ -11,7 +11,7 @@ use actix_web::http::Method;
 use actix_web::web::Data;
 
 use super::purchases::purchase;
-use crate::domain::ids::SaleId;
+use seckill_domain::ids::SaleId;
 use crate::http::AppState;
 use crate::http::extract::read_body_of;
 use crate::sale::thread_state::ThreadState;

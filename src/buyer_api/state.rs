@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::ids::SaleId;
+use seckill_domain::ids::SaleId;
 use crate::http::Answer;
 use crate::http::codes::{Code, problems};
 use crate::http::extract::sale_id;

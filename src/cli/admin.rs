@@ -10,10 +10,10 @@ use super::print::Row;
 use super::{ACTOR, print};
 use crate::admin::password::hash_new;
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::account::{AccountName, AccountRole, NewPassword};
-use crate::ledger::Ledger;
-use crate::ledger::accounts::{AccountChange, AccountOutcome, ListedAccount};
+use seckill_config::Config;
+use seckill_domain::account::{AccountName, AccountRole, NewPassword};
+use seckill_postgres::Ledger;
+use seckill_postgres::accounts::{AccountChange, AccountOutcome, ListedAccount};
 
 #[derive(Subcommand)]
 pub(super) enum AdminCommand {

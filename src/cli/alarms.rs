@@ -3,9 +3,9 @@
 use super::arguments::ListArgs;
 use super::print::{self, Row};
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::alarm::AlarmKind;
-use crate::ledger::flow::alarms::Alarm;
+use seckill_config::Config;
+use seckill_domain::alarm::AlarmKind;
+use seckill_postgres::flow::alarms::Alarm;
 
 pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()> {
     let alarms = stores(config)?.ledger.alarms(args.limit).await?;

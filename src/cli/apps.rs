@@ -7,10 +7,10 @@ use super::arguments::{FormatArg, app};
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::policy::Name;
+use seckill_config::Config;
+use seckill_domain::policy::Name;
 use crate::flow::policy_changes;
-use crate::ledger::flow::apps::App;
+use seckill_postgres::flow::apps::App;
 
 #[derive(Subcommand)]
 pub(super) enum AppCommand {

@@ -3,9 +3,9 @@
 use clap::ValueEnum;
 use uuid::Uuid;
 
-use crate::domain::account::AccountName;
-use crate::domain::ids::{Invalid, OrderId, SaleId, UserId};
-use crate::domain::policy::Name;
+use seckill_domain::account::AccountName;
+use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
+use seckill_domain::policy::Name;
 
 /// How rows are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

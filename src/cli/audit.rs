@@ -8,8 +8,8 @@ use serde_json::json;
 use super::arguments::SaleOption;
 use super::{CouldNotRun, print};
 use crate::app::{payment_service, stores};
-use crate::config::Config;
-use crate::ledger::sales::terms::SaleSearch;
+use seckill_config::Config;
+use seckill_postgres::sales::terms::SaleSearch;
 use crate::pay::compare_books::ChannelVerdict;
 use crate::sale_work::audit::SaleVerdict;
 

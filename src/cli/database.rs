@@ -2,13 +2,13 @@
 
 use super::ACTOR;
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::captcha::CaptchaKind;
-use crate::domain::ids::Units;
-use crate::domain::sale::{NewSale, ProductChange};
-use crate::domain::shards::ShardCount;
-use crate::domain::stock::Stock;
-use crate::ledger::sales::terms::SaleSearch;
+use seckill_config::Config;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::Units;
+use seckill_domain::sale::{NewSale, ProductChange};
+use seckill_domain::shards::ShardCount;
+use seckill_domain::stock::Stock;
+use seckill_postgres::sales::terms::SaleSearch;
 
 const SAMPLE_PRODUCTS: [(&str, &str); 3] = [
     ("Sample phone", "A phone at a price that brings a crowd."),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::arguments::Format;
 use super::print::{self, Row};
-use crate::config::Config;
+use seckill_config::Config;
 use crate::doctor::{self, Check, Verdict};
 
 #[derive(clap::Args)]

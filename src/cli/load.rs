@@ -11,10 +11,10 @@ use uuid::Uuid;
 use super::tokens::TokenIssuer;
 use super::{audit, print};
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::captcha::CaptchaKind;
-use crate::domain::ids::{OrderId, SaleId, UserId};
-use crate::ledger::sales::terms::SaleSearch;
+use seckill_config::Config;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::{OrderId, SaleId, UserId};
+use seckill_postgres::sales::terms::SaleSearch;
 use crate::sale::Stores;
 use crate::sale_work::audit::SaleVerdict;
 

@@ -25,10 +25,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{self, Config};
-use crate::ledger;
-use crate::low_priority;
-use crate::telemetry::spans::{self, SpanExport, TraceTerms};
+use seckill_config::{self as config, Config};
+use seckill_postgres as ledger;
+use seckill_runtime::low_priority;
+use seckill_telemetry::spans::{self, SpanExport, TraceTerms};
 
 /// A check could not be made at all, as opposed to a check that failed. The exit code is 2.
 #[derive(Debug, thiserror::Error)]

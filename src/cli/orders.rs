@@ -4,10 +4,10 @@ use super::arguments::{Format, SaleOption, user};
 use super::print;
 use crate::admin::order_lines::OrderLine;
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::ids::UserId;
-use crate::domain::order::OrderStatus;
-use crate::ledger::orders::read::OrderSearch;
+use seckill_config::Config;
+use seckill_domain::ids::UserId;
+use seckill_domain::order::OrderStatus;
+use seckill_postgres::orders::read::OrderSearch;
 
 #[derive(clap::Args)]
 pub(super) struct OrdersArgs {

@@ -9,8 +9,8 @@ use super::arguments::ListArgs;
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
-use crate::config::Config;
-use crate::ledger::outbox::ParkedRow;
+use seckill_config::Config;
+use seckill_postgres::outbox::ParkedRow;
 use crate::sale_work::parked::{self, RetriedAll};
 
 #[derive(Subcommand)]

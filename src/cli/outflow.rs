@@ -12,12 +12,12 @@ use super::outbox::retried;
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::outflow::Pace;
+use seckill_config::Config;
+use seckill_domain::outflow::Pace;
 use crate::flow::outflow_changes::{self, OutflowChange};
-use crate::ledger::LedgerError;
-use crate::ledger::outflow::items::{ChannelFigures, Enqueued, NewItem};
-use crate::ledger::outflow::parked::ParkedItem;
+use seckill_postgres::LedgerError;
+use seckill_postgres::outflow::items::{ChannelFigures, Enqueued, NewItem};
+use seckill_postgres::outflow::parked::ParkedItem;
 use crate::sale_work::parked;
 
 #[derive(Subcommand)]

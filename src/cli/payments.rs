@@ -9,10 +9,10 @@ use super::arguments::{ListArgs, order_id};
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::payment_service;
-use crate::config::Config;
-use crate::domain::ids::OrderId;
-use crate::domain::payment::{RefundId, RefundReason};
-use crate::ledger::money::lists::{MoneyFilter, MoneyRow, SetAside};
+use seckill_config::Config;
+use seckill_domain::ids::OrderId;
+use seckill_domain::payment::{RefundId, RefundReason};
+use seckill_postgres::money::lists::{MoneyFilter, MoneyRow, SetAside};
 use crate::pay::RefundAsked;
 
 #[derive(Subcommand)]

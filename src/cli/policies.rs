@@ -7,14 +7,14 @@ use super::arguments::{Format, account, app};
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::account::AccountName;
-use crate::domain::ids::Invalid;
-use crate::domain::limiter::AlgorithmKind;
-use crate::domain::policy::{Name, Policy, Role, WhenDown};
-use crate::domain::policy_form::{PolicyForm, names};
+use seckill_config::Config;
+use seckill_domain::account::AccountName;
+use seckill_domain::ids::Invalid;
+use seckill_domain::limiter::AlgorithmKind;
+use seckill_domain::policy::{Name, Policy, Role, WhenDown};
+use seckill_domain::policy_form::{PolicyForm, names};
 use crate::flow::policy_changes;
-use crate::ledger::Ledger;
+use seckill_postgres::Ledger;
 
 #[derive(Subcommand)]
 pub(super) enum PolicyCommand {

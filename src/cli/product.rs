@@ -10,9 +10,9 @@ use serde_json::json;
 
 use super::{ACTOR, print};
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::sale::ProductChange;
-use crate::ledger::sales::products::NewPicture;
+use seckill_config::Config;
+use seckill_domain::sale::ProductChange;
+use seckill_postgres::sales::products::NewPicture;
 use crate::picture::{self, FILE_BYTES_MAX};
 use crate::sale_work::manage::ProductSet;
 

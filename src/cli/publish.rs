@@ -8,9 +8,9 @@ use tokio::time::sleep;
 
 use super::{print, serve};
 use crate::app::{page_settings, stores};
-use crate::config::Config;
-use crate::domain::ids::Invalid;
-use crate::domain::origin::Origin;
+use seckill_config::Config;
+use seckill_domain::ids::Invalid;
+use seckill_domain::origin::Origin;
 use crate::pages::bundle::Publisher;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -9,14 +9,14 @@ use super::print::Row;
 use super::{ACTOR, print};
 use crate::admin::sales::ManagedSale;
 use crate::app::stores;
-use crate::config::Config;
-use crate::domain::captcha::CaptchaKind;
-use crate::domain::ids::Units;
-use crate::domain::sale::{NewSale, SaleStatus, Wave};
-use crate::domain::shards::ShardCount;
-use crate::domain::stock::Stock;
-use crate::ledger::sales::lapsed_holds::LapsedHolds;
-use crate::ledger::sales::terms::{SaleFigures, SaleSearch};
+use seckill_config::Config;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::Units;
+use seckill_domain::sale::{NewSale, SaleStatus, Wave};
+use seckill_domain::shards::ShardCount;
+use seckill_domain::stock::Stock;
+use seckill_postgres::sales::lapsed_holds::LapsedHolds;
+use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
 use crate::sale::Stores;
 
 #[derive(Subcommand)]

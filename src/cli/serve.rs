@@ -5,7 +5,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{Service, Worker, work};
-use crate::config::Config;
+use seckill_config::Config;
 
 #[derive(clap::Args)]
 pub(super) struct ServeArgs {

@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use super::arguments::user;
 use super::print;
 use crate::app::{self, stores};
-use crate::config::Config;
-use crate::domain::ids::UserId;
+use seckill_config::Config;
+use seckill_domain::ids::UserId;
 use crate::http::Tokens;
 use crate::sale::Stores;
 

@@ -9,8 +9,8 @@ use url::form_urlencoded::Serializer;
 use super::frame::{Frame, page};
 use super::show;
 use crate::admin::log::LogLine;
-use crate::domain::ids::Invalid;
-use crate::domain::log_filter::LogFilter;
+use seckill_domain::ids::Invalid;
+use seckill_domain::log_filter::LogFilter;
 use crate::http::Ask;
 
 const LINES: i64 = 100;

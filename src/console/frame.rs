@@ -14,7 +14,7 @@ use url::form_urlencoded::Serializer;
 use super::files::Files;
 use crate::admin::paging::given;
 use crate::admin::{AdminError, Console, admins_only, operators_only};
-use crate::domain::account::Account;
+use seckill_domain::account::Account;
 use crate::http::{Ask, Caller, Problem};
 
 /// The longest address that a person comes back to after signing in, in bytes.

@@ -8,7 +8,7 @@ use super::frame::{Frame, address, page};
 use super::{money, show};
 use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
 use crate::admin::paging::given;
-use crate::domain::payment::{PaymentStatus, RefundStatus};
+use seckill_domain::payment::{PaymentStatus, RefundStatus};
 use crate::http::Ask;
 use crate::pages::price;
 

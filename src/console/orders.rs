@@ -9,8 +9,8 @@ use super::{money, show};
 use crate::admin::AdminError;
 use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
 use crate::admin::paging::given;
-use crate::domain::ids::OrderId;
-use crate::domain::order::OrderStatus;
+use seckill_domain::ids::OrderId;
+use seckill_domain::order::OrderStatus;
 use crate::http::Ask;
 
 #[derive(Template)]

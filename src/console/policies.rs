@@ -9,10 +9,10 @@ use super::policy_form::{Form, Hour};
 use super::{policies, show};
 use crate::admin::AdminError;
 use crate::admin::policies::VisiblePolicy;
-use crate::domain::account::Account;
-use crate::domain::ids::Invalid;
-use crate::domain::limiter::AlgorithmKind;
-use crate::domain::policy::{HOUSE_APP, Name, threshold};
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::limiter::AlgorithmKind;
+use seckill_domain::policy::{HOUSE_APP, Name, threshold};
 use crate::http::Ask;
 
 /// The most applications on one page; a filter shows each of the others.

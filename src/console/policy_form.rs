@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::domain::limiter::{AlgorithmKind, ParameterBounds, Parameters};
-use crate::domain::policy::{Name, Policy, WhenDown};
-use crate::domain::policy_preview::RecordedMinute;
+use seckill_domain::limiter::{AlgorithmKind, ParameterBounds, Parameters};
+use seckill_domain::policy::{Name, Policy, WhenDown};
+use seckill_domain::policy_preview::RecordedMinute;
 
 pub struct Form {
     pub algorithm: &'static str,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::frame::{Frame, page};
 use super::products;
 use crate::admin::paging::{cut, given};
-use crate::domain::sale::Product;
+use seckill_domain::sale::Product;
 use crate::http::Ask;
 
 const PRODUCTS_MAX: i64 = 50;

@@ -7,7 +7,7 @@ use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::paging::given;
 use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery, OutboxPage, OutboxQuery, ParkedRow};
-use crate::domain::message::ParkedKind;
+use seckill_domain::message::ParkedKind;
 use crate::http::Ask;
 
 #[derive(Template)]

@@ -10,8 +10,8 @@ use super::show;
 use crate::admin::AdminError;
 use crate::admin::paging::cut;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
-use crate::domain::ids::SaleId;
-use crate::domain::live::LedgerFigures;
+use seckill_domain::ids::SaleId;
+use seckill_domain::live::LedgerFigures;
 use crate::http::{Ask, Caller};
 
 const SALES_MAX: i64 = 50;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::Config;
+use seckill_config::Config;
 
 /// The default time limit of a check. All checks run at the same time, so this is also the limit for all.
 pub const LIMIT_MS: u64 = 2_000;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
-use crate::config::Config;
-use crate::domain::clock_reading::ClockReading;
-use crate::ledger::Ledger;
-use crate::ledger::inspect::{DatabaseFacts, PlannedUnits, SchemaState, Standby};
+use seckill_config::Config;
+use seckill_domain::clock_reading::ClockReading;
+use seckill_postgres::Ledger;
+use seckill_postgres::inspect::{DatabaseFacts, PlannedUnits, SchemaState, Standby};
 
 const VERSION_NEEDED: i64 = 130_000;
 const VERSION_TESTED: i64 = 150_000;

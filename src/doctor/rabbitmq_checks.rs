@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{Answer, Check, Finding, Topic, in_time, of, some_of};
-use crate::config::Config;
-use crate::queue::Broker;
-use crate::queue::inspect::{BOUND, BrokerInspection, Declared, Published};
-use crate::queue::policies::QueuePolicy;
+use seckill_config::Config;
+use seckill_rabbitmq::Broker;
+use seckill_rabbitmq::inspect::{BOUND, BrokerInspection, Declared, Published};
+use seckill_rabbitmq::policies::QueuePolicy;
 
 const PERMISSIONS: Topic = Topic("rabbitmq.permissions", "I6: a relay that may not declare or publish sends nothing");
 

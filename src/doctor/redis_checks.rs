@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::postgres_checks::PostgresAnswers;
 use super::{Answer, Check, Finding, Topic, not_shown, of, one_line, redis_memory, some_of};
-use crate::config::Config;
-use crate::config::servers::nodes;
-use crate::domain::clock_reading::ClockReading;
-use crate::gate::Gate;
-use crate::gate::inspect::{RedisInspection, SeenByScript, ServerInfo};
+use seckill_config::Config;
+use seckill_config::servers::nodes;
+use seckill_domain::clock_reading::ClockReading;
+use seckill_redis::Gate;
+use seckill_redis::inspect::{RedisInspection, SeenByScript, ServerInfo};
 
 const APPEND_ONLY_FILE: Topic =
     Topic("redis.aof", "I7: a restart loses counts of limits and locks, and closes every sale until it is refilled");

@@ -1,9 +1,9 @@
 //! Whether Redis has enough memory for the planned sales.
 
 use super::{Finding, not_shown};
-use crate::domain::memory_level::MemoryLevel;
-use crate::gate::inspect::ServerInfo;
-use crate::ledger::inspect::PlannedUnits;
+use seckill_domain::memory_level::MemoryLevel;
+use seckill_redis::inspect::ServerInfo;
+use seckill_postgres::inspect::PlannedUnits;
 
 /// Redis memory of one sold unit: ticket, buyer, holder, and the entry in the unconfirmed list. docs/install.md lists the parts.
 const UNIT_BYTES: u64 = 500;

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::{Answer, Check, Finding, Topic, in_time, one_line, some_of};
-use crate::config::production::UnfitKind;
-use crate::config::tls::{Protection, Route};
-use crate::config::{Allow, Config, Http};
-use crate::gate::Gate;
-use crate::ledger;
-use crate::queue::Broker;
+use seckill_config::production::UnfitKind;
+use seckill_config::tls::{Protection, Route};
+use seckill_config::{Allow, Config, Http};
+use seckill_redis::Gate;
+use seckill_postgres as ledger;
+use seckill_rabbitmq::Broker;
 
 pub(super) struct LocatedRoute {
     setting: &'static str,

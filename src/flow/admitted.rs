@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::domain::breaker::{Admission, Breaker};
+use seckill_domain::breaker::{Admission, Breaker};
 
 /// An admission. It is taken back when this is dropped: the call was not made, or its caller has gone. A probe without a report would keep
 /// other calls away until the breaker tries again.
@@ -48,7 +48,7 @@ impl Drop for Admitted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::breaker::{BreakerTerms, CallOutcome};
+    use seckill_domain::breaker::{BreakerTerms, CallOutcome};
 
     #[test]
     fn a_probe_whose_caller_goes_is_given_to_the_next() {

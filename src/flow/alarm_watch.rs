@@ -8,15 +8,15 @@ use strum::VariantArray;
 
 use super::FlowError;
 use super::policy_counts::recent;
-use crate::config;
-use crate::domain::alarm::{AlarmKind, Trouble, too_many_refused};
-use crate::domain::memory_level::MemoryLevel;
-use crate::domain::message::ParkedKind;
-use crate::gate::limiter::Limiter;
-use crate::gate::limiter::policy_counts::PolicyCounts;
-use crate::gate::{Gate, GateError};
-use crate::ledger::Ledger;
-use crate::ledger::flow::alarms::AlarmChanges;
+use seckill_config as config;
+use seckill_domain::alarm::{AlarmKind, Trouble, too_many_refused};
+use seckill_domain::memory_level::MemoryLevel;
+use seckill_domain::message::ParkedKind;
+use seckill_redis::limiter::Limiter;
+use seckill_redis::limiter::policy_counts::PolicyCounts;
+use seckill_redis::{Gate, GateError};
+use seckill_postgres::Ledger;
+use seckill_postgres::flow::alarms::AlarmChanges;
 
 #[derive(Clone)]
 pub struct AlarmWatch {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::FlowError;
-use crate::channel::deliver::{outcome_of, reached};
-use crate::domain::alarm::AlarmKind;
-use crate::domain::outflow::DeliveryOutcome;
-use crate::domain::step::Step;
-use crate::ledger::Ledger;
-use crate::ledger::flow::alarms::UnsentAlarm;
+use seckill_channel::deliver::{outcome_of, reached};
+use seckill_domain::alarm::AlarmKind;
+use seckill_domain::outflow::DeliveryOutcome;
+use seckill_domain::step::Step;
+use seckill_postgres::Ledger;
+use seckill_postgres::flow::alarms::UnsentAlarm;
 use seckill_webhook::{HttpSender, Secret, SignedRequest};
 
 #[derive(Clone)]

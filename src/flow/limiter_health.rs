@@ -7,9 +7,9 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::admitted::Admitted;
-use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome};
-use crate::gate::GateError;
-use crate::gate::limiter::Limiter;
+use seckill_domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome};
+use seckill_redis::GateError;
+use seckill_redis::limiter::Limiter;
 
 const TERMS: BreakerTerms = BreakerTerms {
     error_percent: 50,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::domain::limiter::{Algorithm, Parameters, Receipt, State, Verdict};
-use crate::gate::limiter::Take;
+use seckill_domain::limiter::{Algorithm, Parameters, Receipt, State, Verdict};
+use seckill_redis::limiter::Take;
 
 /// The keys of one policy, limited by the pure models. Redis's counts are unknown here: in the first window, callers may use up both limits.
 pub(super) struct LocalLimiter {
@@ -100,7 +100,7 @@ fn share(whole: &Algorithm, share_of: impl Fn(i64) -> i64) -> Option<Algorithm> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::limiter::{AlgorithmKind, SlotKey};
+    use seckill_domain::limiter::{AlgorithmKind, SlotKey};
 
     fn window(limit: i64, window_ms: i64) -> Algorithm {
         Algorithm::of(AlgorithmKind::FixedWindow, limit, window_ms)

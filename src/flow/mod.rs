@@ -21,10 +21,10 @@ mod unread_grant;
 mod waiting_line;
 mod waits;
 
-use crate::domain::ids::Invalid;
-use crate::domain::policy::WrongPolicy;
-use crate::gate::GateError;
-use crate::ledger::LedgerError;
+use seckill_domain::ids::Invalid;
+use seckill_domain::policy::WrongPolicy;
+use seckill_redis::GateError;
+use seckill_postgres::LedgerError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FlowError {

@@ -9,15 +9,15 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use crate::channel::deliver::{note_answer, outcome_of, reached, write_outcome};
-use crate::die_at;
-use crate::domain::outflow::DeliveryOutcome;
-use crate::domain::step::Step;
-use crate::ledger::notices::{Listener, Topic};
-use crate::ledger::orders::webhook_events::{EventOutcome, OrderEvent};
-use crate::ledger::outbox::RetryTerms;
-use crate::ledger::{Ledger, LedgerError};
-use crate::telemetry::spans::{Span, SpanKind};
+use seckill_channel::deliver::{note_answer, outcome_of, reached, write_outcome};
+use seckill_runtime::die_at;
+use seckill_domain::outflow::DeliveryOutcome;
+use seckill_domain::step::Step;
+use seckill_postgres::notices::{Listener, Topic};
+use seckill_postgres::orders::webhook_events::{EventOutcome, OrderEvent};
+use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::{Ledger, LedgerError};
+use seckill_telemetry::spans::{Span, SpanKind};
 use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 
 /// Requests in flight from one process.

@@ -4,9 +4,9 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::FlowError;
-use crate::domain::outflow::Pace;
-use crate::ledger::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
-use crate::ledger::{Ledger, LedgerError};
+use seckill_domain::outflow::Pace;
+use seckill_postgres::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
+use seckill_postgres::{Ledger, LedgerError};
 
 /// A change of an outflow. A term that is absent or null stays as it is.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]

@@ -8,9 +8,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::domain::breaker::{Admission, ProbeId};
-use crate::domain::ids::Invalid;
-use crate::domain::policy::Name;
+use seckill_domain::breaker::{Admission, ProbeId};
+use seckill_domain::ids::Invalid;
+use seckill_domain::policy::Name;
 
 #[derive(Debug)]
 pub struct PermitRequest {

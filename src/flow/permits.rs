@@ -12,12 +12,12 @@ use super::policy_cache::{Entry, PolicyCache};
 use super::policy_request::{PolicyRequest, Waited, slot};
 use super::unread_grant::UnreadGrant;
 use super::waits::Waits;
-use crate::domain::breaker::{Admission, CallOutcome};
-use crate::domain::ids::Invalid;
-use crate::domain::limiter::Verdict;
-use crate::domain::policy::{Excess, Name, WhenDown};
-use crate::gate::GateError;
-use crate::gate::limiter::{Limiter, Take};
+use seckill_domain::breaker::{Admission, CallOutcome};
+use seckill_domain::ids::Invalid;
+use seckill_domain::limiter::Verdict;
+use seckill_domain::policy::{Excess, Name, WhenDown};
+use seckill_redis::GateError;
+use seckill_redis::limiter::{Limiter, Take};
 
 pub struct Permits {
     pub(super) policies: Arc<PolicyCache>,

@@ -10,10 +10,10 @@ use uuid::Uuid;
 use super::FlowError;
 use super::limiter_health::CallsHealth;
 use super::policy_state::PolicyState;
-use crate::domain::admission::{Limit, Limits, Window};
-use crate::domain::policy::{HOUSE_APP, Name, Policy};
-use crate::ledger::flow::policies::Policies;
-use crate::ledger::{Ledger, LedgerError};
+use seckill_domain::admission::{Limit, Limits, Window};
+use seckill_domain::policy::{HOUSE_APP, Name, Policy};
+use seckill_postgres::flow::policies::Policies;
+use seckill_postgres::{Ledger, LedgerError};
 
 /// A policy as one application has it, and its state in this instance.
 #[derive(Clone)]

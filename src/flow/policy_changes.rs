@@ -5,12 +5,12 @@ use std::time::Duration;
 use chrono::SecondsFormat;
 
 use super::FlowError;
-use crate::domain::account::{AccountName, Actor};
-use crate::domain::ids::Invalid;
-use crate::domain::policy::{Name, NewPolicy, Role};
-use crate::ledger::Ledger;
-use crate::ledger::flow::apps::Rotation;
-use crate::ledger::flow::policies::PolicyChange;
+use seckill_domain::account::{AccountName, Actor};
+use seckill_domain::ids::Invalid;
+use seckill_domain::policy::{Name, NewPolicy, Role};
+use seckill_postgres::Ledger;
+use seckill_postgres::flow::apps::Rotation;
+use seckill_postgres::flow::policies::PolicyChange;
 
 /// A change waits this long for the instances. A notice takes milliseconds; the poll after a lost notice a second.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::permit_request::{Lease, PermitAnswer, Quota, Reason};
 use super::policy_cache::Entry;
-use crate::domain::breaker::Admission;
-use crate::domain::ids::Invalid;
-use crate::domain::limiter::{ParameterSet, Parameters, SlotKey, Verdict};
-use crate::domain::policy::{Excess, Policy};
-use crate::gate::GateError;
-use crate::gate::limiter::Take;
+use seckill_domain::breaker::Admission;
+use seckill_domain::ids::Invalid;
+use seckill_domain::limiter::{ParameterSet, Parameters, SlotKey, Verdict};
+use seckill_domain::policy::{Excess, Policy};
+use seckill_redis::GateError;
+use seckill_redis::limiter::Take;
 
 pub(super) struct PolicyRequest<'a> {
     pub entry: Entry,

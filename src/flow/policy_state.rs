@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use super::admitted::Admitted;
 use super::local_limiter::LocalLimiter;
 use super::refusal_cache::RefusalCache;
-use crate::domain::breaker::{Breaker, CallOutcome, ProbeId};
-use crate::domain::policy::Policy;
-use crate::gate::limiter::policy_counts::PolicyCounts;
+use seckill_domain::breaker::{Breaker, CallOutcome, ProbeId};
+use seckill_domain::policy::Policy;
+use seckill_redis::limiter::policy_counts::PolicyCounts;
 
 /// `PolicyCounts` since they were last taken, counted by all threads.
 #[derive(Debug, Default)]

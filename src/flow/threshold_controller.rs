@@ -5,11 +5,11 @@ use serde_json::json;
 
 use super::FlowError;
 use super::policy_counts::recent;
-use crate::domain::policy::{Policy, threshold};
-use crate::domain::threshold::{LoadSeen, next_threshold};
-use crate::gate::Gate;
-use crate::gate::limiter::policy_counts::PolicyCounts;
-use crate::ledger::Ledger;
+use seckill_domain::policy::{Policy, threshold};
+use seckill_domain::threshold::{LoadSeen, next_threshold};
+use seckill_redis::Gate;
+use seckill_redis::limiter::policy_counts::PolicyCounts;
+use seckill_postgres::Ledger;
 
 /// The actor in the audit log.
 const ACTOR: &str = "controller";

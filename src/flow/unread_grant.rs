@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::domain::limiter::{Algorithm, SlotKey};
-use crate::gate::GateError;
-use crate::gate::limiter::{Limiter, Take};
+use seckill_domain::limiter::{Algorithm, SlotKey};
+use seckill_redis::GateError;
+use seckill_redis::limiter::{Limiter, Take};
 
 /// The pauses before each try: Redis may execute the call after a release that found nothing.
 const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(10)];

@@ -10,11 +10,11 @@ use super::permits::Permits;
 use super::policy_cache::Entry;
 use super::policy_request::{PolicyRequest, Waited};
 use super::unread_grant::UnreadGrant;
-use crate::domain::limiter::SlotKey;
-use crate::domain::policy::{Excess, Name};
-use crate::gate::GateError;
-use crate::gate::limiter::Limiter;
-use crate::gate::limiter::line::{Turn, Waiter};
+use seckill_domain::limiter::SlotKey;
+use seckill_domain::policy::{Excess, Name};
+use seckill_redis::GateError;
+use seckill_redis::limiter::Limiter;
+use seckill_redis::limiter::line::{Turn, Waiter};
 
 impl Permits {
     /// Waits for the caller's turn, until its patience, which began at `since`, is over. A place in this line is kept.

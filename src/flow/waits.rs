@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::limiter::SlotKey;
-use crate::domain::policy::Name;
-use crate::gate::limiter::line::Pauses;
+use seckill_domain::limiter::SlotKey;
+use seckill_domain::policy::Name;
+use seckill_redis::limiter::line::Pauses;
 
 /// Each caller adds this to the longest pause of its application: 2,500 calls a second.
 const A_CALLER: Duration = Duration::from_micros(400);

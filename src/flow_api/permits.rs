@@ -5,8 +5,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::domain::json_object;
-use crate::domain::policy::Name;
+use seckill_domain::json_object;
+use seckill_domain::policy::Name;
 use crate::flow::permit_request::{Lease, PermitAnswer, PermitRequest};
 use crate::http::codes::{Code, problems};
 use crate::http::extract::{Body, Call, bearer_token};

@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::problem::Problem;
-use crate::domain::ids::UserId;
-use crate::domain::pressure::Pressure;
+use seckill_domain::ids::UserId;
+use seckill_domain::pressure::Pressure;
 use crate::sale::quota::Quota;
 
 /// How long a request is queued before it is answered 503.

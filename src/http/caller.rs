@@ -17,9 +17,9 @@ use super::problem::Problem;
 use super::{Answer, AppState};
 use crate::admin::session::SessionToken;
 use crate::admin::{AdminError, Console};
-use crate::domain::account::Account;
-use crate::domain::ids::Invalid;
-use crate::domain::json_object;
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::json_object;
 
 const CSRF_HEADER: &str = "x-csrf-token";
 const PATH_MAX_CHARS: usize = 200;

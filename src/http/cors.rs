@@ -4,8 +4,8 @@ use actix_cors::Cors;
 use actix_web::http::Method;
 use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, LINK, LOCATION, RETRY_AFTER};
 
-use crate::domain::origin::Origin;
-use crate::domain::trace_context::{TRACEPARENT, TRACESTATE};
+use seckill_domain::origin::Origin;
+use seckill_domain::trace_context::{TRACEPARENT, TRACESTATE};
 
 const REMEMBERED_S: usize = 3600;
 

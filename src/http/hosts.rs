@@ -6,7 +6,7 @@ use actix_web::dev::RequestHead;
 use actix_web::http::header::HOST;
 use url::{Host, Url};
 
-use crate::domain::origin::Origin;
+use seckill_domain::origin::Origin;
 
 /// Whether a request names a host that others may have pointed to this machine. Only a name with a dot can be: containers have names
 /// without a dot, and an address is not a name. The names in `own`, the configured origins, are the shop's.

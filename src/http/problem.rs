@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::codes::Code;
 use super::{Answer, AppState};
-use crate::domain::ids::OrderId;
+use seckill_domain::ids::OrderId;
 use crate::sale::quota::TooOften;
 
 /// An error answer, as the caller sees it. Details for the log are logged where the error is mapped.

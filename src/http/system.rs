@@ -13,9 +13,9 @@ use super::codes::{Code, problems};
 use super::extract::Body;
 use super::problem::Problem;
 use super::{Answer, AppState};
-use crate::domain::ids::UserId;
-use crate::domain::json_object;
-use crate::domain::memory_level::MemoryLevel;
+use seckill_domain::ids::UserId;
+use seckill_domain::json_object;
+use seckill_domain::memory_level::MemoryLevel;
 use crate::sale::thread_state::ThreadState;
 
 const DEV_TOKEN_S: i64 = 86_400;

@@ -16,12 +16,12 @@ use tokio_util::task::TaskTracker;
 
 use sampler::{InstanceReadings, LedgerTurns, Sampler};
 
-use crate::domain::account::AccountName;
-use crate::domain::database_clock::DatabaseClock;
-use crate::domain::ids::SaleId;
-use crate::domain::live::QueueFigures;
-use crate::domain::pressure::Pressure;
-use crate::queue::{Broker, QueueDepths};
+use seckill_domain::account::AccountName;
+use seckill_domain::database_clock::DatabaseClock;
+use seckill_domain::ids::SaleId;
+use seckill_domain::live::QueueFigures;
+use seckill_domain::pressure::Pressure;
+use seckill_rabbitmq::{Broker, QueueDepths};
 use crate::sale::Stores;
 
 /// Streams of an instance. Each costs a connection and a kilobyte a second.

@@ -9,12 +9,12 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{KEPT_MAX, Sample, Samples, Shared};
-use crate::domain::ids::SaleId;
-use crate::domain::live::{Counters, Drift, InstanceFigures, LedgerFigures, LiveFigures, RedisFigures, rate};
-use crate::domain::shards::SaleShards;
-use crate::gate::sale_state::SaleView;
-use crate::ledger::Ledger;
-use crate::ledger::sales::live::REST_FACTOR;
+use seckill_domain::ids::SaleId;
+use seckill_domain::live::{Counters, Drift, InstanceFigures, LedgerFigures, LiveFigures, RedisFigures, rate};
+use seckill_domain::shards::SaleShards;
+use seckill_redis::sale_state::SaleView;
+use seckill_postgres::Ledger;
+use seckill_postgres::sales::live::REST_FACTOR;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// How long Redis and PostgreSQL may take to answer.

@@ -15,8 +15,8 @@ use super::folder::{Folder, FolderError};
 use super::headers::{self, Kind};
 use super::render::{Settings, Site};
 use super::{FRONT_SALES_MAX, PageError};
-use crate::domain::ids::SaleId;
-use crate::domain::picture::PictureFile;
+use seckill_domain::ids::SaleId;
+use seckill_domain::picture::PictureFile;
 use crate::sale::{SaleError, Stores};
 
 const BATCH: i64 = 500;

@@ -6,7 +6,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::domain::ids::SaleId;
+use seckill_domain::ids::SaleId;
 
 /// The prefix of temporary files. A writer that dies leaves at most one.
 const TEMPORARY: &str = ".seckill-tmp-";

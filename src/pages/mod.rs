@@ -24,8 +24,8 @@ use self::pictures::NoPicture;
 pub use self::render::{PageError, Settings};
 pub use self::served::Pages;
 pub use self::show::price;
-use crate::domain::ids::SaleId;
-use crate::domain::picture::PictureFile;
+use seckill_domain::ids::SaleId;
+use seckill_domain::picture::PictureFile;
 use crate::sale::catalog::NEWEST_MAX;
 use crate::sale::thread_state::ThreadState;
 

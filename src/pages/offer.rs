@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::show::{iso, price};
-use crate::domain::sale::{Sale, SaleStatus};
+use seckill_domain::sale::{Sale, SaleStatus};
 
 /// The text of the data block, safe inside a `<script>` element.
 pub(super) fn of(sale: &Sale, origin: &str, currency: &str) -> String {

@@ -4,7 +4,7 @@
 use moka::future::Cache;
 
 use super::file::{File, JPEG};
-use crate::domain::picture::PictureFile;
+use seckill_domain::picture::PictureFile;
 use crate::http::Bulkhead;
 use crate::sale::SaleError;
 use crate::sale::thread_state::ThreadState;

@@ -5,8 +5,8 @@ use askama::Template;
 
 use super::assets::{AssetError, Assets};
 use super::{offer, show};
-use crate::domain::origin::Origin;
-use crate::domain::sale::Sale;
+use seckill_domain::origin::Origin;
+use seckill_domain::sale::Sale;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -108,9 +108,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::ids::SaleId;
-    use crate::domain::picture::{Picture, Size};
-    use crate::domain::sale::PlannedWave;
+    use seckill_domain::ids::SaleId;
+    use seckill_domain::picture::{Picture, Size};
+    use seckill_domain::sale::PlannedWave;
 
     fn sale(product: &str) -> Sale {
         let (small, large) = (Size { width: 480, height: 320 }, Size { width: 1200, height: 800 });
@@ -125,7 +125,7 @@ mod tests {
             purchase_key: "the-real-key".into(),
             waiting_key: "the-waiting-key".into(),
             waves: vec![PlannedWave { after_s: 60, units: 5 }],
-            ..crate::domain::sale::tests::sale()
+            ..seckill_domain::sale::tests::sale()
         }
     }
 

@@ -13,8 +13,8 @@ use super::file::{File, HTML};
 use super::headers::{self, Kind};
 use super::pictures::Pictures;
 use super::render::{PageError, Settings, Site};
-use crate::domain::ids::SaleId;
-use crate::domain::sale::Sale;
+use seckill_domain::ids::SaleId;
+use seckill_domain::sale::Sale;
 use crate::http::Content;
 
 /// Sale pages in memory, of some 10 kB.

@@ -3,10 +3,10 @@
 use tokio_util::task::TaskTracker;
 
 use super::{Callback, PayError, PaymentService, count_callback};
-use crate::domain::payment::{About, ChannelReport, Progress, ReportOutcome};
-use crate::ledger::money::channel_reports::ReportOf;
-use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
-use crate::worker::batcher::{Batcher, PAUSE};
+use seckill_domain::payment::{About, ChannelReport, Progress, ReportOutcome};
+use seckill_postgres::money::channel_reports::ReportOf;
+use seckill_postgres::money::payments::{PaymentRequest, PaymentStart};
+use seckill_runtime::worker::batcher::{Batcher, PAUSE};
 
 #[derive(Clone)]
 pub struct PaymentBatchers {

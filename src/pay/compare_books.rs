@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::{PayError, PaymentService};
-use crate::channel::{BooksPage, Channel};
+use seckill_channel::{BooksPage, Channel};
 
 /// How long to wait for payments and refunds in flight.
 const PATIENCE: Duration = Duration::from_secs(10);

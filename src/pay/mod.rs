@@ -13,17 +13,17 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use crate::channel::{BadCallback, Channel, Channels};
-pub use crate::channel::{CALLBACK_MAX_BYTES, Signed};
-use crate::config;
-use crate::domain::ids::{OrderId, UserId};
-use crate::domain::payment::{ChannelReport, Progress, RefundReason, ReportOutcome};
-pub use crate::ledger::money::payments::{PaymentRequest, PaymentStart};
-pub use crate::ledger::money::refunds::RefundAsked;
-use crate::ledger::notices::Notifier;
-use crate::ledger::{Ledger, LedgerError};
-use crate::queue::QueueError;
-use crate::worker::batcher::BatchError;
+use seckill_channel::{BadCallback, Channel, Channels};
+pub use seckill_channel::{CALLBACK_MAX_BYTES, Signed};
+use seckill_config as config;
+use seckill_domain::ids::{OrderId, UserId};
+use seckill_domain::payment::{ChannelReport, Progress, RefundReason, ReportOutcome};
+pub use seckill_postgres::money::payments::{PaymentRequest, PaymentStart};
+pub use seckill_postgres::money::refunds::RefundAsked;
+use seckill_postgres::notices::Notifier;
+use seckill_postgres::{Ledger, LedgerError};
+use seckill_rabbitmq::QueueError;
+use seckill_runtime::worker::batcher::BatchError;
 use seckill_webhook::SendError;
 
 #[derive(Debug, thiserror::Error)]

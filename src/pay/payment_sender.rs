@@ -11,19 +11,19 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::{PayError, PaymentService};
-use crate::channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
-use crate::channel::{Channel, Charge};
-use crate::die_at;
-use crate::domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
-use crate::domain::message::PaymentRequestedV1;
-use crate::domain::outflow::{DeliveryOutcome, PROMPT};
-use crate::domain::payment::{About, PaymentId};
-use crate::domain::trace_context::TraceContext;
-use crate::ledger::LedgerError;
-use crate::ledger::money::payment_dispatch::{Claimed, DuePayment};
-use crate::queue::Received;
-use crate::telemetry::spans::{Span, SpanKind};
-use crate::worker::batcher::Batcher;
+use seckill_channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
+use seckill_channel::{Channel, Charge};
+use seckill_runtime::die_at;
+use seckill_domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
+use seckill_domain::message::PaymentRequestedV1;
+use seckill_domain::outflow::{DeliveryOutcome, PROMPT};
+use seckill_domain::payment::{About, PaymentId};
+use seckill_domain::trace_context::TraceContext;
+use seckill_postgres::LedgerError;
+use seckill_postgres::money::payment_dispatch::{Claimed, DuePayment};
+use seckill_rabbitmq::Received;
+use seckill_telemetry::spans::{Span, SpanKind};
+use seckill_runtime::worker::batcher::Batcher;
 use seckill_webhook::{CONNECT_MAX, HttpAnswer, SendError};
 
 /// Requests in flight from one process to one channel; each may take seconds.

@@ -4,7 +4,7 @@ mod notation;
 
 use askama::filters::Safe;
 
-use crate::domain::alarm::AlarmKind;
+use seckill_domain::alarm::AlarmKind;
 
 /// All runbooks by name, as build.rs finds them in docs/runbooks.
 pub const RUNBOOKS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/runbooks.rs"));

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::SaleError;
 use super::cancellations::Cancellation;
 use super::thread_state::ThreadState;
-use crate::domain::ids::{OrderId, SaleId, UserId};
-use crate::domain::order::{Order, OrderStatus};
-use crate::domain::sale::Sale;
-use crate::ledger::orders::read::{OrderSearch, OwnedOrder};
+use seckill_domain::ids::{OrderId, SaleId, UserId};
+use seckill_domain::order::{Order, OrderStatus};
+use seckill_domain::sale::Sale;
+use seckill_postgres::orders::read::{OrderSearch, OwnedOrder};
 
 /// The most orders on one page.
 const PAGE: usize = 100;

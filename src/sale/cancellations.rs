@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use super::SaleError;
-use crate::domain::ids::{OrderId, UserId};
-use crate::domain::locked_sales::LockedSales;
-use crate::domain::order::{Order, OrderStatus};
-use crate::ledger::orders::committer::Committer;
-use crate::ledger::{Ledger, LedgerError};
-use crate::worker::batcher::{Batcher, PAUSE};
+use seckill_domain::ids::{OrderId, UserId};
+use seckill_domain::locked_sales::LockedSales;
+use seckill_domain::order::{Order, OrderStatus};
+use seckill_postgres::orders::committer::Committer;
+use seckill_postgres::{Ledger, LedgerError};
+use seckill_runtime::worker::batcher::{Batcher, PAUSE};
 
 #[derive(Debug)]
 pub enum Cancellation {

@@ -14,11 +14,11 @@ use uuid::Uuid;
 use super::document_reader::DocumentReader;
 use super::id_filter::IdFilter;
 use super::{SaleError, Step, Stores};
-use crate::domain::database_clock::DatabaseClock;
-use crate::domain::ids::{DocId, SaleId};
-use crate::domain::sale::{Document, Product, Sale};
-use crate::ledger::sales::catalog::{CatalogChanges, Heartbeat};
-use crate::ledger::{Ledger, LedgerError};
+use seckill_domain::database_clock::DatabaseClock;
+use seckill_domain::ids::{DocId, SaleId};
+use seckill_domain::sale::{Document, Product, Sale};
+use seckill_postgres::sales::catalog::{CatalogChanges, Heartbeat};
+use seckill_postgres::{Ledger, LedgerError};
 
 /// All live sales are loaded this often, also without a change. This repairs a missed change, and drops sales that ended long ago.
 const RELOAD_EVERY: Duration = Duration::from_secs(300);
@@ -228,7 +228,7 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::sale::tests::sale;
+    use seckill_domain::sale::tests::sale;
 
     #[test]
     fn the_newest_sales_are_ready_however_many_there_are() {

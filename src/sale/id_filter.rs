@@ -3,7 +3,7 @@
 
 use bloomfilter::Bloom;
 
-use crate::domain::ids::DocId;
+use seckill_domain::ids::DocId;
 
 /// One unknown id in a thousand passes the filter. Then a cached absence gives the answer.
 const FALSE_POSITIVES: f64 = 0.001;

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::domain::ids::SaleId;
-use crate::domain::pressure::{Arrivals, Pressure};
-use crate::domain::shards::SaleShards;
-use crate::domain::shed_pace::ShedPace;
-use crate::domain::shedding::{ShedLimit, TICK, Tick};
-use crate::gate::reserve::batcher::{ReserveBatcher, SaleWait};
-use crate::ledger::orders::committer::Committer;
+use seckill_domain::ids::SaleId;
+use seckill_domain::pressure::{Arrivals, Pressure};
+use seckill_domain::shards::SaleShards;
+use seckill_domain::shed_pace::ShedPace;
+use seckill_domain::shedding::{ShedLimit, TICK, Tick};
+use seckill_redis::reserve::batcher::{ReserveBatcher, SaleWait};
+use seckill_postgres::orders::committer::Committer;
 use crate::sale::wait_probe::WaitProbe;
 
 /// Timers are that late on an idle thread.

@@ -17,10 +17,10 @@ pub mod thread_state;
 pub mod wait_probe;
 pub mod winners;
 
-pub use crate::domain::step::Step;
-use crate::gate::{Gate, GateError};
-use crate::ledger::{Ledger, LedgerError};
-use crate::queue::QueueError;
+pub use seckill_domain::step::Step;
+use seckill_redis::{Gate, GateError};
+use seckill_postgres::{Ledger, LedgerError};
+use seckill_rabbitmq::QueueError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SaleError {

@@ -7,10 +7,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 use super::SaleError;
-use crate::domain::ids::{OrderId, UserId};
-use crate::domain::pressure::Pressure;
-use crate::ledger::Ledger;
-use crate::ledger::orders::read::OwnedOrder;
+use seckill_domain::ids::{OrderId, UserId};
+use seckill_domain::pressure::Pressure;
+use seckill_postgres::Ledger;
+use seckill_postgres::orders::read::OwnedOrder;
 
 const BATCH_MAX: usize = 256;
 /// How long a statement may take, and how long the reader rests after a slower one: the pool gets its connection back meanwhile, or gives it

@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{SaleError, Step};
-use crate::domain::ids::{OrderId, UserId};
-use crate::domain::order::{Order, OrderStatus};
-use crate::ledger::Ledger;
-use crate::ledger::orders::read::OrderStep;
+use seckill_domain::ids::{OrderId, UserId};
+use seckill_domain::order::{Order, OrderStatus};
+use seckill_postgres::Ledger;
+use seckill_postgres::orders::read::OrderStep;
 
 /// Streams of one order at an instance. One more ends the oldest: a reloaded page leaves a dead stream until its next heartbeat.
 const STREAMS_OF_ORDER_MAX: usize = 4;
@@ -218,8 +218,8 @@ impl Drop for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::SaleId;
-    use crate::ledger::orders::read::OwnedOrder;
+    use seckill_domain::ids::SaleId;
+    use seckill_postgres::orders::read::OwnedOrder;
 
     fn step(id: i64) -> OrderStep {
         let order = Order {

@@ -2,15 +2,15 @@
 //! answer (protocol, rules 1 to 5 and 13).
 
 use super::thread_state::ThreadState;
-use crate::domain::admission::{Admission, Limit, ReserveRequest, Window};
-use crate::domain::captcha::{CaptchaKind, PassCheck};
-use crate::domain::client_address::ClientAddress;
-use crate::domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
-use crate::domain::order::OrderStatus;
-use crate::domain::sale::Sale;
-use crate::domain::shards::SaleShards;
-use crate::domain::trace_context::TraceContext;
-use crate::gate::GateError;
+use seckill_domain::admission::{Admission, Limit, ReserveRequest, Window};
+use seckill_domain::captcha::{CaptchaKind, PassCheck};
+use seckill_domain::client_address::ClientAddress;
+use seckill_domain::ids::{IdempotencyKey, OrderId, SaleId, Units, UserId};
+use seckill_domain::order::OrderStatus;
+use seckill_domain::sale::Sale;
+use seckill_domain::shards::SaleShards;
+use seckill_domain::trace_context::TraceContext;
+use seckill_redis::GateError;
 
 /// A buyer's request, parsed.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::domain::admission::{Limit, Limits};
-use crate::domain::client_address::ClientAddress;
-use crate::domain::ids::{SaleId, UserId};
+use seckill_domain::admission::{Limit, Limits};
+use seckill_domain::client_address::ClientAddress;
+use seckill_domain::ids::{SaleId, UserId};
 
 #[derive(Default)]
 pub struct RefusalCache {
@@ -73,7 +73,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::domain::admission::Window;
+    use seckill_domain::admission::Window;
 
     #[test]
     fn a_refused_caller_waits_unless_the_limits_have_changed() {

@@ -12,11 +12,11 @@ use super::challenges::Challenges;
 use super::load_shedder::LoadShedder;
 use super::order_reader::OrderReader;
 use super::refusal_cache::RefusalCache;
-use crate::domain::ids::SaleId;
-use crate::gate::Gate;
-use crate::gate::reserve::batcher::ReserveBatcher;
-use crate::ledger::Ledger;
-use crate::ledger::orders::committer::Committer;
+use seckill_domain::ids::SaleId;
+use seckill_redis::Gate;
+use seckill_redis::reserve::batcher::ReserveBatcher;
+use seckill_postgres::Ledger;
+use seckill_postgres::orders::committer::Committer;
 
 pub struct ThreadState {
     pub reserve_batcher: ReserveBatcher,

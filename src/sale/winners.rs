@@ -6,14 +6,14 @@ use std::rc::Rc;
 use uuid::Uuid;
 
 use super::confirmer::{Confirmation, Confirmer};
-use crate::die_at;
-use crate::domain::admission::PurchaseGroup;
-use crate::domain::ids::{GroupId, OrderId, Shard};
-use crate::gate::Gate;
-use crate::gate::thread_gate::CommitGroup;
-use crate::ledger::orders::committer::Committer;
-use crate::ledger::orders::purchase::{Committed, Purchase};
-use crate::telemetry::spans::{Span, SpanKind};
+use seckill_runtime::die_at;
+use seckill_domain::admission::PurchaseGroup;
+use seckill_domain::ids::{GroupId, OrderId, Shard};
+use seckill_redis::Gate;
+use seckill_redis::thread_gate::CommitGroup;
+use seckill_postgres::orders::committer::Committer;
+use seckill_postgres::orders::purchase::{Committed, Purchase};
+use seckill_telemetry::spans::{Span, SpanKind};
 
 /// Commits the winners of one worker thread.
 pub struct Winners {

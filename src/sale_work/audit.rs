@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use crate::domain::ids::{OrderId, SaleId, Shard, WaveId};
-use crate::domain::shards::SaleShards;
-use crate::gate::holds::TicketKind;
-use crate::gate::sale_state::Snapshot;
-use crate::ledger::sales::audit::{Finding, LedgerSnapshot, LiveOrder};
-use crate::ledger::sales::epochs::Sharded;
+use seckill_domain::ids::{OrderId, SaleId, Shard, WaveId};
+use seckill_domain::shards::SaleShards;
+use seckill_redis::holds::TicketKind;
+use seckill_redis::sale_state::Snapshot;
+use seckill_postgres::sales::audit::{Finding, LedgerSnapshot, LiveOrder};
+use seckill_postgres::sales::epochs::Sharded;
 use crate::sale::{SaleError, Stores};
 
 /// How long an audit waits for the sale to be at rest, and how often it checks.

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::group_work::GroupWork;
-use crate::die_at;
-use crate::domain::delay::rung_for;
-use crate::domain::ids::GroupId;
-use crate::domain::message::{GroupsExpireV1, ORDERS_A_MESSAGE, OutboxKind};
-use crate::ledger::LedgerError;
-use crate::ledger::orders::expiry::ExpiryOutcome;
-use crate::ledger::orders::groups::GroupSize;
-use crate::queue::{Publisher, QueueError, Receipt};
+use seckill_runtime::die_at;
+use seckill_domain::delay::rung_for;
+use seckill_domain::ids::GroupId;
+use seckill_domain::message::{GroupsExpireV1, ORDERS_A_MESSAGE, OutboxKind};
+use seckill_postgres::LedgerError;
+use seckill_postgres::orders::expiry::ExpiryOutcome;
+use seckill_postgres::orders::groups::GroupSize;
+use seckill_rabbitmq::{Publisher, QueueError, Receipt};
 use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::groups_expire;
 

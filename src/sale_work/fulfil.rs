@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use super::group_work::GroupWork;
-use crate::domain::ids::GroupId;
-use crate::domain::message::{GroupsPlacedV1, OutboxKind};
-use crate::domain::trace_context::TraceContext;
-use crate::ledger::LedgerError;
-use crate::ledger::orders::groups::{GroupSize, Settling, Traces};
-use crate::ledger::orders::one::SettledOne;
-use crate::queue::Received;
+use seckill_domain::ids::GroupId;
+use seckill_domain::message::{GroupsPlacedV1, OutboxKind};
+use seckill_domain::trace_context::TraceContext;
+use seckill_postgres::LedgerError;
+use seckill_postgres::orders::groups::{GroupSize, Settling, Traces};
+use seckill_postgres::orders::one::SettledOne;
+use seckill_rabbitmq::Received;
 use crate::sale::SaleError;
-use crate::telemetry::spans::{Span, SpanKind};
+use seckill_telemetry::spans::{Span, SpanKind};
 
 impl GroupWork {
     /// Turns the purchases of groups into orders. A group that cannot be settled whole is split into groups of one, which get their own

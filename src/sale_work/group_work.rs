@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::domain::ids::SaleId;
-use crate::domain::locked_sales::LockedSales;
-use crate::domain::message::OutboxKind;
-use crate::ledger::notices::Notifier;
-use crate::ledger::orders::groups::GroupSize;
-use crate::ledger::outbox::RetryTerms;
-use crate::ledger::{Ledger, LedgerError};
+use seckill_domain::ids::SaleId;
+use seckill_domain::locked_sales::LockedSales;
+use seckill_domain::message::OutboxKind;
+use seckill_postgres::notices::Notifier;
+use seckill_postgres::orders::groups::GroupSize;
+use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::{Ledger, LedgerError};
 
 #[derive(Clone)]
 pub struct GroupWork {

@@ -7,11 +7,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
-use crate::die_at;
-use crate::domain::ids::SaleId;
-use crate::domain::sale::{NewSale, ProductChange, SaleStatus};
-use crate::gate::server_runs::has_no_master;
-use crate::ledger::sales::products::NewPicture;
+use seckill_runtime::die_at;
+use seckill_domain::ids::SaleId;
+use seckill_domain::sale::{NewSale, ProductChange, SaleStatus};
+use seckill_redis::server_runs::has_no_master;
+use seckill_postgres::sales::products::NewPicture;
 use crate::sale::{SaleError, Stores};
 
 /// How long a change waits for the instances. Below the admin API's 5 s: a successful change must not look like a failure.

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::domain::message::ParkedKind;
-use crate::ledger::notices::Topic;
-use crate::ledger::{Ledger, LedgerError};
+use seckill_domain::message::ParkedKind;
+use seckill_postgres::notices::Topic;
+use seckill_postgres::{Ledger, LedgerError};
 
 /// How many of all messages or items are sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]

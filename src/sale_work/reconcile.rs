@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::die_at;
-use crate::domain::admission::Hold;
-use crate::domain::ids::{Epoch, GroupId, OrderId, SaleId, Shard};
-use crate::domain::shards::SaleShards;
-use crate::gate::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
-use crate::gate::loans::BarCode;
-use crate::ledger::notices::Topic;
-use crate::ledger::orders::purchase::{Committed, Purchase};
-use crate::ledger::sales::epochs::RestingSale;
+use seckill_runtime::die_at;
+use seckill_domain::admission::Hold;
+use seckill_domain::ids::{Epoch, GroupId, OrderId, SaleId, Shard};
+use seckill_domain::shards::SaleShards;
+use seckill_redis::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
+use seckill_redis::loans::BarCode;
+use seckill_postgres::notices::Topic;
+use seckill_postgres::orders::purchase::{Committed, Purchase};
+use seckill_postgres::sales::epochs::RestingSale;
 use crate::sale::{SaleError, Step, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 

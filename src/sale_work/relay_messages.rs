@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::domain::delay::rung_for;
-use crate::domain::ids::GroupId;
-use crate::domain::message::{
+use seckill_domain::delay::rung_for;
+use seckill_domain::ids::GroupId;
+use seckill_domain::message::{
     GroupsExpireV1, GroupsPlacedV1, ORDERS_A_MESSAGE, OutboxKind, PaymentRequestedV1, Version,
 };
-use crate::ledger::outbox::{BrokerMessage, OutboxRow};
-use crate::queue::{Destination, Outgoing};
+use seckill_postgres::outbox::{BrokerMessage, OutboxRow};
+use seckill_rabbitmq::{Destination, Outgoing};
 use crate::sale_work::group_work::in_parts;
 
 /// The messages for these rows, each with the places of its rows. A row that has failed goes alone. So does a traced one: a message has one
@@ -81,9 +81,9 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::ids::{SaleId, Shard};
-    use crate::domain::payment::PaymentId;
-    use crate::domain::trace_context::TraceContext;
+    use seckill_domain::ids::{SaleId, Shard};
+    use seckill_domain::payment::PaymentId;
+    use seckill_domain::trace_context::TraceContext;
 
     fn row(task: BrokerMessage) -> OutboxRow<BrokerMessage> {
         OutboxRow { id: 1, sale: SaleId::from_db(1), shard: Shard::FIRST, attempts: 0, task, trace: None }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use futures_util::future::join_all;
 
-use crate::die_at;
-use crate::domain::ids::{Epoch, SaleId, Shard, WaveId};
-use crate::domain::order::HoldRelease;
-use crate::domain::shards::SaleShards;
-use crate::gate::GateError;
-use crate::ledger::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryTerms, UnitRelease};
-use crate::ledger::sales::epochs::Sharded;
+use seckill_runtime::die_at;
+use seckill_domain::ids::{Epoch, SaleId, Shard, WaveId};
+use seckill_domain::order::HoldRelease;
+use seckill_domain::shards::SaleShards;
+use seckill_redis::GateError;
+use seckill_postgres::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryTerms, UnitRelease};
+use seckill_postgres::sales::epochs::Sharded;
 use crate::sale::{SaleError, Step, Stores};
 
 /// Holds per call to Redis. A longer call would delay purchases.

@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use crate::ledger::LedgerError;
-use crate::ledger::sales::retention::{Cursor, Page};
+use seckill_postgres::LedgerError;
+use seckill_postgres::sales::retention::{Cursor, Page};
 use crate::sale::{SaleError, Step, Stores};
 
 /// Messages of a sale count from its end, steps from the clearing of its messages, and records from their own time.

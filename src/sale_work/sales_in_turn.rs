@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::ids::SaleId;
-use crate::ledger::{Ledger, LedgerError};
+use seckill_domain::ids::SaleId;
+use seckill_postgres::{Ledger, LedgerError};
 
 /// Sales per turn. With a turn every second or two, 10,000 sales are checked within minutes.
 pub(super) const SALES_A_TURN: usize = 50;

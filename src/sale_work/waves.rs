@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::domain::ids::SaleId;
-use crate::domain::locked_sales::LockedSales;
-use crate::ledger::notices::Topic;
+use seckill_domain::ids::SaleId;
+use seckill_domain::locked_sales::LockedSales;
+use seckill_postgres::notices::Topic;
 use crate::sale::{SaleError, Step, Stores};
 
 /// How often waves are read at least, because new ones may be planned. The ledger looks this far ahead.

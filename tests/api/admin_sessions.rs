@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use seckill::admin::password::hash_new;
-use seckill::domain::account::{AccountName, AccountRole, NewPassword};
+use seckill_domain::account::{AccountName, AccountRole, NewPassword};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, UNLIMITED, account, send};

@@ -15,12 +15,12 @@ use crate::pages;
 use crate::payments_and_callbacks::{self, Callback};
 use crate::permits_and_policies;
 use crate::purchase_limits::answered;
-use seckill::domain::account::AccountRole;
-use seckill::domain::captcha::CaptchaKind;
-use seckill::domain::ids::Units;
-use seckill::domain::outflow::Pace;
-use seckill::domain::policy::Name;
-use seckill::domain::sale::{NewSale, SaleStatus};
+use seckill_domain::account::AccountRole;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::Units;
+use seckill_domain::outflow::Pace;
+use seckill_domain::policy::Name;
+use seckill_domain::sale::{NewSale, SaleStatus};
 use seckill::flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 

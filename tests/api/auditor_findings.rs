@@ -1,6 +1,6 @@
 //! The auditor finds faults: a check that cannot fail checks nothing.
 
-use seckill::ledger::sales::audit::Finding;
+use seckill_postgres::sales::audit::Finding;
 use seckill_harness::{System, terms};
 
 use crate::purchase_groups::{buy_together, buyers};

@@ -12,14 +12,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
-use seckill::config::Purchase;
-use seckill::domain::admission::{Admission, PurchaseGroup, ReserveRequest};
-use seckill::domain::captcha::PassCheck;
-use seckill::domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
-use seckill::domain::shards::{SaleShards, ShardCount};
-use seckill::gate::reserve::batcher::ReserveBatcher;
-use seckill::gate::thread_gate::CommitGroup;
-use seckill::gate::{Gate, GateError};
+use seckill_config::Purchase;
+use seckill_domain::admission::{Admission, PurchaseGroup, ReserveRequest};
+use seckill_domain::captcha::PassCheck;
+use seckill_domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
+use seckill_domain::shards::{SaleShards, ShardCount};
+use seckill_redis::reserve::batcher::ReserveBatcher;
+use seckill_redis::thread_gate::CommitGroup;
+use seckill_redis::{Gate, GateError};
 use seckill_harness::{PATIENCE, until};
 
 use crate::configuration;

@@ -11,10 +11,10 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use seckill::config::Database;
-use seckill::domain::log_filter::LogFilter;
-use seckill::domain::sale::NewSale;
-use seckill::ledger::Ledger;
+use seckill_config::Database;
+use seckill_domain::log_filter::LogFilter;
+use seckill_domain::sale::NewSale;
+use seckill_postgres::Ledger;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 use serde_json::json;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use seckill::config::Config;
-use seckill::ledger::outbox::RetryTerms;
-use seckill::queue::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
+use seckill_config::Config;
+use seckill_postgres::outbox::RetryTerms;
+use seckill_rabbitmq::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
 use seckill::sale_work::relay::Relay;
 use seckill_harness::folder::Folder;
 use seckill_harness::{System, eventually, terms, until};

@@ -2,8 +2,8 @@
 
 use futures_util::future::join_all;
 use redis::{FromRedisValue, RedisResult};
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
-use seckill::gate::limiter::{Limiter, Take};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
+use seckill_redis::limiter::{Limiter, Take};
 use seckill_harness::quiet_environment;
 use uuid::Uuid;
 
@@ -107,7 +107,7 @@ async fn a_call_costs_the_same_however_many_permits_it_asks_for() {
         let redis = OwnRedis::start().await;
         let mut environment = quiet_environment().await;
         environment.insert("REDIS_URL".to_owned(), redis.url());
-        let mut config = seckill::config::Config::read(&environment).unwrap();
+        let mut config = seckill_config::Config::read(&environment).unwrap();
         config.flow.timeout_ms = 30_000;
         let limiter = Limiter::new(&config.redis, &config.flow).unwrap();
         let slots = (0..POLICIES).map(|n| SlotKey::new("greedy", &n.to_string(), "k", false)).collect();

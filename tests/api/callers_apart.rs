@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use seckill::domain::breaker::BreakerTerms;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
+use seckill_domain::breaker::BreakerTerms;
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill::flow::policy_changes;
 use serde_json::json;
 use tokio::task::JoinSet;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use futures_util::future::join_all;
 use reqwest::Client;
-use seckill::domain::captcha::CaptchaKind;
-use seckill::domain::ids::Units;
-use seckill::domain::sale::NewSale;
+use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::Units;
+use seckill_domain::sale::NewSale;
 use seckill_captcha::work;
 use seckill_harness::{Answer, Click, Sale, System, eventually, terms, until};
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use seckill::domain::ids::Units;
-use seckill::domain::sale::NewSale;
+use seckill_domain::ids::Units;
+use seckill_domain::sale::NewSale;
 use seckill_client::{
     BuyerClient, Captcha, Code, Error, Order, OrderChanges, OrderStatus, Purchase, RetryTerms, SalePhase, Service,
     Ticket,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use regex::{Captures, Regex};
-use seckill::config::{self, Config};
+use seckill_config::{self as config, Config};
 use seckill_harness::secret;
 use serde_json::{Value, json};
 

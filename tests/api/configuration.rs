@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use seckill::config::{self, Config};
+use seckill_config::{self as config, Config};
 
 /// The default configuration with these settings.
 pub fn read(settings: &[(&str, &str)]) -> Result<Config, String> {

@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use reqwest::Client;
 use reqwest::header::ACCEPT;
-use seckill::domain::account::AccountRole;
-use seckill::domain::policy::{Excess, NewPolicy};
-use seckill::domain::sale::NewSale;
+use seckill_domain::account::AccountRole;
+use seckill_domain::policy::{Excess, NewPolicy};
+use seckill_domain::sale::NewSale;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

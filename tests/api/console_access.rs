@@ -1,8 +1,8 @@
 //! The console's part for policies, applications and the audit log: the preview of a change, filters, and the runbooks.
 
-use seckill::domain::account::AccountRole;
-use seckill::domain::limiter::{AlgorithmKind, ParameterBounds};
-use seckill::domain::policy::Role;
+use seckill_domain::account::AccountRole;
+use seckill_domain::limiter::{AlgorithmKind, ParameterBounds};
+use seckill_domain::policy::Role;
 use serde_json::{Value, json};
 
 use crate::admin_api::{Person, UNLIMITED, account, granted};

@@ -5,10 +5,10 @@ use std::cell::Cell;
 use reqwest::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, LOCATION, ORIGIN, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
-use seckill::domain::account::{AccountName, AccountRole};
-use seckill::domain::sale::NewSale;
-use seckill::ledger::LedgerError;
-use seckill::ledger::accounts::{AccountChange, AccountOutcome};
+use seckill_domain::account::{AccountName, AccountRole};
+use seckill_domain::sale::NewSale;
+use seckill_postgres::LedgerError;
+use seckill_postgres::accounts::{AccountChange, AccountOutcome};
 use serde_json::{Value, json};
 
 use crate::admin_api::{PASSWORD, Person, UNLIMITED, account};

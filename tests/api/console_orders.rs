@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use seckill::domain::outflow::Pace;
+use seckill_domain::outflow::Pace;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

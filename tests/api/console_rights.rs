@@ -6,8 +6,8 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
 use reqwest::redirect::Policy as Redirects;
 use reqwest::{Client, RequestBuilder};
 use seckill::console::{Access, pages};
-use seckill::domain::account::AccountRole;
-use seckill::domain::policy::{Name, Role};
+use seckill_domain::account::AccountRole;
+use seckill_domain::policy::{Name, Role};
 use seckill::flow::policy_changes;
 
 use Who::{Admins, Anyone, OperatingShop, Operators, OwningShop, SeeingShop, SignedIn};

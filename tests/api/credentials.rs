@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ring::hmac;
-use seckill::domain::account::AccountRole;
+use seckill_domain::account::AccountRole;
 use serde_json::{Value, json};
 
 use crate::admin_api::Person;

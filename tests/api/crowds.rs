@@ -13,7 +13,7 @@ use crate::admin_api::{Person, account};
 use crate::own_redis::OwnRedis;
 use crate::purchase_groups::only_ones;
 use crate::purchase_limits::accepted_at_once;
-use seckill::domain::account::AccountRole;
+use seckill_domain::account::AccountRole;
 
 const SENT: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 AND status <> 'pending'";
 

@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use futures_util::future::join_all;
 use regex::Regex;
-use seckill::domain::alarm::AlarmKind;
-use seckill::telemetry::{Metric, MetricKind, described_metrics};
+use seckill_domain::alarm::AlarmKind;
+use seckill_telemetry::{Metric, MetricKind, described_metrics};
 use serde_json::Value;
 use strum::VariantArray;
 use tokio::process::Command;

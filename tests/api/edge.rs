@@ -11,7 +11,7 @@ use reqwest::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH, RETRY_AFTER, VARY,
 };
 use reqwest::{Client, Method, Response};
-use seckill::domain::sale::NewSale;
+use seckill_domain::sale::NewSale;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

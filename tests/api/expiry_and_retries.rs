@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
-use seckill::domain::ids::{GroupId, OrderId, Units};
-use seckill::domain::message::{GroupsExpireV1, OutboxKind, Version};
-use seckill::domain::sale::NewSale;
-use seckill::ledger::orders::expiry::ExpiryOutcome;
-use seckill::queue::{Broker, Destination, Outgoing, Publisher};
+use seckill_domain::ids::{GroupId, OrderId, Units};
+use seckill_domain::message::{GroupsExpireV1, OutboxKind, Version};
+use seckill_domain::sale::NewSale;
+use seckill_postgres::orders::expiry::ExpiryOutcome;
+use seckill_rabbitmq::{Broker, Destination, Outgoing, Publisher};
 
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until};
 

@@ -8,8 +8,8 @@ use actix_web::web::{self, Bytes, Data};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer};
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, Method, RequestBuilder, Response};
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Excess, NewPolicy};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Excess, NewPolicy};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

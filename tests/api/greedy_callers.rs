@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
-use seckill::domain::account::AccountRole;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Excess, NewPolicy};
+use seckill_domain::account::AccountRole;
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Excess, NewPolicy};
 use seckill_harness::{Sale, System, terms, until};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! The orders of a group expire by one message, and one row releases their holds (protocol, rules 8 and 9).
 
-use seckill::domain::sale::NewSale;
+use seckill_domain::sale::NewSale;
 
 use seckill_harness::{Sale, System, terms, until};
 

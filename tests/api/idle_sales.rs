@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use redis::FromRedisValue;
 use seckill::app::stores;
-use seckill::domain::ids::SaleId;
-use seckill::domain::sale::SaleStatus;
+use seckill_domain::ids::SaleId;
+use seckill_domain::sale::SaleStatus;
 use seckill::sale::catalog::Catalog;
 use seckill::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill::sale_work::refill::supervisor::RefillSupervisor;

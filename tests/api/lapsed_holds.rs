@@ -1,6 +1,6 @@
 //! Holds that are taken and left to lapse (protocol, rule 17).
 
-use seckill::domain::sale::NewSale;
+use seckill_domain::sale::NewSale;
 use seckill_harness::{Answer, Sale, System, terms};
 use serde_json::{Value, json};
 

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use seckill::app::stores;
-use seckill::config::Config;
-use seckill::domain::ids::FenceToken;
-use seckill::gate::Gate;
-use seckill::gate::lock::Lock;
-use seckill::ledger::{LedgerError, fences};
+use seckill_config::Config;
+use seckill_domain::ids::FenceToken;
+use seckill_redis::Gate;
+use seckill_redis::lock::Lock;
+use seckill_postgres::{LedgerError, fences};
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 

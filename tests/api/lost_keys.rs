@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use seckill::domain::sale::NewSale;
-use seckill::domain::shards::ShardCount;
+use seckill_domain::sale::NewSale;
+use seckill_domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
 

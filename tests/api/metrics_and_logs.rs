@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use reqwest::Client;
-use seckill::telemetry::described_metrics;
+use seckill_telemetry::described_metrics;
 use serde_json::json;
 
 use crate::payments_and_callbacks;

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use seckill::domain::ids::Units;
-use seckill::domain::sale::NewSale;
+use seckill_domain::ids::Units;
+use seckill_domain::sale::NewSale;
 use seckill_harness::{Answer, Sale, System, eventually, terms, until};
 
 use crate::purchase_limits::answered;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use reqwest::Client;
-use seckill::domain::client_address::ClientAddress;
+use seckill_domain::client_address::ClientAddress;
 use seckill_harness::nginx::{DEPLOY, Nginx, checked};
 
 /// nginx and the service count the same addresses as one client: an IPv6 /64, in any notation.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use seckill::domain::ids::OrderId;
-use seckill::ledger::orders::webhook_events::EventOutcome;
+use seckill_domain::ids::OrderId;
+use seckill_postgres::orders::webhook_events::EventOutcome;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 

@@ -8,7 +8,7 @@ use html5gum::{DefaultEmitter, Token, Tokenizer};
 use image::{ImageFormat, Rgb, RgbImage};
 use reqwest::header::{ACCEPT, HeaderMap, IF_NONE_MATCH};
 use reqwest::{Client, Response};
-use seckill::domain::sale::{NewSale, Wave};
+use seckill_domain::sale::{NewSale, Wave};
 use seckill_harness::folder::Folder;
 use seckill_harness::{Sale, System, terms};
 use serde_json::{Value, json};

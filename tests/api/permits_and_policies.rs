@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use seckill::config::Redis;
-use seckill::domain::breaker::BreakerTerms;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Excess, Name, NewPolicy, WhenDown};
+use seckill_config::Redis;
+use seckill_domain::breaker::BreakerTerms;
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Excess, Name, NewPolicy, WhenDown};
 use seckill::flow::permit_request::PermitRequest;
 use seckill::flow::permits::Permits;
 use seckill::flow::policy_cache::PolicyCache;
 use seckill::flow::{FlowError, policy_changes};
-use seckill::gate::limiter::Limiter;
+use seckill_redis::limiter::Limiter;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

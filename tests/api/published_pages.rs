@@ -7,8 +7,8 @@ use std::process::Stdio;
 
 use reqwest::header::ORIGIN;
 use reqwest::{Client, Method};
-use seckill::domain::ids::SaleId;
-use seckill::domain::sale::SaleStatus;
+use seckill_domain::ids::SaleId;
+use seckill_domain::sale::SaleStatus;
 use seckill_harness::folder::Folder;
 use seckill_harness::running::Running;
 use seckill_harness::{System, terms, until, wait_until};

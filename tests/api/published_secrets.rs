@@ -7,7 +7,7 @@ use std::process::Command;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use regex::Regex;
-use seckill::config::Config;
+use seckill_config::Config;
 use seckill_harness::{secret, webhook_secret};
 use seckill_webhook::Secret;
 

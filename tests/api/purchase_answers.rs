@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use seckill::domain::ids::Units;
-use seckill::domain::sale::NewSale;
+use seckill_domain::ids::Units;
+use seckill_domain::sale::NewSale;
 use seckill_harness::{System, eventually, terms};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,7 +151,7 @@ async fn the_window_the_level_and_a_pause_are_enforced() {
     member.token = Some(system.token("bob", 3));
     assert_eq!(member.send().await.code(), "202");
 
-    use seckill::domain::sale::SaleStatus::{Closed, Open, Paused};
+    use seckill_domain::sale::SaleStatus::{Closed, Open, Paused};
     let sale = system.create_sale(terms(5)).await;
     let order = system.buy(&sale, "ann").idempotent("k").send().await.order_id();
     for (status, code) in [(Paused, "503 temporarily-unavailable"), (Open, "202"), (Closed, "403 ended")] {
@@ -209,7 +209,7 @@ async fn a_buyer_of_many_orders_sees_all_of_them_by_pages() {
     // Some of them are orders by now, and the others are still accepted.
     let some: Vec<uuid::Uuid> = bought.iter().take(120).map(|id| id.parse().unwrap()).collect();
     for some in some.chunks(40) {
-        let some: Vec<_> = some.iter().map(|id| seckill::domain::ids::OrderId(*id)).collect();
+        let some: Vec<_> = some.iter().map(|id| seckill_domain::ids::OrderId(*id)).collect();
         crate::purchase_groups::settle_ones(&system.stores.ledger, &some).await.unwrap();
     }
     let (mut page, mut seen, mut sizes) = (Some(format!("/api/v1/orders?sale_id={}", sale.id)), Vec::new(), Vec::new());

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use seckill::domain::ids::Shard;
-use seckill::domain::sale::NewSale;
-use seckill::domain::shards::ShardCount;
+use seckill_domain::ids::Shard;
+use seckill_domain::sale::NewSale;
+use seckill_domain::shards::ShardCount;
 use seckill_harness::redis_cluster::RedisCluster;
 use seckill_harness::{Sale, System, eventually, terms, wait_until};
 

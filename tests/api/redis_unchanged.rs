@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use seckill::app::Service;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use seckill_harness::{Sale, System, terms, until, wait_until};
 use serde_json::json;
 
@@ -183,7 +183,7 @@ async fn a_clock_that_is_set_back_an_hour_stops_nothing() {
 /// A supervisor that read a sale's old status, before a pause or close, does not set it back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_supervisor_does_not_undo_a_pause() {
-    use seckill::domain::sale::SaleStatus::{Closed, Open, Paused};
+    use seckill_domain::sale::SaleStatus::{Closed, Open, Paused};
 
     let system = System::shared().await;
     let (stores, sale) = (&system.stores, &system.create_sale(terms(50)).await);

@@ -1,8 +1,8 @@
 //! The relay and its broker: unconfirmed messages are sent again.
 
 use seckill::app::{self, Worker};
-use seckill::config::Config;
-use seckill::queue::{Broker, DeadLetters, Destination, Outgoing, Publisher, Receipt};
+use seckill_config::Config;
+use seckill_rabbitmq::{Broker, DeadLetters, Destination, Outgoing, Publisher, Receipt};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use seckill_harness::folder::Folder;
@@ -32,8 +32,8 @@ async fn queues_are_declared_again_or_taken_as_they_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_letter_queue_that_is_gone_is_noticed() {
     let system = System::prepare(&[]).await;
-    let broker = seckill::queue::Broker::new(&system.config);
-    let publisher = seckill::queue::Publisher::new(broker.clone());
+    let broker = seckill_rabbitmq::Broker::new(&system.config);
+    let publisher = seckill_rabbitmq::Publisher::new(broker.clone());
     let max = system.config.amqp.queue_max_length;
     let dead_letters = || async { publisher.dead_letters().await.map_err(|error| error.to_string()) };
     // A broker that does not answer for a moment looks like one without the queue.

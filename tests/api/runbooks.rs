@@ -7,8 +7,8 @@ use std::path::Path;
 use clap::Parser;
 use regex::{Captures, Regex};
 use seckill::cli::Cli;
-use seckill::domain::alarm::AlarmKind;
-use seckill::telemetry::described_metrics;
+use seckill_domain::alarm::AlarmKind;
+use seckill_telemetry::described_metrics;
 use serde_json::Value;
 use strum::VariantArray;
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use seckill::domain::sale::NewSale;
-use seckill::ledger::notices::Topic;
+use seckill_domain::sale::NewSale;
+use seckill_postgres::notices::Topic;
 use seckill::sale_work::retention::{Retention, RetentionTerms};
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use seckill::app::stores;
-use seckill::config::Config;
-use seckill::ledger::LedgerError;
+use seckill_config::Config;
+use seckill_postgres::LedgerError;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::own_postgres::{OwnPostgres, as_postgres, give_to_postgres};
 use seckill_harness::own_rabbitmq::listens;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use seckill::app::stores;
-use seckill::config::Config;
-use seckill::ledger::Ledger;
+use seckill_config::Config;
+use seckill_postgres::Ledger;
 use seckill_harness::eventually;
 use seckill_harness::own_postgres::OwnPostgres;
 use serde_json::json;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use futures_util::future::join_all;
 use reqwest::Client;
 use reqwest::header::{COOKIE, SET_COOKIE};
-use seckill::domain::account::AccountRole;
+use seckill_domain::account::AccountRole;
 use serde_json::json;
 
 use crate::admin_api::{PASSWORD, account};

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Excess, NewPolicy, WhenDown};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Excess, NewPolicy, WhenDown};
 use seckill_harness::busy_machine::in_time;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms, wait_until};
 use serde_json::json;

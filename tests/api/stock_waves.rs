@@ -1,7 +1,7 @@
 //! Later stock: waves, each once, also over refills; and added stock.
 
 use futures_util::future::join_all;
-use seckill::domain::sale::{NewSale, Wave};
+use seckill_domain::sale::{NewSale, Wave};
 
 use seckill_harness::{Sale, System, terms, until};
 

@@ -1,10 +1,10 @@
 //! Counts of requests to policies, adaptive thresholds, and alarms.
 
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill::domain::policy::{Name, NewPolicy, Range};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Name, NewPolicy, Range};
 use seckill::flow::policy_counts::{recent, write_minutes};
 use seckill::flow::threshold_controller::move_thresholds;
-use seckill::gate::limiter::policy_counts::PolicyCounts;
+use seckill_redis::limiter::policy_counts::PolicyCounts;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use reqwest::Client;
 use reqwest::header::HeaderValue;
-use seckill::domain::message::GroupsPlacedV1;
-use seckill::domain::trace_context::TraceContext;
-use seckill::queue::{Broker, Consumer, QueueError, Received, Source};
+use seckill_domain::message::GroupsPlacedV1;
+use seckill_domain::trace_context::TraceContext;
+use seckill_rabbitmq::{Broker, Consumer, QueueError, Received, Source};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

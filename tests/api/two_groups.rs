@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, stream};
 use rand::seq::SliceRandom;
-use seckill::domain::ids::{GroupId, OrderId, Units};
-use seckill::domain::sale::NewSale;
-use seckill::ledger::LedgerError;
-use seckill::ledger::orders::groups::Settling;
-use seckill::ledger::orders::purchase::Purchase;
+use seckill_domain::ids::{GroupId, OrderId, Units};
+use seckill_domain::sale::NewSale;
+use seckill_postgres::LedgerError;
+use seckill_postgres::orders::groups::Settling;
+use seckill_postgres::orders::purchase::Purchase;
 
 use seckill_harness::{Sale, System, eventually, terms, until, wait_until};
 

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use image::{ImageFormat, Rgb, RgbImage};
 use reqwest::Client;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, VARY};
-use seckill::domain::sale::NewSale;
+use seckill_domain::sale::NewSale;
 use seckill::pages::assets::Assets;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{Sale, System, terms};

@@ -1,6 +1,6 @@
 //! F12: services with clocks that are an hour off, in either direction. The database's time and Redis's time decide everything.
 
-use seckill::domain::sale::NewSale;
+use seckill_domain::sale::NewSale;
 use serde_json::json;
 
 use crate::permits_and_policies::{Caller, a_day, policy, set};

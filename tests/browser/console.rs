@@ -5,7 +5,7 @@ use std::time::Duration;
 use fantoccini::elements::Element;
 use fantoccini::error::CmdError;
 use seckill::admin::password::hash_new;
-use seckill::domain::account::{AccountName, AccountRole, NewPassword};
+use seckill_domain::account::{AccountName, AccountRole, NewPassword};
 use seckill_harness::eventually;
 use tokio::time::sleep;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use seckill::domain::account::AccountRole;
+use seckill_domain::account::AccountRole;
 use serde_json::{Value, json};
 
 use crate::accessibility::Audit;

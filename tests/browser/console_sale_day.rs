@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use seckill::domain::ids::SaleId;
+use seckill_domain::ids::SaleId;
 use seckill_harness::{Sale, eventually};
 use tokio::time::sleep;
 

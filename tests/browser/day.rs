@@ -1,6 +1,6 @@
 //! A shop in the middle of its day: every page of the console has contents.
 
-use seckill::domain::policy::{Name, Role};
+use seckill_domain::policy::{Name, Role};
 use seckill::flow::policy_changes;
 use seckill_harness::{Sale, eventually};
 use serde_json::{Value, json};

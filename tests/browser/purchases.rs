@@ -1,6 +1,6 @@
 //! One purchase, from the wait for the start to the payment, with its interruptions.
 
-use seckill::domain::ids::Shard;
+use seckill_domain::ids::Shard;
 use seckill_harness::{Sale, redis_at, until};
 
 use crate::buyer::{COUNTDOWN_S, GREY, LIVE, order, says};

@@ -1,7 +1,7 @@
 //! A system, its bank, and sales created by the command, as a shop does.
 
 use actix_web::dev::ServerHandle;
-use seckill::domain::ids::SaleId;
+use seckill_domain::ids::SaleId;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{Sale, System, until};
 use seckill_sandbox::Sandbox;

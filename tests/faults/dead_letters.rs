@@ -6,7 +6,7 @@ use anyhow::ensure;
 use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
-use seckill::queue::{Broker, Destination, Outgoing, Publisher, Receipt};
+use seckill_rabbitmq::{Broker, Destination, Outgoing, Publisher, Receipt};
 use tokio::time::sleep;
 use uuid::Uuid;
 

@@ -60,7 +60,7 @@ struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: u64,
     /// Run only this place of `places`, such as relay.published
-    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(seckill::failpoint::PLACES))]
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(seckill_runtime::failpoint::PLACES))]
     place: Option<String>,
     /// Divide the stock of each sale into this many shards, 1 to 64 (protocol, rule 15)
     #[arg(long, default_value_t = 1)]

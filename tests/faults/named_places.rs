@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
-use seckill::failpoint::PLACES;
+use seckill_runtime::failpoint::PLACES;
 use tokio::time::sleep;
 
 use crate::Options;

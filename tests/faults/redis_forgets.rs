@@ -5,9 +5,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, ensure};
 use rand::RngExt;
-use seckill::domain::admission::Hold;
-use seckill::domain::ids::{Epoch, GroupId, OrderId, Shard};
-use seckill::ledger::orders::purchase::{Committed, Purchase};
+use seckill_domain::admission::Hold;
+use seckill_domain::ids::{Epoch, GroupId, OrderId, Shard};
+use seckill_postgres::orders::purchase::{Committed, Purchase};
 use seckill_harness::folder::Folder;
 use seckill_harness::redis_group::RedisGroup;
 use tokio::time::sleep;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use seckill::domain::ids::Shard;
-use seckill::domain::shards::SaleShards;
+use seckill_domain::ids::Shard;
+use seckill_domain::shards::SaleShards;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};

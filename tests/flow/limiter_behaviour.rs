@@ -1,8 +1,8 @@
 //! The limiters in Redis for their callers: all or nothing, refusals that write nothing, permits given back, leases.
 
-use seckill::domain::limiter::{AlgorithmKind, SlotKey};
-use seckill::gate::GateError;
-use seckill::gate::limiter::Take;
+use seckill_domain::limiter::{AlgorithmKind, SlotKey};
+use seckill_redis::GateError;
+use seckill_redis::limiter::Take;
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, one_of_each, slot, take, window};

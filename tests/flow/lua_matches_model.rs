@@ -3,9 +3,9 @@
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FailurePersistence, FileFailurePersistence, TestRunner};
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, State, Verdict};
-use seckill::gate::GateError;
-use seckill::gate::limiter::{AcquireReply, Take};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, State, Verdict};
+use seckill_redis::GateError;
+use seckill_redis::limiter::{AcquireReply, Take};
 use tokio::runtime::Builder;
 use uuid::Uuid;
 

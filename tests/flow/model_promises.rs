@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, State};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, State};
 use uuid::Uuid;
 
 use crate::test_limiter::{DAWN, bucket, leases, window};

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use redis::aio::MultiplexedConnection;
-use seckill::config::Config;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
-use seckill::gate::limiter::{AcquireReply, Limiter, Take};
+use seckill_config::Config;
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
+use seckill_redis::limiter::{AcquireReply, Limiter, Take};
 use seckill_harness::redis_at;
 use uuid::Uuid;
 

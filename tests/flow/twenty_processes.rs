@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rand::RngExt;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, State};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, State};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, bucket, leases, slot, take, window};

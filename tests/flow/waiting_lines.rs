@@ -5,9 +5,9 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use seckill::domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
-use seckill::gate::limiter::Take;
-use seckill::gate::limiter::line::{LINE_MAX, Pauses, Turn, Waiter};
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
+use seckill_redis::limiter::Take;
+use seckill_redis::limiter::line::{LINE_MAX, Pauses, Turn, Waiter};
 use uuid::Uuid;
 
 use crate::test_limiter::{Bench, DAWN, bucket, leases, slot, take, window};

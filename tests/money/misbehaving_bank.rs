@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use seckill::domain::payment::RefundId;
+use seckill_domain::payment::RefundId;
 use serde_json::json;
 
 use crate::world::{Rates, World, long, worker};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use seckill::app::payment_service;
-use seckill::domain::sale::NewSale;
-use seckill::domain::shards::ShardCount;
+use seckill_domain::sale::NewSale;
+use seckill_domain::shards::ShardCount;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, query_scalar, raw_sql};
 use tokio::process::Command;
 use uuid::Uuid;

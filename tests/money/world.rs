@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use reqwest::Client;
 use seckill::app::payment_service;
-use seckill::domain::sale::NewSale;
+use seckill_domain::sale::NewSale;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;

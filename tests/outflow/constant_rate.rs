@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use seckill::domain::outflow::Pace;
+use seckill_domain::outflow::Pace;
 use seckill::flow::outflow_changes::OutflowChange;
 
 use crate::worker_processes::{Works, jitter_ms, long, pass, worker};

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use seckill::domain::outflow::DeliveryOutcome;
+use seckill_domain::outflow::DeliveryOutcome;
 use seckill::flow::outflow_changes::OutflowChange;
-use seckill::ledger::outbox::RetryTerms;
-use seckill::ledger::outflow::items::{Enqueued, NewItem};
-use seckill::ledger::outflow::slots::{Settled, Slot};
+use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outflow::items::{Enqueued, NewItem};
+use seckill_postgres::outflow::slots::{Settled, Slot};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -169,7 +169,7 @@ async fn an_item_is_enqueued_once_in_its_callers_transaction_and_never_above_the
         |channel: &str| NewItem { id: Uuid::new_v4(), channel: channel.into(), key: "k".into(), payload: json!({}) };
     let mut tx = works.sql.begin().await.unwrap();
     let given_up = item("c");
-    let put = seckill::ledger::outflow::items::enqueue(&mut tx, &given_up).await.unwrap();
+    let put = seckill_postgres::outflow::items::enqueue(&mut tx, &given_up).await.unwrap();
     assert_eq!(put, Enqueued::Taken);
     tx.rollback().await.unwrap();
     assert_eq!(works.statuses("c").await, []);

@@ -4,11 +4,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use seckill::app::stores;
-use seckill::config::Config;
-use seckill::domain::outflow::Pace;
+use seckill_config::Config;
+use seckill_domain::outflow::Pace;
 use seckill::flow::outflow_changes::{self, OutflowChange};
-use seckill::ledger::Ledger;
-use seckill::ledger::outflow::items::{Enqueued, NewItem};
+use seckill_postgres::Ledger;
+use seckill_postgres::outflow::items::{Enqueued, NewItem};
 use serde_json::json;
 use sqlx::PgPool;
 use tokio::sync::{Semaphore, SemaphorePermit};

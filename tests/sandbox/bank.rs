@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use reqwest::{Client, Method, RequestBuilder};
-use seckill::config;
+use seckill_config as config;
 use seckill_sandbox::Sandbox;
 use seckill_webhook::Secret;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock, Mutex};
 
 use seckill::app::{Service, Stopper};
-use seckill::config::Config;
+use seckill_config::Config;
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;

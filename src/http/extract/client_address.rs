@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use actix_web::dev::RequestHead;
 use actix_web::http::header::X_FORWARDED_FOR;
 
-use crate::domain::client_address::ClientAddress;
+use seckill_domain::client_address::ClientAddress;
 
 /// The client's address: the nearest address that is not a trusted proxy's.
 pub fn client_address(request: &RequestHead, trusted_proxies: &[IpAddr]) -> ClientAddress {

@@ -5,7 +5,7 @@ use actix_web::web::Query;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::domain::ids::{Invalid, OrderId, SaleId};
+use seckill_domain::ids::{Invalid, OrderId, SaleId};
 use crate::http::problem::Problem;
 
 pub fn sale_id(request: &HttpRequest) -> Result<SaleId, Problem> {

@@ -14,8 +14,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::token_key::{InvalidKey, TokenKey};
-use crate::domain::ids::UserId;
-use crate::domain::json_object;
+use seckill_domain::ids::UserId;
+use seckill_domain::json_object;
 use crate::http::problem::Problem;
 
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use actix_web::dev::RequestHead;
 use actix_web::http::header::HeaderName;
 
-use crate::domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
-use crate::telemetry::spans::Span;
+use seckill_domain::trace_context::{TRACEPARENT, TRACESTATE, TraceContext};
+use seckill_telemetry::spans::Span;
 
 /// The header names, made once: every purchase looks for them.
 static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);

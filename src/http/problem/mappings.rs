@@ -5,9 +5,9 @@ use actix_web::http::header::WWW_AUTHENTICATE;
 use super::{Members, Problem};
 use crate::admin::AdminError;
 use crate::admin::password::HashingError;
-use crate::domain::account::Denied;
-use crate::domain::ids::Invalid;
-use crate::domain::policy::WrongPolicy;
+use seckill_domain::account::Denied;
+use seckill_domain::ids::Invalid;
+use seckill_domain::policy::WrongPolicy;
 use crate::flow::FlowError;
 use crate::http::codes::Code;
 use crate::pay::PayError;
@@ -16,7 +16,7 @@ use crate::sale::SaleError;
 use crate::sale::challenges::ChallengeRefusal;
 use crate::sale::purchase::Refusal;
 use crate::sale::quota::CallerTooOften;
-use crate::worker::batcher::BatchError;
+use seckill_runtime::worker::batcher::BatchError;
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {

@@ -6,9 +6,9 @@ use seckill_captcha::{picture, slider, work};
 
 use super::seal::{OpenedChallenge, Solution};
 use super::{Answer, Challenge, ChallengeRefusal, EarnedPass, Question};
-use crate::domain::captcha::{CaptchaKind, ChallengeKind, Pass, Spending};
-use crate::domain::ids::{SaleId, UserId};
-use crate::domain::sale::{Sale, SalePhase};
+use seckill_domain::captcha::{CaptchaKind, ChallengeKind, Pass, Spending};
+use seckill_domain::ids::{SaleId, UserId};
+use seckill_domain::sale::{Sale, SalePhase};
 use crate::sale::thread_state::ThreadState;
 
 impl ThreadState {

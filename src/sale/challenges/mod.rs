@@ -16,11 +16,11 @@ use seckill_captcha::slider;
 
 use super::catalog::Catalog;
 use super::quota::{CallerQuotas, CallerTooOften};
-use crate::config;
-use crate::domain::captcha::{CaptchaKind, ChallengeKind, Pass, Rate, work_bits};
-use crate::domain::ids::{SaleId, UserId};
-use crate::domain::pressure::Pressure;
-use crate::domain::sale::SaleStatus;
+use seckill_config as config;
+use seckill_domain::captcha::{CaptchaKind, ChallengeKind, Pass, Rate, work_bits};
+use seckill_domain::ids::{SaleId, UserId};
+use seckill_domain::pressure::Pressure;
+use seckill_domain::sale::SaleStatus;
 use pool::Pool;
 use seal::{Seal, Solution};
 

@@ -13,9 +13,9 @@ use seckill_captcha::{DrawError, picture, slider};
 
 use super::Question;
 use super::seal::Solution;
-use crate::domain::captcha::ChallengeKind;
-use crate::domain::pressure::Pressure;
-use crate::low_priority;
+use seckill_domain::captcha::ChallengeKind;
+use seckill_domain::pressure::Pressure;
+use seckill_runtime::low_priority;
 
 /// Its threads end when it is dropped.
 pub(super) struct Pool {

@@ -7,8 +7,8 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use uuid::Uuid;
 
-use crate::domain::captcha::{ChallengeKind, Pass};
-use crate::domain::ids::{SaleId, UserId};
+use seckill_domain::captcha::{ChallengeKind, Pass};
+use seckill_domain::ids::{SaleId, UserId};
 
 /// Longer texts are not opened: ours have at most half this length.
 const SEALED_MAX: usize = 256;

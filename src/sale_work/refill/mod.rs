@@ -11,13 +11,13 @@ use futures_util::future::try_join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::die_at;
-use crate::domain::ids::{DocId, Epoch, Shard};
-use crate::domain::sale::Document;
-use crate::domain::shards::SaleShards;
-use crate::gate::refill::{PutKind, TicketRow};
-use crate::gate::server_runs::{SaleState, ServerRuns, has_no_master};
-use crate::ledger::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
+use seckill_runtime::die_at;
+use seckill_domain::ids::{DocId, Epoch, Shard};
+use seckill_domain::sale::Document;
+use seckill_domain::shards::SaleShards;
+use seckill_redis::refill::{PutKind, TicketRow};
+use seckill_redis::server_runs::{SaleState, ServerRuns, has_no_master};
+use seckill_postgres::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::SalesInTurn;
 
@@ -188,8 +188,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::domain::ids::{OrderId, SaleId};
-    use crate::domain::shards::ShardCount;
+    use seckill_domain::ids::{OrderId, SaleId};
+    use seckill_domain::shards::ShardCount;
 
     #[test]
     fn a_ticket_is_written_at_home_and_where_its_units_are() {

@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::LedgerSlots;
-use crate::domain::ids::SaleId;
-use crate::domain::shards::SaleShards;
-use crate::gate::server_runs::ServerRuns;
+use seckill_domain::ids::SaleId;
+use seckill_domain::shards::SaleShards;
+use seckill_redis::server_runs::ServerRuns;
 use crate::sale::{SaleError, Stores};
 
 /// The limit of refills at once, and that of planned ones, which leaves places for refills with waiting callers.

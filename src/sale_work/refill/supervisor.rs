@@ -10,12 +10,12 @@ use tokio::time::Instant;
 
 use super::is_whole;
 use super::queue::{Need, RefillQueue};
-use crate::domain::ids::{Epoch, SaleId};
-use crate::domain::sale::SaleStatus;
-use crate::domain::shards::SaleShards;
-use crate::gate::server_runs::{SaleState, ServerRuns, Standing};
-use crate::ledger::audit_log::NewLine;
-use crate::ledger::sales::epochs::EpochRow;
+use seckill_domain::ids::{Epoch, SaleId};
+use seckill_domain::sale::SaleStatus;
+use seckill_domain::shards::SaleShards;
+use seckill_redis::server_runs::{SaleState, ServerRuns, Standing};
+use seckill_postgres::audit_log::NewLine;
+use seckill_postgres::sales::epochs::EpochRow;
 use crate::sale::{SaleError, Stores};
 use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lapin::options::QueuePurgeOptions;
 use lapin::{Connection, ConnectionProperties};
-use seckill::domain::delay::rung_for;
-use seckill::queue::{Broker, Destination, Outgoing, Publisher};
+use seckill_domain::delay::rung_for;
+use seckill_rabbitmq::{Broker, Destination, Outgoing, Publisher};
 use seckill_harness::{Sale, eventually, terms};
 use tokio::time::sleep;
 use uuid::Uuid;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Client;
-use seckill::domain::outflow::Pace;
-use seckill::domain::payment::RefundId;
+use seckill_domain::outflow::Pace;
+use seckill_domain::payment::RefundId;
 use seckill::flow::outflow_changes::{self, OutflowChange};
-use seckill::ledger::outflow::items::NewItem;
+use seckill_postgres::outflow::items::NewItem;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, eventually, terms, until};
 use serde_json::{Value, json};

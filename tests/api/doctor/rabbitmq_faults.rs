@@ -5,7 +5,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use reqwest::Method;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
-use seckill::queue::{Broker, Publisher};
+use seckill_rabbitmq::{Broker, Publisher};
 use seckill_harness::{Environment, eventually, http_client, quiet_environment, secret};
 use serde_json::{Value, json};
 

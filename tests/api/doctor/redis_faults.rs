@@ -69,7 +69,7 @@ async fn too_little_memory_for_the_planned_sales_is_found() {
 
     // Units of later waves count too. An unlimited sale is named.
     let mut waved = terms(100_000);
-    waved.waves.push(seckill::domain::sale::Wave { after_ms: 60_000, units: 40_000 });
+    waved.waves.push(seckill_domain::sale::Wave { after_ms: 60_000, units: 40_000 });
     for new in [waved, terms(-1)] {
         stores
             .ledger

@@ -1,0 +1,235 @@
+//! Confirms, releases and lists the holds of a sale.
+
+use redis::{Cmd, FromRedisValue, Value};
+use uuid::Uuid;
+
+use super::server_runs::SALES_A_CALL;
+use super::{Gate, GateError, scripts, timed};
+use seckill_domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
+use seckill_domain::order::HoldRelease;
+use seckill_domain::shards::SaleShards;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
+pub enum TicketKind {
+    /// A hold for a buyer of this home shard.
+    #[strum(serialize = "h")]
+    Live,
+    /// A hold for a buyer of another home (protocol, rule 15).
+    #[strum(serialize = "l")]
+    Lent,
+    /// At the home shard: the lender may hold the units.
+    #[strum(serialize = "o")]
+    OpenLoan,
+    /// At the home shard: the lender holds the units.
+    #[strum(serialize = "b")]
+    ClosedLoan,
+    /// Nothing, and no loan up to a number is given.
+    #[strum(serialize = "x")]
+    Barred,
+    #[strum(serialize = "t")]
+    Ended,
+}
+
+impl TicketKind {
+    pub fn is_hold(self) -> bool {
+        matches!(self, Self::Live | Self::Lent)
+    }
+}
+
+/// `KIND|UNITS|USER`; a loan has also `|LENDER`, and an open loan `|NUMBER`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredTicket {
+    pub kind: TicketKind,
+    pub units: i64,
+    pub user: String,
+    pub lender: Option<Shard>,
+    pub number: Option<i64>,
+}
+
+impl StoredTicket {
+    pub(super) fn parse(text: &str) -> Result<Self, GateError> {
+        let mut parts = text.split('|');
+        let mut next = || parts.next().ok_or(MALFORMED);
+        let kind = next()?.parse().map_err(|_| MALFORMED)?;
+        let number = |text: &str| text.parse::<i64>().map_err(|_| MALFORMED);
+        let units = number(next()?)?;
+        if kind == TicketKind::Barred {
+            return Ok(Self { kind, units: 0, user: String::new(), lender: None, number: Some(units) });
+        }
+        let user = next()?.to_owned();
+        let lender = match kind {
+            TicketKind::OpenLoan | TicketKind::ClosedLoan => Some(Shard(next()?.parse().map_err(|_| MALFORMED)?)),
+            _ => None,
+        };
+        let number = if kind == TicketKind::OpenLoan { Some(number(next()?)?) } else { None };
+        Ok(Self { kind, units, user, lender, number })
+    }
+}
+
+/// A hold or an open loan of a purchase without a confirmed record.
+#[derive(Debug, Clone)]
+pub struct Unconfirmed {
+    pub order: OrderId,
+    pub ticket: StoredTicket,
+    pub epoch: Epoch,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct UnconfirmedPage {
+    /// The least age of a hold, in ms.
+    pub age_ms: u64,
+    pub now_ms: i64,
+    pub passed_over: usize,
+    /// The most holds, 1 to 1,000.
+    pub limit: usize,
+}
+
+/// Shards with unconfirmed holds or open loans, and shards that could not be read.
+#[derive(Debug, Default)]
+pub struct MaybeUnconfirmed {
+    pub with_holds: Vec<(SaleShards, Shard)>,
+    pub unread: Vec<(SaleShards, Shard)>,
+}
+
+#[derive(Debug)]
+pub struct Released {
+    pub epoch: Epoch,
+    /// In a sale with shards, the buyer of each order; empty for an unknown order.
+    pub users: Vec<String>,
+}
+
+/// The upper bound of scores without the entry of begin_refill.lua.
+pub(super) const BEFORE_MARK: &str = "(+inf";
+
+impl Gate {
+    /// Takes committed orders off the unconfirmed list (rule 5).
+    pub async fn confirm(&self, of: SaleShards, shard: Shard, orders: &[OrderId]) -> Result<(), GateError> {
+        let keys = self.keys.sale(of, shard);
+        let mut id = Uuid::encode_buffer();
+        for orders in orders.chunks(1000) {
+            let mut call = scripts::CONFIRM.prepare_invoke();
+            call.key(keys.unconfirmed.as_str());
+            for order in orders {
+                call.arg(&*order.0.hyphenated().encode_lower(&mut id));
+            }
+            timed("confirm", call.invoke_async::<i64>(&mut self.connections.of(&keys.sale))).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends holds, or loans at their home shard (rule 9).
+    pub async fn release(&self, of: SaleShards, shard: Shard, holds: &[HoldRelease]) -> Result<Released, GateError> {
+        let keys = self.keys.sale(of, shard);
+        let mut call = scripts::RELEASE.prepare_invoke();
+        call.key(&keys.lasting()).arg(holds.len());
+        for hold in holds {
+            call.arg(hold.order.to_string()).arg(i32::from(hold.returns_units)).arg(hold.lapsed_at_ms.unwrap_or(0));
+        }
+        if !of.count.is_one() {
+            call.arg(u8::from(of.asks_pass));
+        }
+        let reply: Vec<Value> = timed("release", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;
+        let (numbers, users) = reply.split_at(reply.len().min(2));
+        let numbers: Vec<i64> = read_all(numbers)?;
+        Ok(Released { epoch: self.epoch_of(of.sale, &numbers)?, users: read_all(users)? })
+    }
+
+    /// Puts this shard's part of a wave up for sale, once an epoch. Returns the epoch.
+    pub async fn release_wave(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        wave: WaveId,
+        units: u64,
+    ) -> Result<Epoch, GateError> {
+        let keys = self.keys.sale(of, shard);
+        let mut call = scripts::RELEASE_WAVE.prepare_invoke();
+        call.key(&keys.lasting()).arg(wave.to_string()).arg(units);
+        let reply: Vec<i64> = timed("release_wave", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;
+        self.epoch_of(of.sale, &reply)
+    }
+
+    /// The epoch in the reply of a script that needs a sale to be served.
+    fn epoch_of(&self, sale: SaleId, reply: &[i64]) -> Result<Epoch, GateError> {
+        match *reply {
+            [epoch, _done] => Ok(Epoch(epoch)),
+            [code] => {
+                self.not_serving(sale, code, "release")?;
+                Err(GateError::NotServing)
+            }
+            _ => Err(GateError::Malformed("release")),
+        }
+    }
+
+    pub async fn maybe_unconfirmed(&self, shards: &[(SaleShards, Shard)]) -> Result<MaybeUnconfirmed, GateError> {
+        let mut found = MaybeUnconfirmed::default();
+        for shards in shards.chunks(SALES_A_CALL) {
+            let count = |(of, shard): &(SaleShards, Shard)| {
+                let key = self.keys.sale(*of, *shard).unconfirmed;
+                let count = Cmd::zcount(&key, "-inf", BEFORE_MARK);
+                (key, count)
+            };
+            let counts = self.connections.send_each::<i64>(shards.iter().map(count).collect()).await?;
+            for (of, count) in shards.iter().zip(counts) {
+                match count {
+                    Ok(0) => {}
+                    Ok(_) => found.with_holds.push(*of),
+                    Err(_) => found.unread.push(*of),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    pub async fn unconfirmed_since(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        page: UnconfirmedPage,
+    ) -> Result<Vec<Unconfirmed>, GateError> {
+        let keys = self.keys.sale(of, shard);
+        let mut call = scripts::READ_UNCONFIRMED.prepare_invoke();
+        call.key(&keys.lasting()).arg(page.age_ms).arg(page.limit).arg(page.now_ms).arg(page.passed_over);
+        let reply: Vec<String> = call.invoke_async(&mut self.connections.of(&keys.sale)).await?;
+        let Some((epoch, rows)) = reply.split_first() else { return Ok(Vec::new()) };
+        let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);
+        let hold = |row: &[String]| {
+            let [order, ticket] = row else { return Err(MALFORMED) };
+            Ok(Unconfirmed { order: order_id(order)?, ticket: StoredTicket::parse(ticket)?, epoch })
+        };
+        rows.chunks(2).map(hold).collect()
+    }
+}
+
+const MALFORMED: GateError = GateError::Malformed("a read of tickets");
+
+pub(super) fn order_id(text: &str) -> Result<OrderId, GateError> {
+    Uuid::try_parse(text).map(OrderId).map_err(|_| MALFORMED)
+}
+
+fn read_all<T: FromRedisValue>(values: &[Value]) -> Result<Vec<T>, GateError> {
+    values.iter().map(|value| T::from_redis_value_ref(value).map_err(|_| MALFORMED)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_ticket_is_read_as_the_scripts_write_it() {
+        let read = |text| {
+            let StoredTicket { kind, units, user, lender, number } = StoredTicket::parse(text).unwrap();
+            (kind, units, user, lender, number)
+        };
+        let ann = || "ann".to_owned();
+        assert_eq!(read("h|2|ann"), (TicketKind::Live, 2, ann(), None, None));
+        assert_eq!(read("l|2|ann|7"), (TicketKind::Lent, 2, ann(), None, None));
+        assert_eq!(read("o|2|ann|63|7"), (TicketKind::OpenLoan, 2, ann(), Some(Shard(63)), Some(7)));
+        assert_eq!(read("b|2|ann|63"), (TicketKind::ClosedLoan, 2, ann(), Some(Shard(63)), None));
+        assert_eq!(read("x|7"), (TicketKind::Barred, 0, String::new(), None, Some(7)));
+        assert_eq!(read("t|2|ann"), (TicketKind::Ended, 2, ann(), None, None));
+        for bad in ["", "h", "h|2", "q|2|ann", "h|two|ann", "o|2|ann", "o|2|ann|3", "b|2|ann|-"] {
+            assert!(StoredTicket::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

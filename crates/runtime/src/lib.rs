@@ -1,0 +1,6 @@
+//! What runs work: the loop that repeats a step, batches of concurrent requests, and priorities of threads; and the places where a test
+//! makes the process die.
+
+pub mod failpoint;
+pub mod low_priority;
+pub mod worker;
