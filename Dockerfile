@@ -5,11 +5,12 @@
 # a manifest names one.
 FROM rust:1.95.0-bookworm AS manifests
 WORKDIR /seckill
-COPY Cargo.toml Cargo.lock build.rs ./
+COPY Cargo.toml Cargo.lock ./
 COPY crates crates
-RUN find crates -type f ! -name Cargo.toml -delete \
- && mkdir -p tests/faults crates/client/tests && : >crates/client/tests/tls.rs && echo 'fn main() {}' >tests/faults/main.rs \
- && for crate in . crates/*; do mkdir -p "$crate/src" && : >"$crate/src/lib.rs" && echo 'fn main() {}' >"$crate/src/main.rs"; done
+COPY tools tools
+RUN find crates tools -type f ! -name Cargo.toml ! -name build.rs -delete \
+ && mkdir -p tests/faults tools/client/tests && : >tools/client/tests/tls.rs && echo 'fn main() {}' >tests/faults/main.rs \
+ && for crate in . crates/* tools/*; do mkdir -p "$crate/src" && : >"$crate/src/lib.rs" && echo 'fn main() {}' >"$crate/src/main.rs"; done
 
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /seckill
@@ -20,7 +21,7 @@ COPY --from=manifests /seckill .
 RUN cargo build --release --locked --bin seckill
 COPY . .
 # cargo compares the times of files. Those of the code may be older than the empty programs.
-RUN find src crates build.rs -type f -exec touch {} + && cargo build --release --locked --bin seckill
+RUN find src crates tools -type f -exec touch {} + && cargo build --release --locked --bin seckill
 
 FROM debian:12.11-slim
 # A number, so that an orchestrator can see that it is not root.

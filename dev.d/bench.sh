@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # ./dev bench: measures performance. Only its table goes to stdout. The part million runs only by `--only`.
 
-bench() { # ARGS of the program, crates/bench
+bench() { # ARGS of the program, tools/bench
   need_rust
   unset REDIS_URL DATABASE_URL AMQP_URL          # the user's own servers have other work to do
   use bench

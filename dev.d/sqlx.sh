@@ -17,7 +17,7 @@ prepare() {
   sql -d postgres -c 'SET client_min_messages = warning' -c 'DROP DATABASE IF EXISTS seckill_prepare WITH (FORCE)' \
     -c 'CREATE DATABASE seckill_prepare'
   step "applying the migrations" "The wrong statement is above" apply_migrations
-  touch -c src/lib.rs src/main.rs                # cargo does not notice that the database has changed
+  touch -c crates/postgres/src/lib.rs            # cargo does not notice that the database has changed
   DATABASE_URL=${PRIVATE_POSTGRES%/*}/seckill_prepare SQLX_OFFLINE=false SQLX_OFFLINE_DIR=$fresh \
     step "asking PostgreSQL about every query" ".sqlx is unchanged" cargo check --locked --workspace --all-targets
   files=("$fresh"/*.json)

@@ -49,7 +49,7 @@ BESIDE=                                          # the process group of the test
 end_beside() { [ -z "$BESIDE" ] || kill -- "-$BESIDE" 2>/dev/null || true; }
 tests_side_by_side() { # ARGUMENTS of the test programs: tests/api beside all others
   local code=0 path name others=(--lib --bins --examples)
-  for path in tests/*.rs tests/*/main.rs crates/*/tests/*.rs; do
+  for path in tests/*.rs tests/*/main.rs {crates,tools}/*/tests/*.rs; do
     name=${path%/main.rs} name=${name##*/} name=${name%.rs}
     case $name in api | faults | tls) ;; *) others+=(--test "$name") ;; esac
   done
@@ -86,7 +86,7 @@ documentation() {
 }
 
 # A separate build with its own features: in the shared build they would require a TLS provider from every client.
-client_over_tls() { (cd crates/client && cargo test --quiet --locked --features tls --lib --test tls); }
+client_over_tls() { (cd tools/client && cargo test --quiet --locked --features tls --lib --test tls); }
 
 CARGO_DENY_VERSION=0.20.2
 cargo_deny() {
@@ -134,7 +134,7 @@ run_check() { # what one runs before each commit: nothing of it needs a server
   shell_scripts
   compile "${EVERY_TARGET[@]}" --test faults
   check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
-  check "tests without servers" "" cargo_tests $TESTS_LOG --lib --bins --test rooms --test rulebook -- --skip histories
+  check "tests without servers" "" cargo_tests $TESTS_LOG --lib --bins --test rulebook -- --skip histories
   print_summary
   trap - EXIT
   if [ $CHECKS_FAILED = 0 ]; then echo "==> PASSED: the checks, in $(since "$begin")"; else echo "==> FAILED, after $(since "$begin"): see above"; fi
@@ -148,7 +148,7 @@ needs() { # AREA: the packages that its tests need, besides the servers
   esac
 }
 area_exists() { [ -e "tests/$1.rs" ] || { [ "$1" != faults ] && [ -e "tests/$1/main.rs" ]; }; }   # AREA
-run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one such as api/sale_reads; `unit` is the tests in src and crates
+run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one such as api/sale_reads; `unit` is the tests in src, crates and tools
   local area servers targets
   for area in "$@"; do
     [ "${area%%/*}" = unit ] || area_exists "${area%%/*}" || die "there are no tests/${area%%/*}"

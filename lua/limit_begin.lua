@@ -1,4 +1,4 @@
--- Purpose: the clock and the arithmetic of all limiter scripts. src/gate/scripts.rs joins limit_begin, one or all of limit_ALGORITHM, and a
+-- Purpose: the clock and the arithmetic of all limiter scripts. crates/redis/src/scripts.rs joins limit_begin, one or all of limit_ALGORITHM, and a
 --          main part (acquire_permits, give_back_permits or wait_in_line).
 --
 -- ARGV: 1 "d" and the database's time in milliseconds; or "" when it is unknown; or now in microseconds, by tests only
@@ -11,7 +11,7 @@
 --   carry(s)                       when s.carried, and the call is refused: writes the state of now
 --   give_back(key, n, a, b, c, lease, mark, detail)  takes a grant back. Returns 1, or 0 when nothing of it was left
 --
--- All numbers stay below 2^53, where a double is exact (src/domain/limiter has the bounds). text() writes them, because `..` keeps only
+-- All numbers stay below 2^53, where a double is exact (crates/domain/src/limiter has the bounds). text() writes them, because `..` keeps only
 -- 14 digits.
 
 local limiters = {}

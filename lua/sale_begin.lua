@@ -1,4 +1,4 @@
--- Purpose: the beginning of every script of a sale: its keys, its clock, and whether this server may serve it. src/gate/scripts.rs puts it in
+-- Purpose: the beginning of every script of a sale: its keys, its clock, and whether this server may serve it. crates/redis/src/scripts.rs puts it in
 --          front of the others.
 --
 -- KEYS: 1 sale (hash: terms, state, epoch and stock)

@@ -1,4 +1,4 @@
-//! The composition root: connects the rooms, binds the address, runs, and stops without losing an accepted purchase.
+//! The composition root: connects the parts, binds the address, runs, and stops without losing an accepted purchase.
 
 mod connection;
 mod front;
@@ -19,12 +19,12 @@ use seckill_channel::Channels;
 use seckill_config::Config;
 use seckill_domain::origin::Origin;
 use seckill_redis::Gate;
-use crate::http::Tokens;
+use seckill_http::Tokens;
 use seckill_postgres::Ledger;
 use seckill_postgres::notices::Notifier;
-use crate::pages;
-use crate::pay::PaymentService;
-use crate::sale::Stores;
+use seckill_pages as pages;
+use seckill_money::PaymentService;
+use seckill_buying::sale::Stores;
 
 /// Handles on Redis and PostgreSQL. They connect on the first call.
 pub fn stores(config: &Config) -> anyhow::Result<Stores> {

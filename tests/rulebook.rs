@@ -8,8 +8,8 @@ use std::path::Path;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// The folders to read, in addition to the files of the root.
-const FOLDERS: [&str; 9] =
-    ["src", "crates", "lua", "migrations", "tests", "docs", "frontend-static", "deploy", "dev.d"];
+const FOLDERS: [&str; 10] =
+    ["src", "crates", "tools", "lua", "migrations", "tests", "docs", "frontend-static", "deploy", "dev.d"];
 const ENDINGS: [&str; 10] = ["rs", "lua", "sql", "md", "toml", "js", "html", "css", "conf", "sh"];
 
 /// One cited number: 'R' and 13 for rule 13, 'F' and 5 for F5.

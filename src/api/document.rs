@@ -10,7 +10,8 @@ use utoipa::{OpenApi, openapi};
 
 use super::{schema, table};
 use seckill_domain::live::LiveFigures;
-use crate::http::{ApiDocument, AppState, CookieNames, problem};
+use seckill_backoffice::api::CookieNames;
+use seckill_http::{ApiDocument, AppState, problem};
 
 #[derive(OpenApi)]
 #[openapi(

@@ -3,7 +3,7 @@
 mod document;
 mod schema;
 
-pub use crate::buyer_api::shortcut::Shortcut;
+pub use seckill_buying::api::shortcut::Shortcut;
 pub use document::api_document;
 
 use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource, route as any};
@@ -13,10 +13,11 @@ use utoipa::__dev::{SchemaReferences, Tags};
 use utoipa::Path;
 use utoipa::openapi::{HttpMethod, OpenApi};
 
-use crate::admin_api;
-use crate::buyer_api;
-use crate::flow_api::{gateway, permits};
-use crate::http::{problem, system, unsupported_methods};
+use seckill_backoffice::api as admin_api;
+use seckill_buying::api as buyer_api;
+use seckill_money::api as payments;
+use seckill_flow::api::{gateway, permits};
+use seckill_http::{problem, system, unsupported_methods};
 
 pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 
@@ -61,7 +62,7 @@ fn table(dev: bool) -> Vec<Address> {
         address(buyer_api::challenges::__path_ask_challenge, buyer_api::challenges::ask_challenge),
         address(buyer_api::challenges::__path_answer_challenge, buyer_api::challenges::answer_challenge),
         // A forged callback must not cost more than any other refused request.
-        address(buyer_api::payments::__path_payment_callback, buyer_api::payments::payment_callback),
+        address(payments::__path_payment_callback, payments::payment_callback),
         // A gateway asks once for each request that it passes on. Envoy keeps that request's method, and appends its path.
         Address { route: any().to(gateway::authorize), ..address(gateway::__path_authorize, gateway::authorize) },
         Address {
@@ -78,9 +79,9 @@ fn table(dev: bool) -> Vec<Address> {
         address(buyer_api::orders::__path_show_order, buyer_api::orders::show_order),
         address(buyer_api::events::__path_follow_order, buyer_api::events::follow_order),
         address(buyer_api::orders::__path_cancel_order, buyer_api::orders::cancel_order),
-        address(buyer_api::payments::__path_pay_order, buyer_api::payments::pay_order),
-        address(buyer_api::payments::__path_refund_order, buyer_api::payments::refund_order),
-        address(buyer_api::payments::__path_payment_channels, buyer_api::payments::payment_channels),
+        address(payments::__path_pay_order, payments::pay_order),
+        address(payments::__path_refund_order, payments::refund_order),
+        address(payments::__path_payment_channels, payments::payment_channels),
         address(permits::__path_acquire, permits::acquire),
         address(permits::__path_release, permits::release),
         address(admin_api::session::__path_sign_in, admin_api::session::sign_in),

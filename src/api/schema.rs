@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::buyer_api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
+use seckill_buying::api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
 use seckill_domain::limiter::{AlgorithmKind, ParameterBounds};
 
 pub fn complete(document: &mut Value, channels: &[String]) {

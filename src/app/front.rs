@@ -14,8 +14,8 @@ use super::connection::Unanswered;
 use super::slices::{LongAnswers, Slices};
 use crate::api::Shortcut;
 use seckill_domain::origin::Origin;
-use crate::http::codes::Code;
-use crate::http::{self, Problem};
+use seckill_http::codes::Code;
+use seckill_http::{self as http, Problem};
 
 pub struct Front<S> {
     pub app: S,

@@ -26,7 +26,7 @@ use seckill_domain::origin::Origin;
 const BACKLOG: u32 = 4096;
 /// Files and sockets reserved for other uses than clients: connections to the servers behind, and logs.
 const FILES_KEPT: u64 = 256;
-/// Two heartbeats of a stream of events (`buyer_api::events`). A silent stream is not idle.
+/// Two heartbeats of a stream of events (`buying::api::events`). A silent stream is not idle.
 const HEARTBEATS: Duration = Duration::from_secs(30);
 /// How long after actix-web's deadline an idle connection is closed here, if actix-web has not done so.
 const IDLE_GRACE: Duration = Duration::from_secs(5);

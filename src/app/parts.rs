@@ -11,7 +11,7 @@ use seckill_config::Config;
 use seckill_domain::pressure::Pressure;
 use seckill_postgres::notices::{Listener, Notifier, Topic};
 use seckill_rabbitmq::Broker;
-use crate::sale::{Step, Stores};
+use seckill_buying::sale::{Step, Stores};
 use seckill_runtime::worker;
 
 #[derive(Clone, Copy)]

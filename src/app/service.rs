@@ -13,31 +13,33 @@ use anyhow::Context;
 use super::parts::Parts;
 use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
-use crate::admin::Console;
+use seckill_backoffice::admin::Console;
 use crate::api::{self, Shortcut};
 use seckill_config::Config;
-use crate::console;
-use crate::flow::permits::Permits;
-use crate::flow::policy_cache::PolicyCache;
+use seckill_backoffice::console;
+use seckill_flow::permits::Permits;
+use seckill_flow::policy_cache::PolicyCache;
 use seckill_redis::limiter::Limiter;
 use seckill_redis::reserve::batcher::ReserveBatcher;
-use crate::http::{self, AppState, Bulkheads, CookieNames, Health, MetricsPage};
+use seckill_backoffice::api::{Backoffice, CookieNames};
+use seckill_http::{self as http, AppState, Bulkheads, Health, MetricsPage};
+use seckill_money::api::Money;
 use seckill_postgres::orders::committer::Committer;
-use crate::live::{LiveSales, Sources};
-use crate::pages::{self, Pages};
-use crate::pay::batchers::PaymentBatchers;
+use seckill_buying::live::{LiveSales, Sources};
+use seckill_pages::{self as pages, Pages};
+use seckill_money::batchers::PaymentBatchers;
 use seckill_rabbitmq::Broker;
-use crate::sale::Stores;
-use crate::sale::cancellations::Cancellations;
-use crate::sale::catalog::Catalog;
-use crate::sale::challenges::Challenges;
-use crate::sale::confirmer::Confirmer;
-use crate::sale::load_shedder::LoadShedder;
-use crate::sale::order_reader::OrderReader;
-use crate::sale::order_streams::OrderStreams;
-use crate::sale::refusal_cache::RefusalCache;
-use crate::sale::thread_state::ThreadState;
-use crate::sale::winners::Winners;
+use seckill_buying::sale::Stores;
+use seckill_buying::sale::cancellations::Cancellations;
+use seckill_buying::sale::catalog::Catalog;
+use seckill_buying::sale::challenges::Challenges;
+use seckill_buying::sale::confirmer::Confirmer;
+use seckill_buying::sale::load_shedder::LoadShedder;
+use seckill_buying::sale::order_reader::OrderReader;
+use seckill_buying::sale::order_streams::OrderStreams;
+use seckill_buying::sale::refusal_cache::RefusalCache;
+use seckill_buying::sale::thread_state::ThreadState;
+use seckill_buying::sale::winners::Winners;
 use seckill_telemetry as telemetry;
 
 pub struct Service {
@@ -127,18 +129,18 @@ impl Service {
             health: Arc::clone(&health),
             metrics: MetricsPage::new(metrics),
             api: api::api_document(config.dev, pages::document(), &payment_service.channels.names())?,
-            permits: Permits::new(policies, limiter, config.flow.queue_max),
-            console,
-            payment_batchers: PaymentBatchers::open(payment_service.clone(), &parts.tasks),
-            payment_service,
-            order_streams: order_streams.clone(),
-            live: live.clone(),
-            cookies: CookieNames::new(config.dev),
+            clock: Arc::clone(&catalog.clock),
             dev: config.dev,
             body_max_bytes: config.http.body_max_bytes,
             client_timeout: Duration::from_millis(config.http.client_timeout_ms),
         };
         let app_state = web::Data::new(app_state);
+        let permits = web::Data::new(Permits::new(policies, limiter, config.flow.queue_max));
+        let batchers = PaymentBatchers::open(payment_service.clone(), &parts.tasks);
+        let money = web::Data::new(Money { service: payment_service, batchers });
+        let streams = web::Data::new(order_streams.clone());
+        let cookies = CookieNames::new(config.dev);
+        let backoffice = web::Data::new(Backoffice { console, cookies, live: live.clone() });
         let page_settings = super::page_settings(config, None);
         let console_files = web::Data::new(console::Files::embedded(&page_settings.currency)?);
         let pages = web::Data::new(Pages::new(page_settings)?);
@@ -148,6 +150,10 @@ impl Service {
             let shortcut = Shortcut::new(thread.clone(), app_state.clone());
             let app = App::new()
                 .app_data(app_state.clone())
+                .app_data(permits.clone())
+                .app_data(money.clone())
+                .app_data(streams.clone())
+                .app_data(backoffice.clone())
                 .app_data(pages.clone())
                 .app_data(console_files.clone())
                 .app_data(thread)

@@ -13,7 +13,7 @@ use super::worker_names::Worker;
 use super::worker_wiring::WorkerWiring;
 use crate::api;
 use seckill_config::Config;
-use crate::pay::PaymentService;
+use seckill_money::PaymentService;
 use seckill_telemetry as telemetry;
 
 /// How long a process of workers leaves an incomplete sale to the selling instances. It has a low priority: with few processors, its refill

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use super::arguments::{FormatArg, account};
 use super::print::Row;
 use super::{ACTOR, print};
-use crate::admin::password::hash_new;
+use seckill_backoffice::admin::password::hash_new;
 use crate::app::stores;
 use seckill_config::Config;
 use seckill_domain::account::{AccountName, AccountRole, NewPassword};

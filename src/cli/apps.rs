@@ -9,7 +9,7 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use seckill_config::Config;
 use seckill_domain::policy::Name;
-use crate::flow::policy_changes;
+use seckill_flow::policy_changes;
 use seckill_postgres::flow::apps::App;
 
 #[derive(Subcommand)]

@@ -10,8 +10,8 @@ use super::{CouldNotRun, print};
 use crate::app::{payment_service, stores};
 use seckill_config::Config;
 use seckill_postgres::sales::terms::SaleSearch;
-use crate::pay::compare_books::ChannelVerdict;
-use crate::sale_work::audit::SaleVerdict;
+use seckill_money::compare_books::ChannelVerdict;
+use seckill_buying::sale_work::audit::SaleVerdict;
 
 /// One audit covers at most this many of the newest sales.
 const SALES_MAX: i64 = 100_000;

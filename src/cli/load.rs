@@ -15,8 +15,8 @@ use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_postgres::sales::terms::SaleSearch;
-use crate::sale::Stores;
-use crate::sale_work::audit::SaleVerdict;
+use seckill_buying::sale::Stores;
+use seckill_buying::sale_work::audit::SaleVerdict;
 
 #[derive(clap::Args)]
 pub(super) struct LoadArgs {

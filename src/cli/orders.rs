@@ -2,7 +2,7 @@
 
 use super::arguments::{Format, SaleOption, user};
 use super::print;
-use crate::admin::order_lines::OrderLine;
+use seckill_backoffice::admin::order_lines::OrderLine;
 use crate::app::stores;
 use seckill_config::Config;
 use seckill_domain::ids::UserId;

@@ -11,7 +11,7 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use seckill_config::Config;
 use seckill_postgres::outbox::ParkedRow;
-use crate::sale_work::parked::{self, RetriedAll};
+use seckill_buying::sale_work::parked::{self, RetriedAll};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {

@@ -14,11 +14,11 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use seckill_config::Config;
 use seckill_domain::outflow::Pace;
-use crate::flow::outflow_changes::{self, OutflowChange};
+use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_postgres::LedgerError;
 use seckill_postgres::outflow::items::{ChannelFigures, Enqueued, NewItem};
 use seckill_postgres::outflow::parked::ParkedItem;
-use crate::sale_work::parked;
+use seckill_buying::sale_work::parked;
 
 #[derive(Subcommand)]
 pub(super) enum OutflowCommand {

@@ -13,7 +13,7 @@ use seckill_config::Config;
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{RefundId, RefundReason};
 use seckill_postgres::money::lists::{MoneyFilter, MoneyRow, SetAside};
-use crate::pay::RefundAsked;
+use seckill_money::RefundAsked;
 
 #[derive(Subcommand)]
 pub(super) enum PaymentsCommand {

@@ -13,7 +13,7 @@ use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::AlgorithmKind;
 use seckill_domain::policy::{Name, Policy, Role, WhenDown};
 use seckill_domain::policy_form::{PolicyForm, names};
-use crate::flow::policy_changes;
+use seckill_flow::policy_changes;
 use seckill_postgres::Ledger;
 
 #[derive(Subcommand)]

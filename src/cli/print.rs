@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::arguments::Format;
-pub(super) use crate::admin::order_lines::time;
+pub(super) use seckill_backoffice::admin::order_lines::time;
 
 /// A writer that discards all bytes once its reader has gone: `seckill orders | head` is no error.
 struct UntilClosed<W>(W);

@@ -11,7 +11,7 @@ use crate::app::{page_settings, stores};
 use seckill_config::Config;
 use seckill_domain::ids::Invalid;
 use seckill_domain::origin::Origin;
-use crate::pages::bundle::Publisher;
+use seckill_pages::bundle::Publisher;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 

@@ -10,8 +10,8 @@ use super::print;
 use crate::app::{self, stores};
 use seckill_config::Config;
 use seckill_domain::ids::UserId;
-use crate::http::Tokens;
-use crate::sale::Stores;
+use seckill_http::Tokens;
+use seckill_buying::sale::Stores;
 
 #[derive(clap::Args)]
 pub(super) struct TokenArgs {

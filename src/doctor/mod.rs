@@ -1,7 +1,7 @@
 //! `seckill doctor` checks the configured servers and settings. It reports unsafe settings, the guarantee in danger,
 //! and the change to make. It only reads.
 //!
-//! The servers' rooms ask the questions. The checks here are pure functions of the answers, one file for each server. All questions run at
+//! The servers' crates ask the questions. The checks here are pure functions of the answers, one file for each server. All questions run at
 //! the same time with one deadline, so a server that is away delays no other check. docs/install.md lists the checks.
 
 mod postgres_checks;

@@ -290,7 +290,7 @@ mod tests {
     use crate::doctor::Verdict;
 
     fn info(lines: &[&str]) -> ServerInfo {
-        ServerInfo::from(lines.join("\r\n").as_str())
+        ServerInfo::from(lines.join("\r\n"))
     }
 
     #[test]

@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(needed, 1_000_000 * (UNIT_BYTES + BUYER_BYTES));
         let verdict = |free: u64| {
             let max = format!("maxmemory:{}", free + 1_000_000);
-            judge(&ServerInfo::from(format!("used_memory:1000000\r\n{max}").as_str()), &planned, 1).verdict
+            judge(&ServerInfo::from(format!("used_memory:1000000\r\n{max}")), &planned, 1).verdict
         };
         assert_eq!(verdict(needed - 1), Verdict::Fail);
         assert_eq!(verdict(needed), Verdict::Warn);
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(needed_bytes(&nothing), 0);
         let used = |percent: u64| {
             let used = format!("used_memory:{}", percent * 10_000_000);
-            judge(&ServerInfo::from(format!("{used}\r\nmaxmemory:1000000000").as_str()), &nothing, 1).verdict
+            judge(&ServerInfo::from(format!("{used}\r\nmaxmemory:1000000000")), &nothing, 1).verdict
         };
         assert_eq!([used(74), used(75), used(85)], [Verdict::Pass, Verdict::Warn, Verdict::Fail]);
     }

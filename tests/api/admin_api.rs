@@ -7,10 +7,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use reqwest::header::{ACCEPT, CONTENT_TYPE, COOKIE, HOST, ORIGIN, SET_COOKIE};
 use reqwest::{Client, RequestBuilder};
-use seckill::admin::password::hash_new;
+use seckill_backoffice::admin::password::hash_new;
 use seckill_domain::account::{AccountName, AccountRole, NewPassword};
 use seckill_domain::policy::{Name, NewPolicy, Role};
-use seckill::flow::policy_changes;
+use seckill_flow::policy_changes;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use seckill::admin::password::hash_new;
+use seckill_backoffice::admin::password::hash_new;
 use seckill_domain::account::{AccountName, AccountRole, NewPassword};
 use serde_json::{Value, json};
 

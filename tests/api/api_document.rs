@@ -21,7 +21,7 @@ use seckill_domain::ids::Units;
 use seckill_domain::outflow::Pace;
 use seckill_domain::policy::Name;
 use seckill_domain::sale::{NewSale, SaleStatus};
-use seckill::flow::policy_changes;
+use seckill_flow::policy_changes;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 
 /// Answers that are the same for all callers, which caches may keep.
@@ -115,7 +115,7 @@ async fn the_document_and_the_route_table_name_the_same_addresses() {
     // The API's routes and their part of the document have one table, the pages have two.
     let pages = document.operations().filter(|(.., operation)| operation["tags"][0] == "pages");
     // at("/path", get().to(…));
-    let routes = include_str!("../../src/pages/mod.rs").lines();
+    let routes = include_str!("../../crates/pages/src/lib.rs").lines();
     let routes = routes.filter_map(|line| Some(line.trim().strip_prefix("at(\"")?.split_once("\", get()")?.0));
     assert_eq!(routes.collect::<BTreeSet<_>>(), pages.map(|(_, path, _)| path).collect());
 }

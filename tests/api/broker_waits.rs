@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use seckill_config::Config;
 use seckill_postgres::outbox::RetryTerms;
 use seckill_rabbitmq::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
-use seckill::sale_work::relay::Relay;
+use seckill_buying::sale_work::relay::Relay;
 use seckill_harness::folder::Folder;
 use seckill_harness::{System, eventually, terms, until};
 use serde_json::Value;

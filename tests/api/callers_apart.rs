@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use seckill_domain::breaker::BreakerTerms;
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill_domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
-use seckill::flow::policy_changes;
+use seckill_flow::policy_changes;
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, ORIGIN};
 use reqwest::redirect::Policy as Redirects;
 use reqwest::{Client, RequestBuilder};
-use seckill::console::{Access, pages};
+use seckill_backoffice::console::{Access, pages};
 use seckill_domain::account::AccountRole;
 use seckill_domain::policy::{Name, Role};
-use seckill::flow::policy_changes;
+use seckill_flow::policy_changes;
 
 use Who::{Admins, Anyone, OperatingShop, Operators, OwningShop, SeeingShop, SignedIn};
 

@@ -1,5 +1,5 @@
 //! Outside development mode no service starts with a secret that this repository publishes (A22). The test finds the secrets in the files,
-//! so a new one fails it until src/config/published.txt has it.
+//! so a new one fails it until crates/config/src/published.txt has it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,7 +12,7 @@ use seckill_harness::{secret, webhook_secret};
 use seckill_webhook::Secret;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const LIST: &str = "src/config/published.txt";
+const LIST: &str = "crates/config/src/published.txt";
 
 /// Safe settings of a service outside development mode. It has no servers: a refusal comes before it needs one.
 pub fn safe() -> HashMap<String, String> {
@@ -137,7 +137,7 @@ fn no_service_takes_a_published_secret_for_any_setting() {
     // One of each place with secrets, so that the search cannot silently find nothing.
     for (value, file) in [
         ("development", "compose.yaml"),
-        ("development-only-secret-0123456789abcdef", "src/config/check.rs"),
+        ("development-only-secret-0123456789abcdef", "crates/config/src/check.rs"),
         ("guest", "dev.d/sets.sh"),
         ("password", "config.default.toml"),
         ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "tests/api/order_webhooks.rs"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use seckill_domain::sale::NewSale;
 use seckill_postgres::notices::Topic;
-use seckill::sale_work::retention::{Retention, RetentionTerms};
+use seckill_buying::sale_work::retention::{Retention, RetentionTerms};
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
 
 use crate::broken_network::wired_with;

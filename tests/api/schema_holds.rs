@@ -14,7 +14,7 @@ use seckill_domain::ids::Units;
 use seckill_domain::policy::Name;
 use seckill_domain::sale::NewSale;
 use seckill_domain::stock::Stock;
-use seckill::flow::policy_changes;
+use seckill_flow::policy_changes;
 use seckill_harness::{Sale, System, eventually, terms};
 use serde_json::{Map, Value, json};
 

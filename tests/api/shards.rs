@@ -10,7 +10,7 @@ use seckill_domain::ids::{IdempotencyKey, OrderId, Shard, Units, UserId};
 use seckill_domain::sale::{NewSale, Wave};
 use seckill_domain::shards::{SaleShards, ShardCount};
 use seckill_redis::lock::Lock;
-use seckill::sale_work::refill::lock_name;
+use seckill_buying::sale_work::refill::lock_name;
 use seckill_harness::{Answer, Sale, System, terms, until, wait_until};
 use serde_json::{Value, json};
 use uuid::Uuid;

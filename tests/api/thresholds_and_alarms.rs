@@ -2,8 +2,8 @@
 
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill_domain::policy::{Name, NewPolicy, Range};
-use seckill::flow::policy_counts::{recent, write_minutes};
-use seckill::flow::threshold_controller::move_thresholds;
+use seckill_flow::policy_counts::{recent, write_minutes};
+use seckill_flow::threshold_controller::move_thresholds;
 use seckill_redis::limiter::policy_counts::PolicyCounts;
 use seckill_webhook::{Secret, verify};
 use serde_json::json;

@@ -11,7 +11,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 use reqwest::Client;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, VARY};
 use seckill_domain::sale::NewSale;
-use seckill::pages::assets::Assets;
+use seckill_pages::assets::Assets;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{Sale, System, terms};
 use serde_json::Value;

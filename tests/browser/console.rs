@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fantoccini::elements::Element;
 use fantoccini::error::CmdError;
-use seckill::admin::password::hash_new;
+use seckill_backoffice::admin::password::hash_new;
 use seckill_domain::account::{AccountName, AccountRole, NewPassword};
 use seckill_harness::eventually;
 use tokio::time::sleep;

@@ -71,7 +71,7 @@ fn assert_all(places: &[Place]) {
         parts.len() == pieces.len()
             && parts.iter().zip(&pieces).all(|(part, piece)| part.starts_with('{') || part == piece)
     };
-    for (pattern, _) in seckill::console::pages() {
+    for (pattern, _) in seckill_backoffice::console::pages() {
         assert!(places.iter().any(|place| fits(pattern, &place.path)), "{pattern} is tested by no browser");
     }
 }

@@ -1,7 +1,7 @@
 //! A shop in the middle of its day: every page of the console has contents.
 
 use seckill_domain::policy::{Name, Role};
-use seckill::flow::policy_changes;
+use seckill_flow::policy_changes;
 use seckill_harness::{Sale, eventually};
 use serde_json::{Value, json};
 

@@ -154,7 +154,7 @@ async fn malformed_calls_are_refused_and_have_no_effect() {
     assert_eq!(bank.calls.get(&format!("/v1/payments/{key}")).await.0, 404);
 }
 
-/// The sliding second itself is tested in `crates/sandbox/src/limit.rs`.
+/// The sliding second itself is tested in `tools/sandbox/src/limit.rs`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_above_the_rate_is_refused_without_effect() {
     let bank = Bank::start(&[("SECKILL_SANDBOX__PAY_RATE", "1")]).await;

@@ -236,7 +236,7 @@ pub struct Payments {
     pub batch_max: usize,
 }
 
-/// Which interface a payment channel speaks: each has a file in src/channel.
+/// Which interface a payment channel speaks: each has a file in crates/channel/src.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChannelKind {

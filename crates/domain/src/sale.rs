@@ -236,10 +236,10 @@ impl NewSale {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn sale() -> Sale {
+    fn sale() -> Sale {
         Sale {
             id: SaleId::from_db(1),
             product_id: 1,

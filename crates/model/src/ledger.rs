@@ -1,4 +1,4 @@
-//! The transactions of src/ledger. Each is one step of the model, because PostgreSQL makes it atomic.
+//! The transactions of crates/postgres/src. Each is one step of the model, because PostgreSQL makes it atomic.
 
 use super::orders::{ORDERS, Order, Orders};
 use super::state::{Epoch, GroupRow, GroupStatus, Ledger, OutboxRow, Release, Run, Snapshot, Status, Ticket};

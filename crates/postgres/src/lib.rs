@@ -1,4 +1,4 @@
-//! PostgreSQL: the truth. A committed row is true, whatever Redis or RabbitMQ say. The only room that names sqlx.
+//! PostgreSQL: the truth. A committed row is true, whatever Redis or RabbitMQ say. The only crate that names sqlx.
 //!
 //! Plans must not depend on the age of PostgreSQL's statistics:
 //!
@@ -222,13 +222,14 @@ impl Ledger {
         self.outages.subscribe()
     }
 
-    /// Begins a transaction. Other code in this room must not: sqlx 0.9.0 returns a connection with an interrupted `BEGIN` to the pool,
+    /// Begins a transaction. Other code must not (clippy.toml): sqlx 0.9.0 returns a connection with an interrupted `BEGIN` to the pool,
     /// with the transaction open (its issue 4393, fixed after that release). The next user's statements would not be committed.
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         self.begin_in(&self.pool).await
     }
 
     async fn begin_in(&self, pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        #[expect(clippy::disallowed_methods, reason = "all transactions begin here")]
         let mut begin = pin!(pool.begin());
         // Declared last, so dropped first: the interruption is noted before the connection returns.
         let mut interruption = Interruption(Some(&self.interrupted));

@@ -1,4 +1,4 @@
-//! RabbitMQ: publishing and consuming messages. The only room that names lapin.
+//! RabbitMQ: publishing and consuming messages. The only crate that names lapin.
 
 mod consumer;
 mod depths;

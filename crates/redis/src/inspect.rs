@@ -30,10 +30,9 @@ impl ServerInfo {
     }
 }
 
-#[cfg(test)]
-impl From<&str> for ServerInfo {
-    fn from(text: &str) -> Self {
-        Self(text.to_owned())
+impl From<String> for ServerInfo {
+    fn from(text: String) -> Self {
+        Self(text)
     }
 }
 
@@ -88,7 +87,7 @@ async fn connect(client: &redis::Client, limit: Duration) -> Result<MultiplexedC
 }
 
 async fn info(connection: &mut MultiplexedConnection) -> Result<ServerInfo, GateError> {
-    Ok(ServerInfo(cmd("INFO").query_async(connection).await?))
+    Ok(ServerInfo::from(cmd("INFO").query_async::<String>(connection).await?))
 }
 
 impl RedisInspection {

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use seckill_domain::outflow::Pace;
 use seckill_domain::payment::RefundId;
-use seckill::flow::outflow_changes::{self, OutflowChange};
+use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_postgres::outflow::items::NewItem;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, eventually, terms, until};

@@ -174,6 +174,7 @@ async fn read(
 /// The purchases without an order; `None` if they cannot be read within 1 s. They are sorted, and may be a million.
 async fn accepted_in_time(tx: &mut PgConnection, search: &OrderSearch) -> Result<Option<Vec<OwnedOrder>>, LedgerError> {
     // A savepoint, so that the transaction survives the cancelled statement and gets its own time-out back.
+    #[expect(clippy::disallowed_methods, reason = "a part of a transaction that has begun")]
     let mut part = tx.begin().await?;
     (&mut *part).execute("SET LOCAL statement_timeout = '1s'").await?;
     let read = read(&mut part, List::Accepted, search, &Place::Start).await;

@@ -135,7 +135,12 @@ impl AppKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seckill_domain::limiter::{Algorithm, AlgorithmKind, SlotKey};
+    use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters, SlotKey};
+
+    fn window(window_ms: i64) -> Algorithm {
+        let window = Parameters { limit: Some(10), window_ms: Some(window_ms), ..Parameters::default() };
+        Algorithm::new(AlgorithmKind::FixedWindow, &window).unwrap()
+    }
 
     fn claim(budget: &KeyBudget, app: &str, key: &str, algorithm: &Algorithm) -> bool {
         let slot = SlotKey::new(app, "policy", key, false);
@@ -145,7 +150,8 @@ mod tests {
     #[test]
     fn what_is_given_back_or_was_never_made_is_not_counted() {
         let budget = KeyBudget::new(10_000);
-        let leases = Algorithm::of(AlgorithmKind::Concurrency, 1_000, 60_000);
+        let leases = Parameters { limit: Some(1_000), lease_ms: Some(60_000), ..Parameters::default() };
+        let leases = Algorithm::new(AlgorithmKind::Concurrency, &leases).unwrap();
         let slot = SlotKey::new("app", "policy", "k", false);
         let take = Take { slot: &slot, algorithm: &leases, permits: 1, lease: None, has_line: false };
         for _ in 0..1_000 {
@@ -153,7 +159,7 @@ mod tests {
             budget.correct(&take, 2);
         }
         assert!(budget.apps.lock()["app"].bytes < 2_000);
-        let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 86_400_000);
+        let window = window(86_400_000);
         for n in 0..1_000 {
             let slot = SlotKey::new("app", "policy", &n.to_string(), false);
             let refused = Take { slot: &slot, algorithm: &window, permits: 1, lease: None, has_line: false };
@@ -173,7 +179,7 @@ mod tests {
             keys.by_end.insert((0, id));
         }
         budget.apps.lock().insert("app".to_owned(), keys);
-        let window = Algorithm::of(AlgorithmKind::FixedWindow, 10, 1_000);
+        let window = window(1_000);
         assert!(!claim(&budget, "app", "k", &window), "200 bytes are free");
         assert_eq!(budget.apps.lock()["app"].by_end.first(), Some(&(u64::MAX, 2)), "it was asked for again");
         let budget = KeyBudget::new(10_000);

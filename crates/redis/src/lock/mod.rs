@@ -2,7 +2,7 @@
 //! and a rising fencing token.
 //!
 //! A lock keeps instances from doing the same work twice. It does not stop a holder that slept past its lease. So PostgreSQL checks the
-//! writes of a holder: by the token (`ledger::fences`), or by an equivalent such as the epoch of a sale for its refills.
+//! writes of a holder: by the token (`postgres::fences`), or by an equivalent such as the epoch of a sale for its refills.
 
 pub(super) mod quorum;
 

@@ -1,0 +1,184 @@
+//! The use cases of the console and of the admin API: signing in, and what people see and change there. `domain::account` decides
+//! what an account may do; the audit log has every change and every refused attempt.
+
+pub mod accounts;
+mod attempts;
+mod device;
+pub mod log;
+pub mod money;
+pub mod order_lines;
+pub mod orders;
+pub mod overview;
+pub mod paging;
+pub mod password;
+pub mod policies;
+pub mod products;
+pub mod queues;
+mod rested;
+pub mod sale_form;
+pub mod sales;
+pub mod session;
+
+use std::sync::Arc;
+
+use attempts::AttemptLimits;
+use device::DeviceTokens;
+use password::{Hasher, HashingError};
+use rested::Rested;
+use sales::LapsedLists;
+use session::SessionTokens;
+use tokio::sync::Semaphore;
+
+use seckill_config as config;
+use seckill_delivery::outflow_changes::OutflowError;
+use seckill_domain::account::{Account, Denied};
+use seckill_domain::ids::Invalid;
+use seckill_domain::limiter::WrongParameter;
+use seckill_domain::live::LedgerFigures;
+use seckill_domain::pressure::Pressure;
+use seckill_flow::FlowError;
+use seckill_redis::GateError;
+use seckill_redis::limiter::Limiter;
+use seckill_postgres::{Ledger, LedgerError};
+use seckill_money::PayError;
+use crate::picture::PictureError;
+use seckill_buying::sale::{SaleError, Stores};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    #[error(transparent)]
+    Flow(#[from] FlowError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error("{0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error(transparent)]
+    Hashing(#[from] HashingError),
+    #[error("name or password is wrong")]
+    WrongCredentials,
+    #[error("too many attempts to sign in for one {limit}")]
+    TooMany { limit: &'static str, max: i64, window_ms: u64, retry_ms: u64 },
+    #[error("sign in first")]
+    SignedOut,
+    /// Another site may have sent the request.
+    #[error("{0}")]
+    Forged(&'static str),
+    #[error("denied")]
+    Denied(Denied),
+    #[error("there is no such {0}")]
+    Unknown(&'static str),
+    #[error("{0}")]
+    Conflict(String),
+    /// The parts are valid, but contradictory.
+    #[error("{0}")]
+    Unworkable(Invalid),
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    #[error(transparent)]
+    Sale(#[from] SaleError),
+    #[error("{0}")]
+    IllegalState(&'static str),
+    #[error("too many {0} at once")]
+    Busy(&'static str),
+    #[error(transparent)]
+    Pay(#[from] PayError),
+}
+
+impl From<OutflowError> for AdminError {
+    fn from(error: OutflowError) -> Self {
+        match error {
+            OutflowError::Invalid(invalid) => invalid.into(),
+            OutflowError::Ledger(error) => error.into(),
+        }
+    }
+}
+
+impl AdminError {
+    /// Why the account was refused, for the audit log; `None` if the error is not a refusal.
+    pub fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Self::Forged(why) => Some(why),
+            Self::Denied(Denied::Hidden) => Some("not granted"),
+            Self::Denied(Denied::Forbidden) | Self::Flow(FlowError::NotOwned) => Some("not allowed"),
+            _ => None,
+        }
+    }
+}
+
+pub struct Console {
+    ledger: Ledger,
+    /// The ledger and the gate, for the use cases of sales.
+    stores: Stores,
+    hasher: Hasher,
+    attempts: AttemptLimits,
+    sessions: SessionTokens,
+    devices: DeviceTokens,
+    session_ms: i64,
+    idle_ms: i64,
+    /// One export of orders at a time.
+    exports: Arc<Semaphore>,
+    /// One retry of many parked messages or items at a time.
+    retries: Semaphore,
+    /// Slow counts for the pages of sales.
+    orders_of_sales: Rested<LedgerFigures>,
+    lapsed_of_sales: Rested<LapsedLists>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WrongTerms {
+    #[error("configuration: admin.login_limit, admin.login_window_ms: {0}")]
+    Limit(#[from] WrongParameter),
+    #[error(transparent)]
+    Hashing(#[from] HashingError),
+}
+
+impl Console {
+    /// Takes the time of one sign-in: it computes the hash that unknown names are compared with. `secret` is the same
+    /// at all instances.
+    pub fn new(
+        stores: Stores,
+        limiter: Limiter,
+        secret: &[u8; 32],
+        pressure: &Arc<Pressure>,
+        terms: &config::Admin,
+    ) -> Result<Self, WrongTerms> {
+        let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms.cast_signed())?;
+        let hasher = Hasher::start(terms, pressure)?;
+        let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
+        Ok(Self {
+            ledger: stores.ledger.clone(),
+            stores,
+            hasher,
+            attempts,
+            sessions,
+            devices,
+            session_ms: terms.session_ms.cast_signed(),
+            idle_ms: terms.idle_ms.cast_signed(),
+            exports: Arc::new(Semaphore::new(1)),
+            retries: Semaphore::new(1),
+            orders_of_sales: Rested::new(),
+            lapsed_of_sales: Rested::new(),
+        })
+    }
+}
+
+fn found(is_found: bool, what: &'static str) -> Result<(), AdminError> {
+    if is_found { Ok(()) } else { Err(AdminError::Unknown(what)) }
+}
+
+pub fn admins_only(account: &Account) -> Result<(), AdminError> {
+    if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+}
+
+/// Refuses accounts that may not learn who buyers are.
+pub fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
+    if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+}
+
+pub fn operators_only(account: &Account) -> Result<(), AdminError> {
+    if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+}

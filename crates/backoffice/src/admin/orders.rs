@@ -1,0 +1,173 @@
+//! Orders: searching, exporting and refunding them. All accounts see orders. Only operators see buyers, move money, and export.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use utoipa::IntoParams;
+
+use super::paging::{given, limit, uuid};
+use super::{AdminError, Console, operators_only};
+use seckill_domain::account::Account;
+use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
+use seckill_domain::order::OrderStatus;
+use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
+pub use seckill_postgres::orders::details::OrderDetails;
+use seckill_postgres::orders::read::OrderSearch;
+pub use seckill_postgres::orders::read::OwnedOrder;
+pub use seckill_postgres::orders::search::FoundOrders;
+use seckill_postgres::orders::search::OrderExport;
+use seckill_money::{PaymentService, RefundAsked};
+
+/// Orders in one file, at most, and how long it may take to be read: its snapshot keeps PostgreSQL from tidying up.
+const EXPORT_MAX: i64 = 1_000_000;
+const EXPORT_TIME_MAX: Duration = Duration::from_secs(300);
+
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct OrderQuery {
+    /// Only orders of this sale.
+    #[param(value_type = Option<SaleId>, nullable = false)]
+    pub sale: Option<String>,
+    /// Only orders of this status. `accepted` is a purchase whose order is not made yet.
+    #[param(value_type = Option<OrderStatus>, nullable = false)]
+    pub status: Option<String>,
+    /// Only this buyer's orders.
+    #[param(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9_-]{1,64}$")]
+    pub user: Option<String>,
+    /// Only this order.
+    #[param(value_type = Option<OrderId>, nullable = false)]
+    pub order: Option<String>,
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<OrderId>, nullable = false)]
+    pub before: Option<String>,
+    /// The most orders to return; 100 by default. An export takes all.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    pub limit: Option<String>,
+}
+
+impl OrderQuery {
+    pub fn search(&self) -> Result<OrderSearch, Invalid> {
+        let status = |text: &str| text.parse().map_err(|_| Invalid::new("status", "is not a status of orders"));
+        Ok(OrderSearch {
+            sale: given(&self.sale).map(SaleId::parse).transpose()?,
+            status: given(&self.status).map(status).transpose()?,
+            user: given(&self.user).map(UserId::parse).transpose()?,
+            before: given(&self.before).map(|text| uuid(text, "before")).transpose()?.map(OrderId),
+            limit: limit(&self.limit)?,
+        })
+    }
+
+    fn order(&self) -> Result<Option<OrderId>, Invalid> {
+        given(&self.order).map(|text| uuid(text, "order").map(OrderId)).transpose()
+    }
+}
+
+pub struct Export {
+    orders: OrderExport,
+    until: Instant,
+    /// Another export begins when this one is dropped.
+    _place: OwnedSemaphorePermit,
+}
+
+impl Export {
+    pub async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, AdminError> {
+        if Instant::now() >= self.until {
+            return Err(AdminError::Busy("exports"));
+        }
+        Ok(self.orders.next_piece().await?)
+    }
+}
+
+impl Console {
+    /// A page of orders, newest first. An account that may not see buyers can search for a known buyer.
+    pub async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
+        let search = query.search()?;
+        let mut found = match query.order()? {
+            None => {
+                self.record_pages(account, "orders", search.before.is_some(), search.limit).await?;
+                self.ledger.search_orders(&search).await?.ok_or(Invalid::new("before", "is no order of this list"))?
+            }
+            Some(order) => {
+                let found = self.ledger.order(order).await?;
+                let orders = found.into_iter().filter(|found| fits(&search, found)).collect();
+                FoundOrders { orders, next: None, lacks_accepted: false }
+            }
+        };
+        hide_buyers(account, &mut found.orders);
+        Ok(found)
+    }
+
+    /// An order with its history. Payments, refunds and messages are for operators: other accounts get an order without them.
+    pub async fn order(&self, account: &Account, order: OrderId) -> Result<OrderDetails, AdminError> {
+        let mut details = self.ledger.order_details(order).await?.ok_or(AdminError::Unknown("order"))?;
+        if !account.may_operate() {
+            details.payments.clear();
+            details.refunds.clear();
+            details.messages.clear();
+        }
+        hide_buyers(account, std::slice::from_mut(&mut details.order));
+        Ok(details)
+    }
+
+    /// Begins an export of all orders that are asked for. An instance makes one at a time, because it holds a connection. The audit
+    /// log has the export before its first order is read.
+    pub async fn export_orders(&self, account: &Account, query: &OrderQuery) -> Result<Export, AdminError> {
+        operators_only(account)?;
+        let mut search = query.search()?;
+        search.limit = EXPORT_MAX;
+        if query.order()?.is_some() {
+            return Err(Invalid::new("order", "cannot be exported alone").into());
+        }
+        let place = Arc::clone(&self.exports).try_acquire_owned().map_err(|_| AdminError::Busy("exports"))?;
+        let details = json!({
+            "sale": search.sale, "status": search.status, "user": search.user, "before": search.before,
+        });
+        let orders =
+            self.ledger.export_orders(search).await?.ok_or(Invalid::new("before", "is no order of this list"))?;
+        self.ledger.record(account.name.as_str(), "export orders", "orders", details).await?;
+        Ok(Export { orders, until: Instant::now() + EXPORT_TIME_MAX, _place: place })
+    }
+
+    /// Refunds a paid order, by the use case that buyers refund with. Repeated, it returns the refund that is under way.
+    pub async fn refund_order(
+        &self,
+        account: &Account,
+        payments: &PaymentService,
+        order: OrderId,
+        reason: &str,
+    ) -> Result<(RefundId, RefundStatus), AdminError> {
+        operators_only(account)?;
+        let reason = RefundReason::parse(reason)?;
+        if reason.as_str().is_empty() {
+            return Err(Invalid::new("reason", "must say why the order is refunded").into());
+        }
+        match payments.refund(None, account.name.as_str(), order, &reason).await? {
+            RefundAsked::Refund(refund, status) => Ok((refund, status)),
+            RefundAsked::IllegalState => {
+                Err(AdminError::IllegalState("the order is not paid, or was not paid through a payment channel"))
+            }
+            RefundAsked::Unknown => match self.ledger.order(order).await? {
+                Some(_) => Err(AdminError::IllegalState("the order is still being made")),
+                None => Err(AdminError::Unknown("order")),
+            },
+        }
+    }
+}
+
+fn hide_buyers(account: &Account, orders: &mut [OwnedOrder]) {
+    if !account.sees_buyers() {
+        orders.iter_mut().for_each(|owned| owned.user_id.clear());
+    }
+}
+
+fn fits(search: &OrderSearch, found: &OwnedOrder) -> bool {
+    let order = &found.order;
+    search.sale.is_none_or(|sale| sale == order.sale_id)
+        && search.status.is_none_or(|status| status == order.status)
+        && search.user.as_ref().is_none_or(|user| user.as_str() == found.user_id)
+}

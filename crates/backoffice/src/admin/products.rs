@@ -1,0 +1,101 @@
+//! Products and their pictures.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{AdminError, Console, operators_only};
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::sale::{Product, ProductChange};
+use seckill_postgres::sales::products::NewPicture;
+use seckill_buying::sale_work::manage::ProductSet;
+
+/// The product as it is now.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ProductSet)]
+pub struct ChangedProduct {
+    pub product_id: i64,
+    /// Whether every instance already shows the change. The others will within a second of recovering.
+    pub everywhere: bool,
+}
+
+impl Console {
+    /// Products by name, those whose name follows `after`; `text` is a part of the name.
+    pub async fn products(
+        &self,
+        account: &Account,
+        after: Option<&str>,
+        text: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<Product>, AdminError> {
+        operators_only(account)?;
+        for (part, field) in [(after, "after"), (text, "q")] {
+            if part.is_some_and(|part| part.chars().count() > 200 || part.contains(char::is_control)) {
+                return Err(
+                    Invalid::new(field, "must be at most 200 characters, none of them control characters").into()
+                );
+            }
+        }
+        Ok(self.ledger.products(after, text, limit).await?)
+    }
+
+    pub async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
+        operators_only(account)?;
+        let named = ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
+        Ok(self.ledger.product_named(&named.name).await?)
+    }
+
+    pub async fn set_product(
+        &self,
+        account: &Account,
+        name: String,
+        description: Option<String>,
+        picture_alt: Option<String>,
+    ) -> Result<ChangedProduct, AdminError> {
+        operators_only(account)?;
+        let change = ProductChange { name, description, picture: None, alt: picture_alt };
+        let change = change.check().map_err(as_the_api_names_it)?;
+        self.change_product(account, &change, None).await
+    }
+
+    /// Checks that the account may set this product's picture, before the picture is read.
+    pub fn check_picture_of(&self, account: &Account, name: &str) -> Result<(), AdminError> {
+        operators_only(account)?;
+        ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
+        Ok(())
+    }
+
+    /// Sets a product's picture, which was redrawn from a file. Makes the product where it is missing. The name describes the
+    /// picture, because an earlier description would be of the earlier picture.
+    pub async fn set_product_picture(
+        &self,
+        account: &Account,
+        name: String,
+        picture: &NewPicture,
+    ) -> Result<ChangedProduct, AdminError> {
+        operators_only(account)?;
+        let (alt, hash) = (Some(name.clone()), Some(picture.hash.clone()));
+        let change = ProductChange { name, description: None, picture: hash, alt }.check()?;
+        self.change_product(account, &change, Some(picture)).await
+    }
+
+    async fn change_product(
+        &self,
+        account: &Account,
+        change: &ProductChange,
+        picture: Option<&NewPicture>,
+    ) -> Result<ChangedProduct, AdminError> {
+        match self.stores.set_product(change, picture, account.name.as_str()).await? {
+            ProductSet::Done { id, known_everywhere } => {
+                Ok(ChangedProduct { product_id: id, everywhere: known_everywhere })
+            }
+            ProductSet::NoPicture => {
+                Err(AdminError::Conflict("the product has no picture that picture_alt could describe".to_owned()))
+            }
+        }
+    }
+}
+
+fn as_the_api_names_it(wrong: Invalid) -> Invalid {
+    if wrong.field == "alt" { Invalid::new("picture_alt", wrong.problem) } else { wrong }
+}

@@ -1,0 +1,125 @@
+//! The overview, the alarms and the audit log.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{Answer, NotRead, NotReadSome, NotReadSomeGuarded};
+use crate::admin::log::{Alarm, LogLine};
+use crate::admin::overview::Overview;
+use crate::admin::paging::limit;
+use seckill_domain::ids::Invalid;
+use seckill_domain::log_filter::LogFilter;
+use crate::api::Ask;
+
+/// The audit log's newest lines.
+#[derive(Serialize, ToSchema)]
+struct AuditLog {
+    lines: Vec<LogLine>,
+}
+
+/// The newest alarms.
+#[derive(Serialize, ToSchema)]
+struct Alarms {
+    alarms: Vec<Alarm>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LogQuery {
+    /// Only lines of this actor.
+    #[param(nullable = false, min_length = 1, max_length = 64)]
+    actor: Option<String>,
+    /// Only lines with this action.
+    #[param(nullable = false, min_length = 1, max_length = 64)]
+    action: Option<String>,
+    /// Only lines about this subject, such as `sale 7`.
+    #[param(nullable = false, min_length = 1, max_length = 1000)]
+    subject: Option<String>,
+    /// Only lines from this moment on.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 253_402_300_799_999_i64)]
+    from_ms: Option<String>,
+    /// Only lines before this moment.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 253_402_300_799_999_i64)]
+    to_ms: Option<String>,
+    /// Only lines older than the one with this id. The last id of an answer leads to the next page.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    before: Option<String>,
+    /// The most lines to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
+
+impl LogQuery {
+    fn filter(self) -> Result<LogFilter, Invalid> {
+        Ok(LogFilter {
+            actor: self.actor,
+            action: self.action,
+            subject: self.subject,
+            from_ms: whole("from_ms", self.from_ms)?,
+            to_ms: whole("to_ms", self.to_ms)?,
+            before: whole("before", self.before)?,
+            limit: whole("limit", self.limit)?.unwrap_or(LIMIT),
+        })
+    }
+}
+
+const LIMIT: i64 = 100;
+
+fn whole(field: &'static str, text: Option<String>) -> Result<Option<i64>, Invalid> {
+    let number = text.map(|text| text.parse::<i64>()).transpose();
+    number.map_err(|_| Invalid::new(field, "must be a whole number"))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct LimitQuery {
+    /// The most entries to return; 100 by default.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
+
+/// The audit log: changes and refused attempts, the newest first
+///
+/// For admins.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/audit-log",
+    params(LogQuery),
+    responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
+)]
+pub async fn audit_log(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let filter = caller.query::<LogQuery>()?.filter()?;
+        Ok(AuditLog { lines: console.audit_log(&caller.account, filter).await? })
+    })
+    .await
+}
+
+/// The alarms, open ones first
+///
+/// Alarms that name an application are for admins.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/alarms",
+    params(LimitQuery),
+    responses((status = 200, description = "The newest alarms", body = Alarms), NotReadSome),
+)]
+pub async fn alarms(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| {
+        let limit = limit(&caller.query::<LimitQuery>()?.limit)?;
+        Ok(Alarms { alarms: console.alarms(&caller.account, limit).await? })
+    })
+    .await
+}
+
+/// How the sales stand, and what needs a person
+///
+/// Viewers see sales and alarms; alarms that name an application are for admins.
+#[utoipa::path(
+    get,
+    path = "/api/v1/admin/overview",
+    responses((status = 200, description = "The overview", body = Overview), NotRead),
+)]
+pub async fn overview(ask: Ask) -> Answer {
+    ask.answer(async |console, caller| console.overview(&caller.account).await).await
+}

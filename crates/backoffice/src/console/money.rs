@@ -1,0 +1,69 @@
+//! The pages of payments and refunds, for operators.
+
+use actix_web::HttpResponse;
+use askama::Template;
+use strum::IntoEnumIterator;
+
+use super::frame::{Frame, address, page};
+use super::{money, show};
+use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
+use crate::admin::paging::given;
+use seckill_domain::payment::{PaymentStatus, RefundStatus};
+use crate::api::Ask;
+use seckill_pages::price;
+
+#[derive(Template)]
+#[template(path = "console/payments.html")]
+struct PaymentsPage {
+    frame: Frame,
+    tab: &'static str,
+    list: MoneyPage,
+    conflicts: ConflictPage,
+    statuses: Vec<&'static str>,
+    chosen: Option<String>,
+    next: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "console/refunds.html")]
+struct RefundsPage {
+    frame: Frame,
+    tab: &'static str,
+    list: MoneyPage,
+    statuses: Vec<&'static str>,
+    chosen: Option<String>,
+    next: Option<String>,
+}
+
+pub fn amount(row: &MoneyRow) -> String {
+    format!("{} {}", row.currency, price(row.amount_cents, &row.currency))
+}
+
+pub async fn payments(ask: Ask) -> HttpResponse {
+    page(ask, "money", async |console, caller, frame| {
+        let query = caller.query::<PaymentQuery>()?;
+        let list = console.payments(&caller.account, &query).await?;
+        // They are read only where there are some.
+        let conflicts = match list.figures.set_aside {
+            0 => ConflictPage::default(),
+            _ => console.conflicts(&caller.account, &ConflictQuery::default()).await?,
+        };
+        let chosen = given(&query.status).map(str::to_owned);
+        let next = list.next.map(|last| address("/admin/payments", &[("status", &query.status)], Some(&last)));
+        let statuses = PaymentStatus::iter().map(Into::into).collect();
+        Ok(PaymentsPage { frame, tab: "payments", list, conflicts, statuses, chosen, next })
+    })
+    .await
+}
+
+pub async fn refunds(ask: Ask) -> HttpResponse {
+    page(ask, "money", async |console, caller, frame| {
+        let query = caller.query::<RefundQuery>()?;
+        let list = console.refunds(&caller.account, &query).await?;
+        let chosen = given(&query.status).map(str::to_owned);
+        let next = list.next.map(|last| address("/admin/refunds", &[("status", &query.status)], Some(&last)));
+        let statuses = RefundStatus::iter().map(Into::into).collect();
+        Ok(RefundsPage { frame, tab: "refunds", list, statuses, chosen, next })
+    })
+    .await
+}

@@ -1,0 +1,86 @@
+//! The pages of orders: the search, and the whole of one order.
+
+use actix_web::HttpResponse;
+use askama::Template;
+use strum::VariantArray;
+
+use super::frame::{Frame, address, page};
+use super::{money, show};
+use crate::admin::AdminError;
+use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
+use crate::admin::paging::given;
+use seckill_domain::ids::OrderId;
+use seckill_domain::order::OrderStatus;
+use crate::api::Ask;
+
+#[derive(Template)]
+#[template(path = "console/orders.html")]
+struct OrdersPage {
+    frame: Frame,
+    query: OrderQuery,
+    statuses: Vec<&'static str>,
+    chosen: Option<String>,
+    orders: Vec<OwnedOrder>,
+    /// Purchases without an order are missing, because reading them took too long.
+    lacks_accepted: bool,
+    next: Option<String>,
+    export: Option<String>,
+    wrong: Option<String>,
+}
+
+impl OrdersPage {
+    fn text<'a>(&self, parameter: &'a Option<String>) -> &'a str {
+        given(parameter).unwrap_or_default()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "console/order.html")]
+struct OrderPage {
+    frame: Frame,
+    details: OrderDetails,
+}
+
+impl OrderPage {
+    fn is_paid(&self) -> bool {
+        self.details.order.order.status == OrderStatus::Paid
+    }
+
+    fn is_accepted(&self) -> bool {
+        self.details.order.order.status == OrderStatus::Accepted
+    }
+}
+
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "orders", async |console, caller, frame| {
+        let query = caller.query::<OrderQuery>()?;
+        // The problem of a wrong search stands next to its form.
+        let (found, wrong) = match console.orders(&caller.account, &query).await {
+            Ok(found) => (found, None),
+            Err(AdminError::Invalid(invalid)) => {
+                let none = FoundOrders { orders: Vec::new(), next: None, lacks_accepted: false };
+                (none, Some(format!("The {invalid}.")))
+            }
+            Err(error) => return Err(error),
+        };
+        let conditions = [("sale", &query.sale), ("status", &query.status), ("user", &query.user)];
+        let next = found.next.map(|last| address("/admin/orders", &conditions, Some(&last)));
+        let may_export = frame.may_operate && wrong.is_none() && given(&query.order).is_none();
+        let export = may_export.then(|| address("/api/v1/admin/orders.csv", &conditions, None));
+        let FoundOrders { orders, lacks_accepted, .. } = found;
+        let chosen = given(&query.status).map(str::to_owned);
+        let statuses = OrderStatus::VARIANTS.iter().map(|status| status.as_str()).collect();
+        Ok(OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong })
+    })
+    .await
+}
+
+pub async fn order(ask: Ask) -> HttpResponse {
+    page(ask, "orders", async |console, caller, frame| {
+        // Without a valid id there is no such order.
+        let id = caller.uuid("order").map_err(|_| AdminError::Unknown("order"))?;
+        let details = console.order(&caller.account, OrderId(id)).await?;
+        Ok(OrderPage { frame, details })
+    })
+    .await
+}

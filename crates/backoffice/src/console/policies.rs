@@ -1,0 +1,179 @@
+//! The policies of flow control, by application, and the form for each algorithm. docs/limits.md explains the terms.
+
+use actix_web::HttpResponse;
+use askama::Template;
+use serde::Deserialize;
+
+use super::frame::{Frame, page};
+use super::policy_form::{Form, Hour};
+use super::{policies, show};
+use crate::admin::AdminError;
+use crate::admin::policies::VisiblePolicy;
+use seckill_domain::account::Account;
+use seckill_domain::ids::Invalid;
+use seckill_domain::limiter::AlgorithmKind;
+use seckill_domain::policy::{HOUSE_APP, Name, threshold};
+use crate::api::Ask;
+
+/// The most applications on one page; a filter shows each of the others.
+const APPS_MAX: usize = 200;
+
+#[derive(Template)]
+#[template(path = "console/policies.html")]
+struct PoliciesPage {
+    frame: Frame,
+    app: String,
+    apps: Vec<AppPolicies>,
+    has_more: bool,
+}
+
+struct AppPolicies {
+    name: String,
+    rights: &'static str,
+    may_change: bool,
+    policies: Vec<VisiblePolicy>,
+}
+
+fn others(app: &str, visible: &VisiblePolicy) -> String {
+    let others = visible.apps.iter().map(Name::as_str).filter(|other| *other != app);
+    let hidden = (visible.apps.len() < visible.policy.terms.apps.len()).then_some("others");
+    others.chain(hidden).collect::<Vec<_>>().join(", ")
+}
+
+fn rights(account: &Account, app: &Name) -> &'static str {
+    match (account.is_admin(), account.may_change(std::slice::from_ref(app)).is_ok(), account.grants.get(app)) {
+        (true, ..) => "as an admin you see and change them",
+        (false, true, _) => "owner: you see and change them",
+        (false, false, Some(_)) => "viewer: you see them",
+        (false, false, None) => "",
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Query {
+    app: String,
+    name: String,
+    algorithm: Option<String>,
+}
+
+impl Query {
+    fn algorithm(&self) -> Result<Option<AlgorithmKind>, Invalid> {
+        let kind = self.algorithm.as_deref().map(str::parse::<AlgorithmKind>).transpose();
+        kind.map_err(|_| Invalid::new("algorithm", "must be one of those that the page offers"))
+    }
+}
+
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let account = &caller.account;
+        let query: Query = caller.query()?;
+        let only = (!query.app.is_empty()).then(|| Name::parse(&query.app, "app")).transpose()?;
+        let policies = console.policies(account, only.as_ref()).await?;
+        let apps = console.apps(account).await?.into_iter().map(|app| app.name);
+        let mut apps: Vec<Name> = apps.filter(|app| only.as_ref().is_none_or(|only| only == app)).collect();
+        let has_more = apps.len() > APPS_MAX;
+        apps.truncate(APPS_MAX);
+        let shown = apps.iter().map(|app| AppPolicies {
+            name: app.to_string(),
+            rights: rights(account, app),
+            may_change: account.may_change(std::slice::from_ref(app)).is_ok(),
+            policies: policies.iter().filter(|visible| visible.policy.terms.apps.contains(app)).cloned().collect(),
+        });
+        Ok(PoliciesPage { frame, app: query.app, apps: shown.collect(), has_more })
+    })
+    .await
+}
+
+#[derive(Template)]
+#[template(path = "console/policy.html")]
+struct PolicyPage {
+    frame: Frame,
+    app: String,
+    name: String,
+    /// None for a policy that is still to be made.
+    existing: Option<VisiblePolicy>,
+    moves_at: Option<i64>,
+    hour: Option<Hour>,
+    /// The form, for accounts that may use it, and the address of this page with each algorithm.
+    form: Option<Form>,
+    algorithms: Vec<(&'static str, String)>,
+    /// Whether the policy limits purchases, which takes one algorithm only.
+    limits_purchases: bool,
+}
+
+impl PolicyPage {
+    /// The page with the form of an algorithm. `here` is its address; it ends with a question mark, or with a parameter and an ampersand.
+    fn new(frame: Frame, [app, name]: [&Name; 2], form: Option<Form>, here: &str) -> Self {
+        let algorithms = AlgorithmKind::ALL.iter().map(|kind| kind.as_str());
+        Self {
+            frame,
+            existing: None,
+            moves_at: None,
+            hour: None,
+            form,
+            algorithms: algorithms.map(|kind| (kind, format!("{here}algorithm={kind}"))).collect(),
+            limits_purchases: app.as_str() == HOUSE_APP,
+            app: app.to_string(),
+            name: name.to_string(),
+        }
+    }
+}
+
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let (app, name) = (Name::parse(caller.part("app"), "app")?, Name::parse(caller.part("name"), "name")?);
+        let (visible, shown, minutes) = console.policy(&caller.account, &app, &name).await?;
+        let policy = &visible.policy;
+        let kind = caller.query::<Query>()?.algorithm()?.unwrap_or(policy.terms.algorithm.kind());
+        let form = visible.may_change.then(|| Form::new(kind, &policy.terms.apps, Some(policy)));
+        let here = format!("/admin/policies/{app}/{name}?");
+        Ok(PolicyPage {
+            moves_at: policy.terms.range.and_then(|_| threshold(&policy.algorithm)),
+            hour: Some(Hour::new(shown, &minutes)),
+            existing: Some(visible),
+            ..PolicyPage::new(frame, [&app, &name], form, &here)
+        })
+    })
+    .await
+}
+
+#[derive(Template)]
+#[template(path = "console/policy-new.html")]
+struct NewPolicyPage {
+    frame: Frame,
+    apps: Vec<(Name, bool)>,
+    algorithms: Vec<&'static str>,
+}
+
+/// The first step to a new policy: its application, name and algorithm.
+pub async fn plan(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let query: Query = caller.query()?;
+        let apps = console.apps(&caller.account).await?.into_iter().map(|app| app.name);
+        let apps = apps.filter(|app| caller.account.may_change(std::slice::from_ref(app)).is_ok());
+        let apps = apps.map(|app| (app.clone(), app.as_str() == query.app));
+        let algorithms = AlgorithmKind::ALL.iter().map(|kind| kind.as_str()).collect();
+        Ok(NewPolicyPage { frame, apps: apps.collect(), algorithms })
+    })
+    .await
+}
+
+/// The second step to a new policy: the form of its algorithm.
+pub async fn draft(ask: Ask) -> HttpResponse {
+    page(ask, "policies", async |console, caller, frame| {
+        let query: Query = caller.query()?;
+        let (app, name) = (Name::parse(&query.app, "app")?, Name::parse(&query.name, "name")?);
+        // A hidden application gets the same answer as a missing one.
+        let taken = console.policies(&caller.account, Some(&app)).await?;
+        caller.account.may_change(std::slice::from_ref(&app)).map_err(AdminError::Denied)?;
+        if taken.iter().any(|visible| visible.policy.terms.name == name) {
+            return Err(Invalid::new("name", "is taken: the application has a policy of this name already").into());
+        }
+        let kind = query.algorithm()?.unwrap_or(AlgorithmKind::FixedWindow);
+        let form = Form::new(kind, std::slice::from_ref(&app), None);
+        let here = format!("/admin/policies/draft?app={app}&name={name}&");
+        Ok(PolicyPage::new(frame, [&app, &name], Some(form), &here))
+    })
+    .await
+}

@@ -1,0 +1,63 @@
+//! The pages of the outbox and of the outflows, for operators.
+
+use actix_web::HttpResponse;
+use askama::Template;
+
+use super::frame::{Frame, address, page};
+use super::show;
+use crate::admin::paging::given;
+use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery, OutboxPage, OutboxQuery, ParkedRow};
+use seckill_domain::message::ParkedKind;
+use crate::api::Ask;
+
+#[derive(Template)]
+#[template(path = "console/outbox.html")]
+struct QueuesPage {
+    frame: Frame,
+    outbox: OutboxPage,
+    chosen: Option<String>,
+    next: Option<String>,
+}
+
+impl QueuesPage {
+    /// Whether the message names an order; others name a payment, a wave or a group of orders.
+    fn is_about_order(&self, row: &ParkedRow) -> bool {
+        !row.user_id.is_empty() && row.kind != ParkedKind::PaymentRequested.as_str()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "console/outflows.html")]
+struct OutflowsPage {
+    frame: Frame,
+    tab: &'static str,
+    outflows: Vec<ChannelFigures>,
+    parked: ItemPage,
+    chosen: Option<String>,
+    next: Option<String>,
+}
+
+pub async fn outbox(ask: Ask) -> HttpResponse {
+    page(ask, "queues", async |console, caller, frame| {
+        let query = caller.query::<OutboxQuery>()?;
+        let outbox = console.outbox(&caller.account, &query).await?;
+        let chosen = given(&query.kind).map(str::to_owned);
+        let next = outbox.next.map(|last| address("/admin/outbox", &[("kind", &chosen)], Some(&last)));
+        Ok(QueuesPage { frame, outbox, chosen, next })
+    })
+    .await
+}
+
+pub async fn outflows(ask: Ask) -> HttpResponse {
+    page(ask, "money", async |console, caller, frame| {
+        let query = caller.query::<ItemQuery>()?;
+        let outflows = console.outflows(&caller.account).await?;
+        let parked = console.parked_items(&caller.account, &query).await?;
+        // The name of an outflow has no character that an address must not have.
+        let known = given(&query.outflow).filter(|name| outflows.iter().any(|outflow| outflow.name == *name));
+        let chosen = known.map(str::to_owned);
+        let next = parked.next_before.map(|last| address("/admin/outflows", &[("outflow", &chosen)], Some(&last)));
+        Ok(OutflowsPage { frame, tab: "outflows", outflows, parked, chosen, next })
+    })
+    .await
+}

@@ -1,0 +1,104 @@
+//! The pages of sales: the list, planning one, and all of one.
+
+use std::sync::Arc;
+
+use actix_web::HttpResponse;
+use askama::Template;
+
+use super::frame::{Frame, address, page};
+use super::show;
+use crate::admin::AdminError;
+use crate::admin::paging::cut;
+use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
+use seckill_domain::ids::SaleId;
+use seckill_domain::live::LedgerFigures;
+use crate::api::{Ask, Caller};
+
+const SALES_MAX: i64 = 50;
+const NAMES_MAX: i64 = 200;
+
+#[derive(Template)]
+#[template(path = "console/sales.html")]
+struct SalesPage {
+    frame: Frame,
+    rows: Vec<ManagedSale>,
+    q: String,
+    status: String,
+    older: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "console/sale-new.html")]
+struct NewSalePage {
+    frame: Frame,
+    products: Vec<String>,
+}
+
+#[derive(Template)]
+#[template(path = "console/sale.html")]
+struct SalePage {
+    frame: Frame,
+    details: SaleDetails,
+    /// `None` if counting them takes too long now.
+    counted: Option<Arc<LedgerFigures>>,
+    lapsed: Option<Arc<LapsedLists>>,
+}
+
+impl SalePage {
+    fn may_be_removed(&self) -> bool {
+        self.counted.as_ref().is_some_and(|counted| counted.orders.iter().all(|of| of.orders == 0))
+    }
+}
+
+pub async fn list(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let query = SaleQuery { limit: None, ..caller.query()? };
+        // One sale more than is shown says whether there are older ones.
+        let mut rows = console.sales(&SaleSearch { limit: SALES_MAX + 1, ..query.search()? }).await?;
+        let conditions = [("q", &query.q), ("status", &query.status)];
+        let older = cut(&mut rows, SALES_MAX).map(|last| address("/admin/sales", &conditions, Some(&last.id)));
+        let (q, status) = (query.q.unwrap_or_default(), query.status.unwrap_or_default());
+        Ok(SalesPage { frame, rows, older, q, status })
+    })
+    .await
+}
+
+pub async fn new(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let products = console.products(&caller.account, None, None, NAMES_MAX).await?;
+        Ok(NewSalePage { frame, products: products.into_iter().map(|product| product.name).collect() })
+    })
+    .await
+}
+
+pub async fn show(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let id = named_sale(caller)?;
+        let details = console.sale(id).await?;
+        let (counted, lapsed) = tokio::join!(console.sale_orders(id), console.sale_lapsed(&caller.account, id));
+        Ok(SalePage { frame, counted, lapsed, details })
+    })
+    .await
+}
+
+/// The live page of a sale. It is empty when it arrives; live.js fills it from `GET /api/v1/admin/sales/{id}/live`.
+#[derive(Template)]
+#[template(path = "console/live.html")]
+struct LivePage {
+    frame: Frame,
+    id: i64,
+    product: String,
+}
+
+pub async fn live(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |console, caller, frame| {
+        let sale = console.sale(named_sale(caller)?).await?.sale;
+        Ok(LivePage { frame, id: sale.id.get(), product: sale.product })
+    })
+    .await
+}
+
+/// The sale that the page's address names. An address that can name none is that of no page.
+fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
+    SaleId::parse(caller.part("id")).map_err(|_| AdminError::Unknown("sale"))
+}

@@ -1,0 +1,135 @@
+//! How the templates of the console write times, amounts and numbers: `{{ show::time(sale.starts_at_ms) }}`.
+
+use std::borrow::Borrow;
+use std::fmt::Display;
+use std::sync::OnceLock;
+
+use askama::filters::Safe;
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde_json::Value;
+
+use seckill_pages::price;
+
+/// The currency of all amounts (ISO 4217): a setting of the process, which `Files::embedded` passes on when the service starts.
+pub(super) static CURRENCY: OnceLock<String> = OnceLock::new();
+
+/// Separates groups of three digits: a thin space at which no line is broken.
+const GROUP: char = '\u{202f}';
+
+/// Amounts, moments in ms, and references to them: askama passes fields by reference.
+pub trait Number {
+    fn number(&self) -> i64;
+}
+
+impl Number for i64 {
+    fn number(&self) -> i64 {
+        *self
+    }
+}
+impl Number for DateTime<Utc> {
+    fn number(&self) -> i64 {
+        self.timestamp_millis()
+    }
+}
+impl<N: Number + ?Sized> Number for &N {
+    fn number(&self) -> i64 {
+        (**self).number()
+    }
+}
+
+/// A moment, in ms since the epoch. It is written in UTC, and the script replaces the text by the person's local time.
+pub fn time(ms: impl Number) -> Safe<String> {
+    let at = DateTime::<Utc>::from_timestamp_millis(ms.number()).unwrap_or_default();
+    let (iso, text) = (at.to_rfc3339_opts(SecondsFormat::Millis, true), at.format("%Y-%m-%d %H:%M:%S"));
+    Safe(format!("<time datetime=\"{iso}\" data-local>{text} UTC</time>"))
+}
+
+/// A moment that may not have come: `–` without it.
+pub fn time_or_none<N: Number + Copy>(ms: &Option<N>) -> Safe<String> {
+    ms.map_or_else(|| Safe("–".to_owned()), time)
+}
+
+/// An amount in minor units, with its currency: `CNY 1 234.00`.
+pub fn money(cents: impl Number) -> String {
+    let currency = CURRENCY.get().map_or("", String::as_str);
+    let cents = cents.number();
+    let (sign, amount) = (if cents < 0 { "−" } else { "" }, cents.checked_abs().unwrap_or(i64::MAX));
+    let amount = price(amount, currency);
+    let (whole, rest) = amount.split_at(amount.find('.').unwrap_or(amount.len()));
+    format!("{currency} {sign}{}{rest}", grouped(whole)).trim_start().to_owned()
+}
+
+/// A number with its digits in groups of three: `12 345`.
+pub fn count(n: impl Display) -> String {
+    let text = n.to_string();
+    match text.strip_prefix('-') {
+        Some(digits) => format!("−{}", grouped(digits)),
+        None => grouped(&text),
+    }
+}
+
+/// A number that may be larger than its count: `10 000 or more`.
+pub fn counted(n: impl Display, more: impl Borrow<bool>) -> String {
+    let suffix = if *more.borrow() { " or more" } else { "" };
+    format!("{}{suffix}", count(n))
+}
+
+/// A duration in whole seconds as people say it: `45 s`, `3 min 5 s`, `2 h 10 min`, `4 d 1 h`.
+pub fn age(seconds: impl Number) -> String {
+    let seconds = seconds.number().max(0);
+    let parts = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{big} {big_unit}"),
+        _ => format!("{big} {big_unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => parts(seconds / 60, "min", seconds % 60, "s"),
+        3600..86_400 => parts(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => parts(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// JSON in one line; nothing for an empty object. The template escapes it.
+pub fn json(value: &Value) -> String {
+    match value {
+        Value::Object(members) if members.is_empty() => String::new(),
+        _ => value.to_string(),
+    }
+}
+
+fn grouped(digits: &str) -> String {
+    let mut text = String::with_capacity(digits.len() * 2);
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(GROUP);
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        let plain = |text: String| text.replace(GROUP, " ");
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1 000"),
+            (-1_234_567, "−1 234 567"),
+            (i64::MIN, "−9 223 372 036 854 775 808"),
+        ] {
+            assert_eq!(plain(count(n)), text);
+        }
+        for (seconds, text) in
+            [(-1, "0 s"), (59, "59 s"), (60, "1 min"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (349_200, "4 d 1 h")]
+        {
+            assert_eq!(age(seconds), text);
+        }
+        assert_eq!(count(5_u64), "5");
+        assert_eq!((plain(counted(10_000, true)), counted(7, false)), ("10 000 or more".to_owned(), "7".to_owned()));
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether a sale is open, and its purchase key, as a script and as JSON. A sale's page polls it around the start.
+
+use actix_web::http::header::CONTENT_TYPE;
+use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use seckill_domain::ids::SaleId;
+use seckill_http::Answer;
+use seckill_http::codes::{Code, problems};
+use seckill_http::extract::sale_id;
+use seckill_http::problem::Problem;
+use crate::sale::thread_state::ThreadState;
+
+/// Whether a sale is open, and its purchase key.
+#[derive(Serialize, ToSchema)]
+struct SaleState {
+    open: bool,
+    /// The purchase key while the sale is open; otherwise a key that buys nothing.
+    key: String,
+    now_ms: i64,
+    starts_at_ms: i64,
+    ends_at_ms: i64,
+    sold_out: bool,
+}
+
+problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
+
+async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState, Problem> {
+    let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or(Code::UnknownSale)?;
+    let sold_out = thread.is_sold_out(&sale).await;
+    let now_ms = thread.catalog.clock.now_ms();
+    Ok(SaleState {
+        open: sale.is_open_at(now_ms),
+        key: sale.key_at(now_ms).to_owned(),
+        now_ms,
+        starts_at_ms: sale.starts_at_ms,
+        ends_at_ms: sale.ends_at_ms,
+        sold_out,
+    })
+}
+
+/// Whether a sale is open, and its purchase key
+#[utoipa::path(
+    get,
+    path = "/api/v1/sales/{id}/state",
+    tag = "sales",
+    params(("id" = SaleId, Path, description = "The sale")),
+    responses((status = 200, description = "Its current state", body = SaleState), NoState),
+)]
+pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
+    let state = state(&request, &thread).await?;
+    Ok(HttpResponse::Ok().json(state))
+}
+
+/// The state of a sale as a script
+///
+/// The script sets `window.seckill` to the state.
+#[utoipa::path(
+    get,
+    path = "/sales/{id}/state.js",
+    tag = "sales",
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        ("r" = Option<String>, Query, description = "Any text: it keeps caches from answering"),
+    ),
+    responses(
+        (
+            status = 200, description = "`window.seckill = …;`", body = String,
+            content_type = "text/javascript; charset=utf-8",
+        ),
+        NoState,
+    ),
+)]
+pub async fn sale_state_script(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
+    let state = serde_json::to_string(&state(&request, &thread).await?).map_err(Problem::invalid)?;
+    Ok(HttpResponse::Ok()
+        .insert_header((CONTENT_TYPE, "text/javascript; charset=utf-8"))
+        .body(format!("window.seckill = {state};\n")))
+}

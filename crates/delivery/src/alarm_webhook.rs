@@ -1,0 +1,67 @@
+//! Alarm webhooks: a signed message (Standard Webhooks) when an alarm is raised, and another when it is cleared.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use seckill_channel::deliver::{outcome_of, reached};
+use seckill_domain::alarm::AlarmKind;
+use seckill_domain::outflow::DeliveryOutcome;
+use seckill_domain::step::Step;
+use seckill_postgres::{Ledger, LedgerError};
+use seckill_postgres::flow::alarms::UnsentAlarm;
+use seckill_webhook::{HttpSender, Secret, SignedRequest};
+
+#[derive(Clone)]
+pub struct AlarmWebhook {
+    pub ledger: Ledger,
+    pub url: String,
+    pub secret: Secret,
+    pub sender: Arc<HttpSender>,
+}
+
+impl AlarmWebhook {
+    /// At twice `PATIENCE` each they are sent well within the half minute of a worker's claim.
+    const BATCH_MAX: i64 = 10;
+    /// For the connection, and again for the answer.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// Sends undelivered messages. A failed one is sent again later, under the same id.
+    pub async fn step(&self) -> Result<Step, LedgerError> {
+        let unsent = self.ledger.unsent_alarms(Self::BATCH_MAX).await?;
+        let now_s = self.ledger.now_ms().await? / 1000;
+        for alarm in &unsent {
+            let answer = self.sender.post(self.request(alarm, now_s), Self::PATIENCE).await;
+            self.ledger.note_receiver("alarms", reached(&answer)).await;
+            match outcome_of(&answer) {
+                DeliveryOutcome::Done => self.ledger.mark_alarm_sent(alarm.id, alarm.raised).await?,
+                DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {
+                    tracing::warn!(alarm = alarm.id, why, "alarm not delivered; it is sent again later");
+                }
+                DeliveryOutcome::NotNow(_) => {
+                    tracing::warn!(alarm = alarm.id, "the receiver of alarms is away or asks for a pause");
+                }
+            }
+        }
+        Ok(Step::after(unsent.len(), Self::BATCH_MAX as usize))
+    }
+
+    fn request(&self, alarm: &UnsentAlarm, now_s: i64) -> SignedRequest {
+        let event = if alarm.raised { "raised" } else { "cleared" };
+        let at = if alarm.raised { Some(alarm.raised_at) } else { alarm.cleared_at };
+        let body = json!({
+            "type": format!("alarm.{event}"),
+            "timestamp": at,
+            "data": {
+                "id": alarm.id,
+                "kind": alarm.kind,
+                "subject": alarm.subject,
+                "details": alarm.details,
+                "runbook": AlarmKind::runbook_of(&alarm.kind),
+            },
+        });
+        let (id, secrets) = (format!("alarm-{}-{event}", alarm.id), std::slice::from_ref(&self.secret));
+        SignedRequest::message(&self.url, &id, secrets, now_s, body.to_string().into_bytes())
+    }
+}

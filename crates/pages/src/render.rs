@@ -1,0 +1,182 @@
+//! Renders the pages from the templates in frontend-static. A page depends on the terms of its sales alone, neither on the visitor nor
+//! on the time. So the same sale always gives the same bytes.
+
+use askama::Template;
+
+use super::assets::{AssetError, Assets};
+use super::{offer, show};
+use seckill_domain::origin::Origin;
+use seckill_domain::sale::Sale;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub origin: Option<Origin>,
+    /// ISO 4217.
+    pub currency: String,
+    pub api: Option<Origin>,
+}
+
+/// Why pages cannot be made: this program's files are not consistent, which tests exclude.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    #[error(transparent)]
+    Asset(#[from] AssetError),
+    #[error("a page cannot be rendered: {0}")]
+    Render(#[from] askama::Error),
+}
+
+/// The parts that all pages share. Unknown origins are empty.
+pub struct Site {
+    pub assets: Assets,
+    pub api: String,
+    pub origin: String,
+    pub currency: String,
+}
+
+#[derive(Template)]
+#[template(path = "index.html")]
+struct FrontPage<'a> {
+    site: &'a Site,
+    sales: Vec<&'a Sale>,
+}
+
+#[derive(Template)]
+#[template(path = "sale.html")]
+struct SalePage<'a> {
+    site: &'a Site,
+    sale: &'a Sale,
+    offer: String,
+}
+
+#[derive(Template)]
+#[template(path = "orders.html")]
+struct OrdersPage<'a> {
+    site: &'a Site,
+}
+
+#[derive(Template)]
+#[template(path = "missing.html")]
+struct MissingPage<'a> {
+    site: &'a Site,
+}
+
+#[derive(Template)]
+#[template(path = "docs.html")]
+struct DocsPage<'a> {
+    site: &'a Site,
+}
+
+impl Site {
+    pub fn new(settings: Settings) -> Result<Self, PageError> {
+        let text = |origin: Option<Origin>| origin.map(|origin| origin.to_string()).unwrap_or_default();
+        Ok(Self {
+            assets: Assets::embedded()?,
+            api: text(settings.api),
+            origin: text(settings.origin),
+            currency: settings.currency,
+        })
+    }
+
+    /// The sale's price in the currency's main unit, such as `99.00`.
+    pub fn price(&self, sale: &Sale) -> String {
+        show::price(sale.price_cents, &self.currency)
+    }
+
+    pub fn front<'a>(&'a self, sales: impl IntoIterator<Item = &'a Sale>) -> Result<String, PageError> {
+        Ok(FrontPage { site: self, sales: sales.into_iter().collect() }.render()?)
+    }
+
+    pub fn sale(&self, sale: &Sale) -> Result<String, PageError> {
+        Ok(SalePage { site: self, sale, offer: offer::of(sale, &self.origin, &self.currency) }.render()?)
+    }
+
+    pub fn orders(&self) -> Result<String, PageError> {
+        Ok(OrdersPage { site: self }.render()?)
+    }
+
+    pub fn missing(&self) -> Result<String, PageError> {
+        Ok(MissingPage { site: self }.render()?)
+    }
+
+    pub fn docs(&self) -> Result<String, PageError> {
+        Ok(DocsPage { site: self }.render()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use seckill_domain::captcha::CaptchaKind;
+    use seckill_domain::ids::{SaleId, Units};
+    use seckill_domain::picture::{Picture, Size};
+    use seckill_domain::sale::{PlannedWave, SaleStatus};
+    use seckill_domain::shards::ShardCount;
+
+    fn sale(product: &str) -> Sale {
+        let (small, large) = (Size { width: 480, height: 320 }, Size { width: 1200, height: 800 });
+        Sale {
+            id: SaleId::from_db(7),
+            product_id: 1,
+            product: product.into(),
+            description: "A phone.".into(),
+            picture: Some(Picture { hash: "0a".repeat(16), alt: "A phone".into(), small, large }),
+            price_cents: 9_900,
+            starts_at_ms: 1_767_225_600_123,
+            ends_at_ms: 1_767_229_200_000,
+            purchase_key: "the-real-key".into(),
+            waiting_key: "the-waiting-key".into(),
+            waves: vec![PlannedWave { after_s: 60, units: 5 }],
+            per_user: Units::ONE,
+            min_level: 0,
+            captcha: CaptchaKind::None,
+            unlimited: false,
+            shards: ShardCount::ONE,
+            pay_within_ms: 1000,
+            status: SaleStatus::Open,
+        }
+    }
+
+    fn site(origin: Option<&str>) -> Site {
+        let origin = origin.map(|origin| origin.parse().unwrap());
+        Site::new(Settings { origin, currency: "CNY".into(), api: None }).unwrap()
+    }
+
+    #[test]
+    fn a_sale_gives_the_same_page_each_time_and_no_key_is_on_it() {
+        let page = site(None).sale(&sale("Phone")).unwrap();
+        assert_eq!(page, site(None).sale(&sale("Phone")).unwrap());
+        assert!(!page.contains("-key"));
+        for shown in ["Phone", "99.00", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "data-sale=\"7\"", "-480.jpg"] {
+            assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    fn block(page: &str) -> Value {
+        let (_, rest) = page.split_once("<script type=\"application/ld+json\">").unwrap();
+        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+    }
+
+    #[test]
+    fn an_offer_says_price_time_and_address() {
+        let page = site(Some("https://shop.example")).sale(&sale("Phone")).unwrap();
+        let product = block(&page);
+        assert_eq!((&product["@type"], &product["name"]), (&json!("Product"), &json!("Phone")));
+        assert_eq!(product["image"][0], format!("https://shop.example/pictures/{}-1200.jpg", "0a".repeat(16)));
+        let offer = &product["offers"];
+        let hostile = "</script><b>&amp;\"\\ \u{2028}";
+        let named = block(&site(None).sale(&sale(hostile)).unwrap());
+        assert!(named["name"] == hostile && named["offers"].get("url").is_none());
+        for (name, value) in [
+            ("price", "99.00"),
+            ("priceCurrency", "CNY"),
+            ("availability", "https://schema.org/LimitedAvailability"),
+            ("validFrom", "2026-01-01T00:00:00Z"),
+            ("validThrough", "2026-01-01T01:00:00Z"),
+            ("url", "https://shop.example/sales/7"),
+        ] {
+            assert_eq!(offer[name], value, "{name}");
+        }
+    }
+}
