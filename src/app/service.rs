@@ -238,7 +238,8 @@ impl Threads {
         let state = move || {
             let (Stores { ledger, gate }, (committer, challenges)) = (stores.clone(), shared.clone());
             let winners = Winners { committer: committer.clone(), confirmer: confirmer.clone(), gate: gate.clone() };
-            let reserve_batcher = ReserveBatcher::new(gate.clone(), winners.into_commit())?;
+            let (reserve_batcher, calls) = ReserveBatcher::new(gate.clone())?;
+            tokio::task::spawn_local(winners.finish_all(calls));
             let (batcher, pressure) = (reserve_batcher.clone(), Arc::clone(&pressure));
             Ok(ThreadState {
                 reserve_batcher,

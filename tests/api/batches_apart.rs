@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
@@ -13,12 +14,12 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use seckill_config::Purchase;
-use seckill_domain::admission::{Admission, PurchaseGroup, ReserveRequest};
+use seckill_domain::admission::{Admission, ReserveRequest};
 use seckill_domain::captcha::PassCheck;
 use seckill_domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
 use seckill_domain::shards::{SaleShards, ShardCount};
 use seckill_redis::reserve::batcher::ReserveBatcher;
-use seckill_redis::thread_gate::CommitGroup;
+use seckill_redis::thread_gate::CallWinners;
 use seckill_redis::{Gate, GateError};
 use seckill_harness::{PATIENCE, until};
 
@@ -135,12 +136,7 @@ async fn length(reads: &mut BufReader<OwnedReadHalf>, mark: char) -> Option<usiz
     line.trim_end().strip_prefix(mark)?.parse().ok()
 }
 
-/// Nobody wins, so nothing is committed.
-fn no_commit() -> CommitGroup {
-    Box::new(|group| panic!("{group:?} is to be committed"))
-}
-
-fn batcher(redis: &SlowRedis, commit: CommitGroup) -> ReserveBatcher {
+fn batcher(redis: &SlowRedis) -> (ReserveBatcher, mpsc::UnboundedReceiver<CallWinners>) {
     let mut config = configuration::read(&[("REDIS_URL", &redis.url), ("SECKILL_REDIS__PREFIX", "t:")]).unwrap();
     let patience_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
     (config.redis.connect_timeout_ms, config.redis.response_timeout_ms) = (patience_ms, patience_ms);
@@ -155,7 +151,7 @@ fn batcher(redis: &SlowRedis, commit: CommitGroup) -> ReserveBatcher {
         committers: 1,
         ..config.purchase
     };
-    ReserveBatcher::new(Gate::new(&config.redis, &purchase).unwrap(), commit).unwrap()
+    ReserveBatcher::new(Gate::new(&config.redis, &purchase).unwrap()).unwrap()
 }
 
 /// A batcher and its callers run on one thread.
@@ -191,7 +187,7 @@ fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<
 #[tokio::test]
 async fn a_slow_call_of_one_sale_holds_back_no_other() {
     let mut redis = SlowRedis::start(refilling).await;
-    let batcher = batcher(&redis, no_commit());
+    let (batcher, _calls) = batcher(&redis);
     local(async {
         let first = ask(&batcher, 1);
         assert_eq!(redis.next_call().await, ("t:{1}:sale".into(), 1));
@@ -222,7 +218,7 @@ async fn a_slow_call_of_one_sale_holds_back_no_other() {
 #[tokio::test]
 async fn the_line_is_bounded() {
     let mut redis = SlowRedis::start(refilling).await;
-    let batcher = batcher(&redis, no_commit());
+    let (batcher, _calls) = batcher(&redis);
     local(async {
         let under_way = ask(&batcher, 1);
         redis.next_call().await;
@@ -241,57 +237,84 @@ async fn the_line_is_bounded() {
 #[tokio::test]
 async fn winners_of_one_call_wait_for_one_commit() {
     let mut redis = SlowRedis::start(reserved).await;
-    let (groups, mut to_commit) = mpsc::unbounded_channel::<(PurchaseGroup, oneshot::Sender<Vec<bool>>)>();
-    let commit: CommitGroup = Box::new(move |group| {
-        let (done, outcome) = oneshot::channel();
-        let _ = groups.send((group, done));
-        Box::pin(async move { outcome.await.unwrap() })
-    });
-    let batcher = batcher(&redis, commit);
+    let (batcher, mut calls) = batcher(&redis);
     local(async {
         let first = ask(&batcher, 1);
         redis.next_call().await;
         let next: Vec<_> = (0..3).map(|_| ask(&batcher, 1)).collect();
         redis.answers.add_permits(1);
-        let (group, first_done) = to_commit.recv().await.unwrap();
-        assert_eq!((group.shards, group.hold.epoch, group.members.len()), (of(1), Epoch(7), 1));
+        let mut first_call = calls.recv().await.unwrap();
+        assert_eq!((first_call.shards, first_call.hold.epoch, first_call.winners.len()), (of(1), Epoch(7), 1));
         assert_eq!(redis.next_call().await.1, 3);
         assert!(!first.is_finished(), "its row is not durable");
         next[0].abort();
         redis.answers.add_permits(1);
-        let (group, next_done) = to_commit.recv().await.unwrap();
-        assert_eq!(group.members.len(), 3);
-        next_done.send(vec![true, true, false]).unwrap();
+        let next_call = calls.recv().await.unwrap();
+        assert_eq!(next_call.winners.len(), 3);
+        for (winner, is_durable) in next_call.winners.into_iter().zip([true, true, false]) {
+            winner.answer.give(is_durable);
+        }
         let answers = join_all(next.into_iter().skip(1)).await.into_iter().map(|answer| answer.unwrap().unwrap());
         assert_eq!(answers.collect::<Vec<_>>(), [Admission::Reserved { expires_at_ms: 5000 }, Admission::NotDurable]);
         assert!(!first.is_finished());
-        first_done.send(vec![true]).unwrap();
+        first_call.winners.remove(0).answer.give(true);
         assert_eq!(first.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
     })
     .await;
+}
+
+/// Panics when the batcher makes this call, counted from 1.
+struct Bug(Cell<u32>);
+
+impl Recorder for Bug {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        if key.name() == "seckill_gate_batch_size" {
+            self.0.update(|calls| calls.wrapping_sub(1));
+            assert!(self.0.get() != 0, "a bug");
+        }
+        Histogram::noop()
+    }
 }
 
 /// A bug that ends the task of a sale closes no sale. The waiting requests are answered "unknown", and the next request is served.
 #[tokio::test]
 async fn a_panic_in_a_sales_task_closes_no_sale() {
     let mut redis = SlowRedis::start(reserved).await;
-    let panics = Cell::new(true);
-    let commit: CommitGroup = Box::new(move |group| {
-        assert!(!panics.take(), "a bug");
-        Box::pin(async move { vec![true; group.members.len()] })
-    });
-    let batcher = batcher(&redis, commit);
+    let (batcher, mut calls) = batcher(&redis);
+    let bug = Bug(Cell::new(3));
+    let _guard = metrics::set_default_local_recorder(&bug);
     local(async {
-        let unlucky = ask(&batcher, 1);
+        spawn_local(async move {
+            while let Some(call) = calls.recv().await {
+                call.winners.into_iter().for_each(|winner| winner.answer.give(true));
+            }
+        });
+        let first = ask(&batcher, 1);
         redis.next_call().await;
         let waiting: Vec<_> = (0..4).map(|_| ask(&batcher, 1)).collect();
         let other = ask(&batcher, 2);
         assert_eq!(redis.next_call().await.0, "t:{2}:sale");
         redis.answers.add_permits(100);
-        for asked in waiting.into_iter().chain([unlucky]) {
+        for asked in waiting {
             assert!(matches!(asked.await.unwrap(), Err(GateError::Unknown)), "nobody is forgotten");
         }
-        assert_eq!(other.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+        for asked in [first, other] {
+            assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
+        }
         // These five fill the line, so the earlier requests are no longer counted.
         for asked in [1; 5].map(|sale| ask(&batcher, sale)) {
             assert_eq!(asked.await.unwrap().unwrap(), Admission::Reserved { expires_at_ms: 5000 });
@@ -304,7 +327,7 @@ async fn a_panic_in_a_sales_task_closes_no_sale() {
 #[tokio::test]
 async fn those_who_borrow_count_among_those_who_wait() {
     let mut redis = SlowRedis::start(borrow).await;
-    let batcher = batcher(&redis, no_commit());
+    let (batcher, _calls) = batcher(&redis);
     let sale = SaleShards { count: ShardCount::parse(2).unwrap(), ..of(1) };
     local(async {
         let ask = || ask_as("ann", &batcher, sale);

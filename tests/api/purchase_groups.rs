@@ -12,7 +12,6 @@ use seckill_domain::ids::{GroupId, IdempotencyKey, OrderId, Shard, Units, UserId
 use seckill_domain::message::{GroupsPlacedV1, OutboxKind, Version};
 use seckill_domain::sale::NewSale;
 use seckill_redis::reserve::batcher::ReserveBatcher;
-use seckill_redis::thread_gate::CommitGroup;
 use seckill_postgres::orders::groups::Settling;
 use seckill_postgres::orders::one::SettledOne;
 use seckill_postgres::orders::purchase::{Committed, Purchase};
@@ -56,22 +55,19 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
             trace: None,
         }
     };
-    let (groups, mut taken) = mpsc::unbounded_channel();
-    let commit: CommitGroup = Box::new(move |group| {
-        let not_durable = vec![false; group.members.len()];
-        let _ = groups.send(group);
-        Box::pin(async move { not_durable })
-    });
-    let group = LocalSet::new()
+    let call = LocalSet::new()
         .run_until(async {
-            let batcher = ReserveBatcher::new(system.stores.gate.clone(), commit).unwrap();
-            let answers = join_all(users.iter().map(|user| batcher.reserve(shards, request(user), now_ms))).await;
-            assert!(answers.iter().all(|answer| *answer.as_ref().unwrap() == Admission::NotDurable), "{answers:?}");
-            taken.recv().await.unwrap()
+            let (batcher, mut calls) = ReserveBatcher::new(system.stores.gate.clone()).unwrap();
+            let asked = join_all(users.iter().map(|user| batcher.reserve(shards, request(user), now_ms)));
+            tokio::select! {
+                answers = asked => panic!("{answers:?}"),
+                call = calls.recv() => call.unwrap(),
+            }
         })
         .await;
-    assert_eq!((group.members.len(), group.repeats.len()), (users.len(), 0), "all in one call");
-    let (id, hold) = (GroupId(Uuid::now_v7()), group.hold);
+    assert_eq!(call.winners.len(), users.len(), "all in one call");
+    assert!(call.winners.iter().all(|winner| !winner.is_repeat));
+    let (id, hold) = (GroupId(Uuid::now_v7()), call.hold);
     let purchase = |member: ReserveRequest| Purchase {
         order: member.order,
         sale: sale.id,
@@ -82,7 +78,7 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
         group: id,
         trace: None,
     };
-    group.members.into_iter().map(purchase).collect()
+    call.winners.into_iter().map(|winner| purchase(winner.request)).collect()
 }
 
 pub fn buyers(n: usize) -> Vec<String> {

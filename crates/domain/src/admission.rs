@@ -19,24 +19,6 @@ pub struct ReserveRequest {
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// Requests of one call of `reserve` that are made durable together.
-#[derive(Debug)]
-pub struct PurchaseGroup {
-    pub shards: SaleShards,
-    pub hold: Hold,
-    /// Requests that took units.
-    pub members: Vec<ReserveRequest>,
-    /// Repeats of unconfirmed purchases. Each gets its own purchase row: the purchase may belong to another group, whose commit may
-    /// be in flight or lost (protocol, rule 3).
-    pub repeats: Vec<ReserveRequest>,
-}
-
-impl PurchaseGroup {
-    pub const fn new(shards: SaleShards, hold: Hold) -> Self {
-        Self { shards, hold, members: Vec::new(), repeats: Vec::new() }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
     /// Units were taken for this order. Its record must be committed before the buyer is answered.

@@ -1,58 +1,75 @@
-//! The connections of one worker thread, and the commit of its winners.
+//! The connections of one worker thread, and the winners of its calls.
 
-use futures_util::future::LocalBoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::servers::Connections;
 use super::{Gate, GateError};
-use seckill_domain::admission::{Admission, PurchaseGroup, ReserveRequest};
-
-/// Commits a group. Returns for each member, and then for each repeat, whether it is durable.
-pub type CommitGroup = Box<dyn Fn(PurchaseGroup) -> LocalBoxFuture<'static, Vec<bool>>>;
+use seckill_domain::admission::{Admission, Hold, ReserveRequest};
+use seckill_domain::shards::SaleShards;
 
 pub(super) type Reply = oneshot::Sender<Result<Admission, GateError>>;
 
 /// A request, its caller, and the answer of Redis.
 pub(super) type Answered = (ReserveRequest, Reply, Admission);
 
+/// The winners of one call, who must be made durable before they are answered (rule 3). That does not depend on callers, who may have
+/// gone away.
+pub struct CallWinners {
+    pub shards: SaleShards,
+    pub hold: Hold,
+    pub winners: Vec<Winner>,
+}
+
+pub struct Winner {
+    pub request: ReserveRequest,
+    /// The request repeats an unconfirmed purchase, and took no units. The commit of that purchase may be in flight, or lost.
+    pub is_repeat: bool,
+    pub answer: PendingAnswer,
+}
+
+/// The answer to a winner who is durable.
+pub struct PendingAnswer {
+    caller: Reply,
+    admission: Admission,
+}
+
+impl PendingAnswer {
+    pub fn give(self, is_durable: bool) {
+        // The caller may have gone away.
+        _ = self.caller.send(Ok(if is_durable { self.admission } else { Admission::NotDurable }));
+    }
+}
+
 /// Shared by the batcher of a thread and the loans of its sales.
 pub(super) struct ThreadGate {
     pub gate: Gate,
     pub connections: Connections,
-    commit: CommitGroup,
+    winners: mpsc::UnboundedSender<CallWinners>,
 }
 
 impl ThreadGate {
-    pub fn new(gate: Gate, connections: Connections, commit: CommitGroup) -> Self {
-        Self { gate, connections, commit }
+    pub fn new(gate: Gate, connections: Connections) -> (Self, mpsc::UnboundedReceiver<CallWinners>) {
+        let (winners, of_calls) = mpsc::unbounded_channel();
+        (Self { gate, connections, winners }, of_calls)
     }
 
-    /// Answers the requests of a call. Winners and unconfirmed repeats become the group, and are answered after its commit (rule 3); the
-    /// others at once. The commit does not depend on callers, which may have gone away.
-    pub(super) fn pass_on(&self, mut group: PurchaseGroup, asked: impl IntoIterator<Item = Answered>) {
-        let (mut winners, mut repeating) = (Vec::new(), Vec::new());
+    /// Hands out the winners of a call, and answers the others at once.
+    pub(super) fn pass_on(&self, shards: SaleShards, hold: Hold, asked: impl IntoIterator<Item = Answered>) {
+        let mut winners = Vec::new();
         for (request, caller, admission) in asked {
-            match admission {
-                Admission::Reserved { .. } => {
-                    group.members.push(request);
-                    winners.push((caller, admission));
+            let is_repeat = match admission {
+                Admission::Reserved { .. } => false,
+                Admission::Repeat { confirmed: false } => true,
+                answer => {
+                    _ = caller.send(Ok(answer));
+                    continue;
                 }
-                Admission::Repeat { confirmed: false } => {
-                    group.repeats.push(request);
-                    repeating.push((caller, admission));
-                }
-                answer => _ = caller.send(Ok(answer)),
-            }
+            };
+            winners.push(Winner { request, is_repeat, answer: PendingAnswer { caller, admission } });
         }
-        winners.append(&mut repeating);
-        if winners.is_empty() {
-            return;
+        if !winners.is_empty() {
+            // Fails only when the thread ends. Then the callers learn that the outcome is unknown.
+            _ = self.winners.send(CallWinners { shards, hold, winners });
         }
-        let committed = (self.commit)(group);
-        tokio::task::spawn_local(async move {
-            for ((caller, admission), is_durable) in winners.into_iter().zip(committed.await) {
-                let _ = caller.send(Ok(if is_durable { admission } else { Admission::NotDurable }));
-            }
-        });
     }
 }

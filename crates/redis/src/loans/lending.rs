@@ -15,7 +15,7 @@ use super::borrower::{Borrower, Home, NextStep};
 use super::calls::{Asked, Lent, ONLY_ASK};
 use super::empty_shards::EmptyShards;
 use seckill_runtime::die_at;
-use seckill_domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
+use seckill_domain::admission::{Admission, Hold, ReserveRequest};
 use seckill_domain::ids::{SaleId, Shard};
 use seckill_domain::shards::SaleShards;
 use crate::GateError;
@@ -94,7 +94,7 @@ impl Asking {
                 die_at!("loan.held");
                 count("lent", winners.len());
                 let winners = winners.into_iter().map(|borrower| borrower.with(Admission::Reserved { expires_at_ms }));
-                thread.pass_on(PurchaseGroup::new(*of, Hold { epoch, shard: *lender }), winners);
+                thread.pass_on(*of, Hold { epoch, shard: *lender }, winners);
                 refused(others, true)
             }
             Ok(None) => refused(borrowers, false),
@@ -189,7 +189,7 @@ impl Lending {
         }
         count("home", winners.len());
         count("refused", refused);
-        self.thread.pass_on(PurchaseGroup::new(of, Hold { epoch, shard: home }), winners);
+        self.thread.pass_on(of, Hold { epoch, shard: home }, winners);
         self.borrow(borrowing);
     }
 
@@ -215,7 +215,7 @@ impl Lending {
             repeats.into_iter().partition(|_| found.next() == Some(BarCode::Held));
         answer_all(others, || Ok(Admission::UnderWay));
         let durable = durable.into_iter().map(|repeat| repeat.with(Admission::Repeat { confirmed: false }));
-        self.thread.pass_on(PurchaseGroup::new(of, Hold { epoch, shard: lender }), durable);
+        self.thread.pass_on(of, Hold { epoch, shard: lender }, durable);
     }
 
     /// The lender of each buyer if the home shard has too few units. It is not known to be empty (-1: no lender).

@@ -1,5 +1,5 @@
-//! Calls reserve.lua for a batch of buyers. Winners and repeats are then committed, borrowers ask other shards, and all others are answered
-//! at once.
+//! Calls reserve.lua for a batch of buyers. Winners and repeats are handed out to be committed, borrowers ask other shards, and all others
+//! are answered at once.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::sync::SemaphorePermit;
 use super::batcher::{Batch, Shared};
 use super::call::{CallTerms, reserve_call};
 use super::reply::{Loan, Memory, ReserveReply};
-use seckill_domain::admission::{Admission, Hold, PurchaseGroup, ReserveRequest};
+use seckill_domain::admission::{Admission, Hold, ReserveRequest};
 use seckill_domain::ids::Shard;
 use seckill_domain::shards::SaleShards;
 use crate::keys::SaleKeys;
@@ -68,11 +68,11 @@ impl Shared {
                 }
                 let asked = requests.into_iter().zip(replies).zip(reply.admissions);
                 let asked = asked.map(|((request, caller), admission)| (request, caller, admission));
-                let group = PurchaseGroup::new(of, Hold { epoch: home.epoch, shard: home.shard });
+                let hold = Hold { epoch: home.epoch, shard: home.shard };
                 if reply.loans.is_empty() {
-                    self.thread.pass_on(group, asked);
+                    self.thread.pass_on(of, hold, asked);
                 } else {
-                    self.thread.pass_on(group, self.begin_loans(home, asked, &reply.loans, &terms.lenders));
+                    self.thread.pass_on(of, hold, self.begin_loans(home, asked, &reply.loans, &terms.lenders));
                 }
             }
             Ok(None) => {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::sold_out_cache::SoldOutCache;
 use seckill_domain::admission::{Admission, ReserveRequest};
@@ -18,7 +18,7 @@ use seckill_domain::ids::{SaleId, Shard, UserId};
 use seckill_domain::shards::SaleShards;
 use crate::keys::SaleKeys;
 use crate::loans::lending::Lending;
-use crate::thread_gate::{CommitGroup, Reply, ThreadGate};
+use crate::thread_gate::{CallWinners, Reply, ThreadGate};
 use crate::{Gate, GateError};
 
 /// Calls in flight. Further sales wait for one of them to return.
@@ -108,10 +108,12 @@ pub(super) struct Batch {
 }
 
 impl ReserveBatcher {
-    /// A batcher for this thread, which must run a `LocalSet`. `commit` commits its winners.
-    pub fn new(gate: Gate, commit: CommitGroup) -> Result<Self, GateError> {
-        let thread = Rc::new(ThreadGate::new(gate.clone(), gate.server.connections(gate.timeouts)?, commit));
-        Ok(Self(Rc::new(Shared {
+    /// A batcher for this thread, which must run a `LocalSet`, and the winners of its calls, who wait for their commit.
+    pub fn new(gate: Gate) -> Result<(Self, mpsc::UnboundedReceiver<CallWinners>), GateError> {
+        let connections = gate.server.connections(gate.timeouts)?;
+        let (thread, winners) = ThreadGate::new(gate, connections);
+        let thread = Rc::new(thread);
+        let batcher = Self(Rc::new(Shared {
             lending: Rc::new(Lending::new(Rc::clone(&thread))),
             thread,
             lines: RefCell::default(),
@@ -121,7 +123,8 @@ impl ReserveBatcher {
             wants_holders: Cell::default(),
             learning: RefCell::default(),
             late: Cell::default(),
-        })))
+        }));
+        Ok((batcher, winners))
     }
 
     /// Whether this buyer can be refused as sold out without a call to Redis.
