@@ -15,16 +15,16 @@ pub use service::{Service, Stopper};
 pub use worker_names::Worker;
 pub use workers::work;
 
+use seckill_buying::sale::Stores;
 use seckill_channel::Channels;
 use seckill_config::Config;
 use seckill_domain::origin::Origin;
-use seckill_redis::Gate;
 use seckill_http::Tokens;
+use seckill_money::PaymentService;
+use seckill_pages as pages;
 use seckill_postgres::Ledger;
 use seckill_postgres::notices::Notifier;
-use seckill_pages as pages;
-use seckill_money::PaymentService;
-use seckill_buying::sale::Stores;
+use seckill_redis::Gate;
 
 /// Handles on Redis and PostgreSQL. They connect on the first call.
 pub fn stores(config: &Config) -> anyhow::Result<Stores> {

@@ -9,8 +9,8 @@ use utoipa::openapi::security::{
 use utoipa::{OpenApi, openapi};
 
 use super::{schema, table};
-use seckill_domain::live::LiveFigures;
 use seckill_backoffice::api::CookieNames;
+use seckill_domain::live::LiveFigures;
 use seckill_http::{ApiDocument, AppState, problem};
 
 #[derive(OpenApi)]

@@ -3,8 +3,8 @@
 mod document;
 mod schema;
 
-pub use seckill_buying::api::shortcut::Shortcut;
 pub use document::api_document;
+pub use seckill_buying::api::shortcut::Shortcut;
 
 use actix_web::web::{self, ServiceConfig, delete, get, post, put, resource, route as any};
 use actix_web::{FromRequest, Handler, HttpRequest, HttpResponse, Resource, Responder, Route};
@@ -15,9 +15,9 @@ use utoipa::openapi::{HttpMethod, OpenApi};
 
 use seckill_backoffice::api as admin_api;
 use seckill_buying::api as buyer_api;
-use seckill_money::api as payments;
 use seckill_flow::api::{gateway, permits};
 use seckill_http::{problem, system, unsupported_methods};
+use seckill_money::api as payments;
 
 pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use seckill_buying::sale::{Step, Stores};
 use seckill_config::Config;
 use seckill_domain::pressure::Pressure;
 use seckill_postgres::notices::{Listener, Notifier, Topic};
 use seckill_rabbitmq::Broker;
-use seckill_buying::sale::{Step, Stores};
 use seckill_runtime::worker;
 
 #[derive(Clone, Copy)]

@@ -9,20 +9,20 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::parts::{Parts, Rhythm};
-use seckill_domain::memory_level::MemoryLevel;
-use seckill_flow::policy_cache::PolicyCache;
-use seckill_flow::{FlowError, policy_counts};
-use seckill_redis::GateError;
-use seckill_redis::limiter::Limiter;
-use seckill_http::Health;
-use seckill_postgres::notices::Topic;
-use seckill_postgres::orders::committer::Committer;
-use seckill_postgres::processes::WORKERS_REPORT_S;
 use seckill_buying::sale::Step;
 use seckill_buying::sale::catalog::Catalog;
 use seckill_buying::sale::challenges::Challenges;
 use seckill_buying::sale::order_streams::OrderStreams;
 use seckill_buying::sale_work::refill::supervisor::RefillSupervisor;
+use seckill_domain::memory_level::MemoryLevel;
+use seckill_flow::policy_cache::PolicyCache;
+use seckill_flow::{FlowError, policy_counts};
+use seckill_http::Health;
+use seckill_postgres::notices::Topic;
+use seckill_postgres::orders::committer::Committer;
+use seckill_postgres::processes::WORKERS_REPORT_S;
+use seckill_redis::GateError;
+use seckill_redis::limiter::Limiter;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 /// How soon a new backlog of purchases is reported, and how often after that. A report stays valid for five times the interval.

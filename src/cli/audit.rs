@@ -8,10 +8,10 @@ use serde_json::json;
 use super::arguments::SaleOption;
 use super::{CouldNotRun, print};
 use crate::app::{payment_service, stores};
-use seckill_config::Config;
-use seckill_postgres::sales::terms::SaleSearch;
-use seckill_money::compare_books::ChannelVerdict;
 use seckill_buying::sale_work::audit::SaleVerdict;
+use seckill_config::Config;
+use seckill_money::compare_books::ChannelVerdict;
+use seckill_postgres::sales::terms::SaleSearch;
 
 /// One audit covers at most this many of the newest sales.
 const SALES_MAX: i64 = 100_000;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::arguments::Format;
 use super::print::{self, Row};
-use seckill_config::Config;
 use crate::doctor::{self, Check, Verdict};
+use seckill_config::Config;
 
 #[derive(clap::Args)]
 pub(super) struct DoctorArgs {

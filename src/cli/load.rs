@@ -11,12 +11,12 @@ use uuid::Uuid;
 use super::tokens::TokenIssuer;
 use super::{audit, print};
 use crate::app::stores;
+use seckill_buying::sale::Stores;
+use seckill_buying::sale_work::audit::SaleVerdict;
 use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_postgres::sales::terms::SaleSearch;
-use seckill_buying::sale::Stores;
-use seckill_buying::sale_work::audit::SaleVerdict;
 
 #[derive(clap::Args)]
 pub(super) struct LoadArgs {

@@ -2,8 +2,8 @@
 
 use super::arguments::{Format, SaleOption, user};
 use super::print;
-use seckill_backoffice::admin::order_lines::OrderLine;
 use crate::app::stores;
+use seckill_backoffice::admin::order_lines::OrderLine;
 use seckill_config::Config;
 use seckill_domain::ids::UserId;
 use seckill_domain::order::OrderStatus;

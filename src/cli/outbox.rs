@@ -9,9 +9,9 @@ use super::arguments::ListArgs;
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
+use seckill_buying::sale_work::parked::{self, RetriedAll};
 use seckill_config::Config;
 use seckill_postgres::outbox::ParkedRow;
-use seckill_buying::sale_work::parked::{self, RetriedAll};
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {

@@ -12,13 +12,13 @@ use super::outbox::retried;
 use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
+use seckill_buying::sale_work::parked;
 use seckill_config::Config;
-use seckill_domain::outflow::Pace;
 use seckill_delivery::outflow_changes::{self, OutflowChange};
+use seckill_domain::outflow::Pace;
 use seckill_postgres::LedgerError;
 use seckill_postgres::outflow::items::{ChannelFigures, Enqueued, NewItem};
 use seckill_postgres::outflow::parked::ParkedItem;
-use seckill_buying::sale_work::parked;
 
 #[derive(Subcommand)]
 pub(super) enum OutflowCommand {

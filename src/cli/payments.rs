@@ -12,8 +12,8 @@ use crate::app::payment_service;
 use seckill_config::Config;
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{RefundId, RefundReason};
-use seckill_postgres::money::lists::{MoneyFilter, MoneyRow, SetAside};
 use seckill_money::RefundAsked;
+use seckill_postgres::money::lists::{MoneyFilter, MoneyRow, SetAside};
 
 #[derive(Subcommand)]
 pub(super) enum PaymentsCommand {

@@ -10,11 +10,11 @@ use serde_json::json;
 
 use super::{ACTOR, print};
 use crate::app::stores;
+use seckill_backoffice::picture::{self, FILE_BYTES_MAX};
+use seckill_buying::sale_work::manage::ProductSet;
 use seckill_config::Config;
 use seckill_domain::sale::ProductChange;
 use seckill_postgres::sales::products::NewPicture;
-use seckill_backoffice::picture::{self, FILE_BYTES_MAX};
-use seckill_buying::sale_work::manage::ProductSet;
 
 #[derive(Subcommand)]
 pub(super) enum ProductCommand {

@@ -7,8 +7,9 @@ use serde_json::json;
 use super::arguments::{Format, ListArgs, SaleArg};
 use super::print::Row;
 use super::{ACTOR, print};
-use seckill_backoffice::admin::sales::ManagedSale;
 use crate::app::stores;
+use seckill_backoffice::admin::sales::ManagedSale;
+use seckill_buying::sale::Stores;
 use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::Units;
@@ -17,7 +18,6 @@ use seckill_domain::shards::ShardCount;
 use seckill_domain::stock::Stock;
 use seckill_postgres::sales::lapsed_holds::LapsedHolds;
 use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
-use seckill_buying::sale::Stores;
 
 #[derive(Subcommand)]
 pub(super) enum SaleCommand {

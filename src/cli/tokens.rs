@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 use super::arguments::user;
 use super::print;
 use crate::app::{self, stores};
+use seckill_buying::sale::Stores;
 use seckill_config::Config;
 use seckill_domain::ids::UserId;
 use seckill_http::Tokens;
-use seckill_buying::sale::Stores;
 
 #[derive(clap::Args)]
 pub(super) struct TokenArgs {

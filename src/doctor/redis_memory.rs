@@ -2,8 +2,8 @@
 
 use super::{Finding, not_shown};
 use seckill_domain::memory_level::MemoryLevel;
-use seckill_redis::inspect::ServerInfo;
 use seckill_postgres::inspect::PlannedUnits;
+use seckill_redis::inspect::ServerInfo;
 
 /// Redis memory of one sold unit: ticket, buyer, holder, and the entry in the unconfirmed list. docs/install.md lists the parts.
 const UNIT_BYTES: u64 = 500;

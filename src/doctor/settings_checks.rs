@@ -11,9 +11,9 @@ use super::{Answer, Check, Finding, Topic, in_time, one_line, some_of};
 use seckill_config::production::UnfitKind;
 use seckill_config::tls::{Protection, Route};
 use seckill_config::{Allow, Config, Http};
-use seckill_redis::Gate;
 use seckill_postgres as ledger;
 use seckill_rabbitmq::Broker;
+use seckill_redis::Gate;
 
 pub(super) struct LocatedRoute {
     setting: &'static str,

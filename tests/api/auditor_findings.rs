@@ -1,7 +1,7 @@
 //! The auditor finds faults: a check that cannot fail checks nothing.
 
-use seckill_postgres::sales::audit::Finding;
 use seckill_harness::{System, terms};
+use seckill_postgres::sales::audit::Finding;
 
 use crate::purchase_groups::{buy_together, buyers};
 

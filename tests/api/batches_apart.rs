@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use seckill_config::Purchase;
@@ -18,10 +18,10 @@ use seckill_domain::admission::{Admission, ReserveRequest};
 use seckill_domain::captcha::PassCheck;
 use seckill_domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
 use seckill_domain::shards::{SaleShards, ShardCount};
+use seckill_harness::{PATIENCE, until};
 use seckill_redis::reserve::batcher::ReserveBatcher;
 use seckill_redis::thread_gate::CallWinners;
 use seckill_redis::{Gate, GateError};
-use seckill_harness::{PATIENCE, until};
 
 use crate::configuration;
 

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use seckill_config::Database;
 use seckill_domain::log_filter::LogFilter;
 use seckill_domain::sale::NewSale;
-use seckill_postgres::Ledger;
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
+use seckill_postgres::Ledger;
 use serde_json::json;
 
 /// A wire that can be cut: connections break, and new ones fail until it is mended. It can also be slow, or lose answers.

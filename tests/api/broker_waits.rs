@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use seckill_config::Config;
-use seckill_postgres::outbox::RetryTerms;
-use seckill_rabbitmq::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
 use seckill_buying::sale_work::relay::Relay;
+use seckill_config::Config;
 use seckill_harness::folder::Folder;
 use seckill_harness::{System, eventually, terms, until};
+use seckill_postgres::outbox::RetryTerms;
+use seckill_rabbitmq::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, raw_sql};
 use tokio::time::timeout;

@@ -3,8 +3,8 @@
 use futures_util::future::join_all;
 use redis::{FromRedisValue, RedisResult};
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
-use seckill_redis::limiter::{Limiter, Take};
 use seckill_harness::quiet_environment;
+use seckill_redis::limiter::{Limiter, Take};
 use uuid::Uuid;
 
 use crate::own_redis::OwnRedis;

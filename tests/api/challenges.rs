@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use futures_util::future::join_all;
 use reqwest::Client;
+use seckill_captcha::work;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::Units;
 use seckill_domain::sale::NewSale;
-use seckill_captcha::work;
 use seckill_harness::{Answer, Click, Sale, System, eventually, terms, until};
 use serde_json::{Value, json};
 

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
-use seckill_domain::policy::{Excess, NewPolicy};
 use seckill_client::{
     Ask, Code, Decision, Error, FlowClient, OrderStatus, Outcome, Permit, Reason, Refusal, Service, SignatureError,
     WebhookError, WebhookVerifier, WhenAway,
 };
+use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
+use seckill_domain::policy::{Excess, NewPolicy};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use seckill_domain::ids::Units;
-use seckill_domain::sale::NewSale;
 use seckill_client::{
     BuyerClient, Captcha, Code, Error, Order, OrderChanges, OrderStatus, Purchase, RetryTerms, SalePhase, Service,
     Ticket,
 };
+use seckill_domain::ids::Units;
+use seckill_domain::sale::NewSale;
 use seckill_load::{Buyer, Plan, Role};
 use tokio::time::timeout;
 use uuid::Uuid;

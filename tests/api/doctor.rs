@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Duration;
 
-use seckill_config::Config;
 use seckill::doctor::{Check, Report, Verdict, examine};
+use seckill_config::Config;
 use seckill_harness::{Environment, PATIENCE, System, eventually, quiet_environment, until};
 use serde_json::Value;
 use tokio::net::TcpListener;

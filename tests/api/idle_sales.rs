@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use redis::FromRedisValue;
 use seckill::app::stores;
-use seckill_domain::ids::SaleId;
-use seckill_domain::sale::SaleStatus;
 use seckill_buying::sale::catalog::Catalog;
 use seckill_buying::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill_buying::sale_work::refill::supervisor::RefillSupervisor;
 use seckill_buying::sale_work::retention::{Retention, RetentionTerms};
 use seckill_buying::sale_work::sales_in_turn::SalesInTurn;
+use seckill_domain::ids::SaleId;
+use seckill_domain::sale::SaleStatus;
 use seckill_harness::{PATIENCE, System, redis_at, until};
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use seckill::app::stores;
 use seckill_config::Config;
 use seckill_domain::ids::FenceToken;
+use seckill_postgres::{LedgerError, fences};
 use seckill_redis::Gate;
 use seckill_redis::lock::Lock;
-use seckill_postgres::{LedgerError, fences};
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
 

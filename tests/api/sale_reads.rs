@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use seckill_domain::sale::NewSale;
-use seckill_postgres::notices::Topic;
 use seckill_buying::sale_work::retention::{Retention, RetentionTerms};
+use seckill_domain::sale::NewSale;
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
+use seckill_postgres::notices::Topic;
 
 use crate::broken_network::wired_with;
 use crate::callers_apart::keys;

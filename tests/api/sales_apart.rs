@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
-use seckill_domain::sale::NewSale;
 use seckill_buying::sale_work::refill::lock_name;
 use seckill_buying::sale_work::refill::supervisor::RefillSupervisor;
+use seckill_domain::sale::NewSale;
 use seckill_harness::{Sale, System, eventually, terms, until, wait_until};
 
 use crate::own_redis::OwnRedis;

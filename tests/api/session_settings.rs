@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use seckill::app::stores;
 use seckill_config::Config;
-use seckill_postgres::LedgerError;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::own_postgres::{OwnPostgres, as_postgres, give_to_postgres};
 use seckill_harness::own_rabbitmq::listens;
 use seckill_harness::running::Running;
 use seckill_harness::{Environment, System, quiet_environment, terms};
+use seckill_postgres::LedgerError;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, raw_sql};
 

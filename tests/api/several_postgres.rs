@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use seckill::app::stores;
 use seckill_config::Config;
-use seckill_postgres::Ledger;
 use seckill_harness::eventually;
 use seckill_harness::own_postgres::OwnPostgres;
+use seckill_postgres::Ledger;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use seckill_buying::sale_work::refill::lock_name;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{IdempotencyKey, OrderId, Shard, Units, UserId};
 use seckill_domain::sale::{NewSale, Wave};
 use seckill_domain::shards::{SaleShards, ShardCount};
-use seckill_redis::lock::Lock;
-use seckill_buying::sale_work::refill::lock_name;
 use seckill_harness::{Answer, Sale, System, terms, until, wait_until};
+use seckill_redis::lock::Lock;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

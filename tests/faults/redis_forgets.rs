@@ -7,9 +7,9 @@ use anyhow::{Context, ensure};
 use rand::RngExt;
 use seckill_domain::admission::Hold;
 use seckill_domain::ids::{Epoch, GroupId, OrderId, Shard};
-use seckill_postgres::orders::purchase::{Committed, Purchase};
 use seckill_harness::folder::Folder;
 use seckill_harness::redis_group::RedisGroup;
+use seckill_postgres::orders::purchase::{Committed, Purchase};
 use tokio::time::sleep;
 use uuid::Uuid;
 

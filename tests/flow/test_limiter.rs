@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use redis::aio::MultiplexedConnection;
 use seckill_config::Config;
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
-use seckill_redis::limiter::{AcquireReply, Limiter, Take};
 use seckill_harness::redis_at;
+use seckill_redis::limiter::{AcquireReply, Limiter, Take};
 use uuid::Uuid;
 
 /// The time at which tests begin: a whole minute in 2026, in microseconds.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use seckill_domain::outflow::Pace;
 use seckill_delivery::outflow_changes::OutflowChange;
+use seckill_domain::outflow::Pace;
 
 use crate::worker_processes::{Works, jitter_ms, long, pass, worker};
 use seckill_harness::receiver::Receiver;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
-use seckill_domain::outflow::DeliveryOutcome;
 use seckill_delivery::outflow_changes::OutflowChange;
+use seckill_domain::outflow::DeliveryOutcome;
 use seckill_postgres::outbox::RetryTerms;
 use seckill_postgres::outflow::items::{Enqueued, NewItem};
 use seckill_postgres::outflow::slots::{Settled, Slot};

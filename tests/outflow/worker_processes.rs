@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use seckill::app::stores;
 use seckill_config::Config;
-use seckill_domain::outflow::Pace;
 use seckill_delivery::outflow_changes::{self, OutflowChange};
+use seckill_domain::outflow::Pace;
 use seckill_postgres::Ledger;
 use seckill_postgres::outflow::items::{Enqueued, NewItem};
 use serde_json::json;

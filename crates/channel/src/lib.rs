@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandbox::Sandbox;
 use seckill_config::{self as config, ChannelKind};
 use seckill_domain::ids::Invalid;
 use seckill_domain::outflow::Pace;
 use seckill_domain::payment::{About, ChannelReport};
 use seckill_domain::trace_context::TraceContext;
-use sandbox::Sandbox;
 use seckill_webhook::{
     HttpAnswer, HttpSender, InvalidSecret, PreparedRequest, Secret, SendError, SignatureError, SignedRequest,
 };

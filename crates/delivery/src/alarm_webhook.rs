@@ -9,8 +9,8 @@ use seckill_channel::deliver::{outcome_of, reached};
 use seckill_domain::alarm::AlarmKind;
 use seckill_domain::outflow::DeliveryOutcome;
 use seckill_domain::step::Step;
-use seckill_postgres::{Ledger, LedgerError};
 use seckill_postgres::flow::alarms::UnsentAlarm;
+use seckill_postgres::{Ledger, LedgerError};
 use seckill_webhook::{HttpSender, Secret, SignedRequest};
 
 #[derive(Clone)]

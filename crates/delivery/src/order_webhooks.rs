@@ -10,13 +10,13 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use seckill_channel::deliver::{note_answer, outcome_of, reached, write_outcome};
-use seckill_runtime::die_at;
 use seckill_domain::outflow::DeliveryOutcome;
 use seckill_domain::step::Step;
 use seckill_postgres::notices::{Listener, Topic};
 use seckill_postgres::orders::webhook_events::{EventOutcome, OrderEvent};
 use seckill_postgres::outbox::RetryTerms;
 use seckill_postgres::{Ledger, LedgerError};
+use seckill_runtime::die_at;
 use seckill_telemetry::spans::{Span, SpanKind};
 use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
 

@@ -11,7 +11,6 @@ use tokio_util::task::TaskTracker;
 
 use seckill_channel::deliver::{outcome_of, reached, send_in_slot, write_outcome};
 use seckill_channel::{Channels, Charge};
-use seckill_runtime::die_at;
 use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, PROMPT};
 use seckill_domain::payment::{About, RefundKey};
 use seckill_domain::step::Step;
@@ -19,6 +18,7 @@ use seckill_postgres::money::refunds::RefundItem;
 use seckill_postgres::outbox::RetryTerms;
 use seckill_postgres::outflow::slots::{Settled, Slot};
 use seckill_postgres::{Ledger, LedgerError};
+use seckill_runtime::die_at;
 use seckill_webhook::{HttpAnswer, HttpSender, SendError, SignedRequest, is_http};
 
 /// Requests in flight to one channel from one process, so that a hanging receiver does not occupy the process.

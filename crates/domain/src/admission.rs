@@ -3,7 +3,6 @@
 use super::captcha::PassCheck;
 use super::client_address::ClientAddress;
 use super::ids::{Epoch, OrderId, Shard, Units, UserId};
-use super::shards::SaleShards;
 use super::trace_context::TraceContext;
 
 #[derive(Debug, Clone)]

@@ -12,11 +12,11 @@ use seckill_config as config;
 use seckill_domain::alarm::{AlarmKind, Trouble, too_many_refused};
 use seckill_domain::memory_level::MemoryLevel;
 use seckill_domain::message::ParkedKind;
+use seckill_postgres::Ledger;
+use seckill_postgres::flow::alarms::AlarmChanges;
 use seckill_redis::limiter::Limiter;
 use seckill_redis::limiter::policy_counts::PolicyCounts;
 use seckill_redis::{Gate, GateError};
-use seckill_postgres::Ledger;
-use seckill_postgres::flow::alarms::AlarmChanges;
 
 #[derive(Clone)]
 pub struct AlarmWatch {

@@ -1,8 +1,8 @@
 //! Flow control: permits for applications under changing policies, and alarms.
 
 mod admitted;
-pub mod api;
 pub mod alarm_watch;
+pub mod api;
 mod limiter_health;
 mod local_limiter;
 pub mod permit_request;
@@ -20,8 +20,8 @@ mod waits;
 
 use seckill_domain::ids::Invalid;
 use seckill_domain::policy::WrongPolicy;
-use seckill_redis::GateError;
 use seckill_postgres::LedgerError;
+use seckill_redis::GateError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FlowError {

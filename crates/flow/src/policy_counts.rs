@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use super::FlowError;
 use super::policy_cache::PolicyCache;
-use seckill_redis::Gate;
-use seckill_redis::limiter::policy_counts::PolicyCounts;
 use seckill_postgres::Ledger;
 use seckill_postgres::flow::policy_minutes::PolicyMinute;
+use seckill_redis::Gate;
+use seckill_redis::limiter::policy_counts::PolicyCounts;
 
 /// Adds this instance's counts since the last call to the present second in Redis. Counts that Redis did not take are added next time.
 pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError> {

@@ -7,9 +7,9 @@ use super::FlowError;
 use super::policy_counts::recent;
 use seckill_domain::policy::{Policy, threshold};
 use seckill_domain::threshold::{LoadSeen, next_threshold};
+use seckill_postgres::Ledger;
 use seckill_redis::Gate;
 use seckill_redis::limiter::policy_counts::PolicyCounts;
-use seckill_postgres::Ledger;
 
 /// The actor in the audit log.
 const ACTOR: &str = "controller";

@@ -10,9 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::problem::Problem;
+use crate::quota::Quota;
 use seckill_domain::ids::UserId;
 use seckill_domain::pressure::Pressure;
-use crate::quota::Quota;
 
 /// How long a request is queued before it is answered 503.
 const LINE_MAX: Duration = Duration::from_secs(2);

@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use super::codes::Code;
 use super::{Answer, AppState};
-use seckill_domain::ids::{Invalid, OrderId};
 use crate::quota::TooOften;
+use seckill_domain::ids::{Invalid, OrderId};
 
 /// An error answer, as the caller sees it. Details for the log are logged where the error is mapped.
 #[derive(Debug)]

@@ -1,24 +1,26 @@
 //! Payments, refunds, and the callbacks of payment channels.
 
-use actix_web::{HttpRequest, HttpResponse};
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::web::Data;
+use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::batchers::PaymentBatchers;
+use super::{
+    CALLBACK_MAX_BYTES, NotBelieved, PayError, PaymentRequest, PaymentService, PaymentStart, RefundAsked, Signed,
+};
+use seckill_buying::api::Call;
+use seckill_buying::sale::thread_state::ThreadState;
 use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::json_object;
 use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
 use seckill_http::codes::{Code, problems};
-use seckill_buying::api::Call;
 use seckill_http::extract::{Body, order_id, request_span};
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, AppState};
-use super::batchers::PaymentBatchers;
-use super::{CALLBACK_MAX_BYTES, NotBelieved, PayError, PaymentRequest, PaymentService, PaymentStart, RefundAsked, Signed};
 use seckill_runtime::worker::batcher::BatchError;
-use seckill_buying::sale::thread_state::ThreadState;
 
 /// What the handlers of money need.
 pub struct Money {
@@ -96,7 +98,11 @@ pub async fn payment_channels(money: Data<Money>) -> HttpResponse {
     request_body = Pay,
     responses((status = 202, description = "The payment is under way", body = PaymentBegun), NotPaying),
 )]
-pub async fn pay_order(Call { request, thread, app_state }: Call, money: Data<Money>, body: Result<Body, Problem>) -> Answer {
+pub async fn pay_order(
+    Call { request, thread, app_state }: Call,
+    money: Data<Money>,
+    body: Result<Body, Problem>,
+) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
@@ -135,7 +141,11 @@ pub async fn pay_order(Call { request, thread, app_state }: Call, money: Data<Mo
     request_body = Refund,
     responses((status = 202, description = "The refund is under way", body = RefundBegun), NotPaying),
 )]
-pub async fn refund_order(Call { request, thread, app_state }: Call, money: Data<Money>, body: Result<Body, Problem>) -> Answer {
+pub async fn refund_order(
+    Call { request, thread, app_state }: Call,
+    money: Data<Money>,
+    body: Result<Body, Problem>,
+) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Refund { reason } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;

@@ -13,7 +13,6 @@ use tracing::Instrument;
 use super::{PayError, PaymentService};
 use seckill_channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
 use seckill_channel::{Channel, Charge};
-use seckill_runtime::die_at;
 use seckill_domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
 use seckill_domain::message::PaymentRequestedV1;
 use seckill_domain::outflow::{DeliveryOutcome, PROMPT};
@@ -22,8 +21,9 @@ use seckill_domain::trace_context::TraceContext;
 use seckill_postgres::LedgerError;
 use seckill_postgres::money::payment_dispatch::{Claimed, DuePayment};
 use seckill_rabbitmq::Received;
-use seckill_telemetry::spans::{Span, SpanKind};
+use seckill_runtime::die_at;
 use seckill_runtime::worker::batcher::Batcher;
+use seckill_telemetry::spans::{Span, SpanKind};
 use seckill_webhook::{CONNECT_MAX, HttpAnswer, SendError};
 
 /// Requests in flight from one process to one channel; each may take seconds.

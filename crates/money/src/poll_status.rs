@@ -6,10 +6,10 @@ use futures_util::{StreamExt, stream};
 
 use super::{PayError, PaymentService};
 use seckill_channel::{Channel, StatusReply};
-use seckill_runtime::die_at;
 use seckill_domain::payment::ReportOutcome;
 use seckill_domain::step::Step;
 use seckill_postgres::money::payment_status::StatusQuery;
+use seckill_runtime::die_at;
 
 /// Questions in one step, and how many run at once: neither a slow channel nor the ledger is overloaded.
 const BATCH_MAX: i64 = 50;

@@ -15,9 +15,9 @@ use super::folder::{Folder, FolderError};
 use super::headers::{self, Kind};
 use super::render::{Settings, Site};
 use super::{FRONT_SALES_MAX, PageError};
+use seckill_buying::sale::{SaleError, Stores};
 use seckill_domain::ids::SaleId;
 use seckill_domain::picture::PictureFile;
-use seckill_buying::sale::{SaleError, Stores};
 
 const BATCH: i64 = 500;
 /// How long a watching publisher relies on the catalogue's version: the front page also drops old sales, without a new version.

@@ -24,10 +24,10 @@ use self::pictures::NoPicture;
 pub use self::render::{PageError, Settings};
 pub use self::served::Pages;
 pub use self::show::price;
-use seckill_domain::ids::SaleId;
-use seckill_domain::picture::PictureFile;
 use seckill_buying::sale::catalog::NEWEST_MAX;
 use seckill_buying::sale::thread_state::ThreadState;
+use seckill_domain::ids::SaleId;
+use seckill_domain::picture::PictureFile;
 
 const FRONT_SALES_MAX: usize = NEWEST_MAX;
 

@@ -4,10 +4,10 @@
 use moka::future::Cache;
 
 use super::file::{File, JPEG};
-use seckill_domain::picture::PictureFile;
-use seckill_http::Bulkhead;
 use seckill_buying::sale::SaleError;
 use seckill_buying::sale::thread_state::ThreadState;
+use seckill_domain::picture::PictureFile;
+use seckill_http::Bulkhead;
 
 /// Bytes of pictures in memory: some hundreds of pictures.
 const KEPT_MAX: u64 = 64 * 1024 * 1024;

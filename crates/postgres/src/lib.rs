@@ -41,10 +41,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use seckill_config::{self as config, servers, tls};
-use seckill_domain::ids::SaleId;
 pub use error::LedgerError;
 use primary::Primary;
+use seckill_config::{self as config, servers, tls};
+use seckill_domain::ids::SaleId;
 
 /// Time limit for the heartbeat's answer, and for the test of a returned connection.
 const PING_MAX: Duration = Duration::from_secs(2);

@@ -11,14 +11,14 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Ledger, LedgerError};
+use claimed::count_failure;
+pub use claimed::{ClaimedBatch, PublishOutcome, ReleaseOutcome};
+pub use parked::{ParkedRow, UNPARK_STEP};
 use seckill_domain::ids::{GroupId, OrderId, SaleId, Shard, WaveId};
 use seckill_domain::message::OutboxKind;
 use seckill_domain::order::HoldRelease;
 use seckill_domain::payment::PaymentId;
 use seckill_domain::trace_context::TraceContext;
-use claimed::count_failure;
-pub use claimed::{ClaimedBatch, PublishOutcome, ReleaseOutcome};
-pub use parked::{ParkedRow, UNPARK_STEP};
 pub use task::{BrokerMessage, UnitRelease};
 
 /// The approximate number of holds per claim of releases. A row has up to 1,000.

@@ -26,14 +26,14 @@ use parking_lot::Mutex;
 use redis::{ErrorKind, ServerErrorKind};
 use tokio::sync::Notify;
 
+use keys::Keys;
+use lock::quorum::Quorum;
+use reply_codes::SaleCode;
 use seckill_config::{self as config, tls};
 use seckill_domain::admission::{Limits, Window};
 use seckill_domain::ids::SaleId;
 use seckill_domain::memory_level::MemoryLevel;
 use seckill_domain::shards::SaleShards;
-use keys::Keys;
-use lock::quorum::Quorum;
-use reply_codes::SaleCode;
 use servers::{Connection, Connections, Server, Timeouts, client, connected_once, is_tls, reconnecting};
 
 /// How long a shard stays empty for a borrower where `purchase.sold_out_memory_ms` is 0.

@@ -6,11 +6,11 @@ use redis::cmd;
 
 use super::server_runs::{ServerRuns, has_no_master};
 use super::{Gate, GateError, scripts};
-use seckill_runtime::die_at;
 use seckill_domain::ids::{Epoch, OrderId, Shard, WaveId};
 use seckill_domain::sale::Sale;
 use seckill_domain::shards::SaleShards;
 use seckill_domain::stock::Stock;
+use seckill_runtime::die_at;
 
 pub struct TicketRow {
     pub order: OrderId,

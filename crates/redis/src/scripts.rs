@@ -32,7 +32,8 @@ pub(super) static ACQUIRE_LOCK: Lazy = Lazy::new(|| Script::new(include_str!("..
 pub(super) static RENEW_LOCK: Lazy = Lazy::new(|| Script::new(include_str!("../../../lua/renew_lock.lua")));
 pub(super) static UNLOCK: Lazy = Lazy::new(|| Script::new(include_str!("../../../lua/unlock.lua")));
 
-pub(super) static ACQUIRE: Lazy<Composed> = Lazy::new(|| Composed::new(include_str!("../../../lua/acquire_permits.lua")));
+pub(super) static ACQUIRE: Lazy<Composed> =
+    Lazy::new(|| Composed::new(include_str!("../../../lua/acquire_permits.lua")));
 pub(super) static GIVE_BACK: Lazy<Composed> =
     Lazy::new(|| Composed::new(include_str!("../../../lua/give_back_permits.lua")));
 pub(super) static WAIT_IN_LINE: Lazy<Composed> =

@@ -6,8 +6,8 @@ use std::time::Duration;
 use lapin::options::QueuePurgeOptions;
 use lapin::{Connection, ConnectionProperties};
 use seckill_domain::delay::rung_for;
-use seckill_rabbitmq::{Broker, Destination, Outgoing, Publisher};
 use seckill_harness::{Sale, eventually, terms};
+use seckill_rabbitmq::{Broker, Destination, Outgoing, Publisher};
 use tokio::time::sleep;
 use uuid::Uuid;
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Client;
+use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_domain::outflow::Pace;
 use seckill_domain::payment::RefundId;
-use seckill_delivery::outflow_changes::{self, OutflowChange};
-use seckill_postgres::outflow::items::NewItem;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, eventually, terms, until};
+use seckill_postgres::outflow::items::NewItem;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

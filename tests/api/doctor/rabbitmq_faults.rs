@@ -5,8 +5,8 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use reqwest::Method;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
-use seckill_rabbitmq::{Broker, Publisher};
 use seckill_harness::{Environment, eventually, http_client, quiet_environment, secret};
+use seckill_rabbitmq::{Broker, Publisher};
 use serde_json::{Value, json};
 
 use super::{Look, config, shows_in_time};

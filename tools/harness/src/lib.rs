@@ -21,6 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use seckill::app::{Service, Stopper, stores};
+use seckill_buying::sale::{SaleError, Stores};
+use seckill_buying::sale_work::audit::SaleVerdict;
 use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{SaleId, Units, UserId};
@@ -29,8 +31,6 @@ use seckill_domain::shards::{SaleShards, ShardCount};
 use seckill_domain::stock::Stock;
 use seckill_http::Tokens;
 use seckill_rabbitmq::Broker;
-use seckill_buying::sale::{SaleError, Stores};
-use seckill_buying::sale_work::audit::SaleVerdict;
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
 use sqlx::{Connection, Decode, PgConnection, PgPool, Postgres, SqlSafeStr};

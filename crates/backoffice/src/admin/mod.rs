@@ -29,6 +29,8 @@ use sales::LapsedLists;
 use session::SessionTokens;
 use tokio::sync::Semaphore;
 
+use crate::picture::PictureError;
+use seckill_buying::sale::{SaleError, Stores};
 use seckill_config as config;
 use seckill_delivery::outflow_changes::OutflowError;
 use seckill_domain::account::{Account, Denied};
@@ -37,12 +39,10 @@ use seckill_domain::limiter::WrongParameter;
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::pressure::Pressure;
 use seckill_flow::FlowError;
+use seckill_money::PayError;
+use seckill_postgres::{Ledger, LedgerError};
 use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
-use seckill_postgres::{Ledger, LedgerError};
-use seckill_money::PayError;
-use crate::picture::PictureError;
-use seckill_buying::sale::{SaleError, Stores};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {

@@ -15,12 +15,12 @@ use seckill_domain::account::Account;
 use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
 use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
+use seckill_money::{PaymentService, RefundAsked};
 pub use seckill_postgres::orders::details::OrderDetails;
 use seckill_postgres::orders::read::OrderSearch;
 pub use seckill_postgres::orders::read::OwnedOrder;
 pub use seckill_postgres::orders::search::FoundOrders;
 use seckill_postgres::orders::search::OrderExport;
-use seckill_money::{PaymentService, RefundAsked};
 
 /// Orders in one file, at most, and how long it may take to be read: its snapshot keeps PostgreSQL from tidying up.
 const EXPORT_MAX: i64 = 1_000_000;

@@ -4,11 +4,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{AdminError, Console, operators_only};
+use seckill_buying::sale_work::manage::ProductSet;
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::sale::{Product, ProductChange};
 use seckill_postgres::sales::products::NewPicture;
-use seckill_buying::sale_work::manage::ProductSet;
 
 /// The product as it is now.
 #[derive(Debug, Serialize, ToSchema)]

@@ -8,16 +8,16 @@ use uuid::Uuid;
 
 use super::paging::{before_number, cut, given, limit};
 use super::{AdminError, Console, found, operators_only};
+use seckill_buying::sale_work::parked;
+pub use seckill_buying::sale_work::parked::RetriedAll;
+use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::message::ParkedKind;
-use seckill_delivery::outflow_changes::{self, OutflowChange};
 pub use seckill_postgres::flow::alarms::Backlog;
 pub use seckill_postgres::outbox::ParkedRow;
 pub use seckill_postgres::outflow::items::ChannelFigures;
 pub use seckill_postgres::outflow::parked::ParkedItem;
-use seckill_buying::sale_work::parked;
-pub use seckill_buying::sale_work::parked::RetriedAll;
 
 /// After this time no further step of a thousand messages or items begins, so that the answer comes before the request is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotChanged, NotMade, NotReadGuarded};
 use crate::admin::accounts::{ListedAccount, new_password};
-use seckill_domain::account::{AccountName, AccountRole};
 use crate::api::Ask;
+use seckill_domain::account::{AccountName, AccountRole};
 
 /// All accounts.
 #[derive(Serialize, ToSchema)]

@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotChanged, NotDoneToOne, NotMade, NotRead, app};
 use crate::admin::policies::App;
+use crate::api::Ask;
 use seckill_domain::account::AccountName;
 use seckill_domain::policy::{Name, Role};
-use crate::api::Ask;
 
 /// The applications that the account sees.
 #[derive(Serialize, ToSchema)]

@@ -13,14 +13,14 @@ use uuid::Uuid;
 
 use super::Backoffice;
 use super::cookies::cookie;
-use seckill_http::extract::{Body, query};
-use seckill_http::problem::Problem;
-use seckill_http::{Answer, AppState};
 use crate::admin::session::SessionToken;
 use crate::admin::{AdminError, Console};
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::json_object;
+use seckill_http::extract::{Body, query};
+use seckill_http::problem::Problem;
+use seckill_http::{Answer, AppState};
 
 const CSRF_HEADER: &str = "x-csrf-token";
 const PATH_MAX_CHARS: usize = 200;

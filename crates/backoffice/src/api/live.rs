@@ -10,11 +10,11 @@ use tokio::time::{Instant, timeout_at};
 use super::sales::named_sale;
 use super::{Answer, Backoffice, NotReadOne};
 use crate::admin::session::SessionToken;
-use seckill_domain::ids::SaleId;
-use crate::api::caller::session_token;
-use seckill_http::{AppState, Problem, event_stream};
 use crate::api::Ask;
+use crate::api::caller::session_token;
 use seckill_buying::live::{LiveStream, Sample};
+use seckill_domain::ids::SaleId;
+use seckill_http::{AppState, Problem, event_stream};
 
 /// How often a stream checks that its session lasts.
 const SESSION_EVERY: Duration = Duration::from_secs(3);

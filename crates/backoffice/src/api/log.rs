@@ -7,9 +7,9 @@ use super::{Answer, NotRead, NotReadSome, NotReadSomeGuarded};
 use crate::admin::log::{Alarm, LogLine};
 use crate::admin::overview::Overview;
 use crate::admin::paging::limit;
+use crate::api::Ask;
 use seckill_domain::ids::Invalid;
 use seckill_domain::log_filter::LogFilter;
-use crate::api::Ask;
 
 /// The audit log's newest lines.
 #[derive(Serialize, ToSchema)]

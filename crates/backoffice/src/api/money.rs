@@ -5,8 +5,8 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotDoneToOne, NotReadSomeGuarded};
 use crate::admin::money::{ConflictPage, ConflictQuery, MoneyFigures, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
-use seckill_domain::payment::{PaymentId, RefundId};
 use crate::api::Ask;
+use seckill_domain::payment::{PaymentId, RefundId};
 
 /// A page of payments, newest first.
 #[derive(Serialize, ToSchema)]

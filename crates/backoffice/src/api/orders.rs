@@ -10,14 +10,14 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotReadOne, NotReadSome, NotReadSomeGuarded};
 use crate::admin::AdminError;
-use seckill_money::api::Money;
 use crate::admin::order_lines::csv;
 use crate::admin::orders::{Export, FoundOrders, OrderDetails, OrderQuery};
+use crate::api::{Ask, Caller};
 use seckill_domain::ids::{Invalid, OrderId};
 use seckill_domain::payment::{RefundId, RefundStatus};
-use seckill_http::codes::problems;
 use seckill_http::AppState;
-use crate::api::{Ask, Caller};
+use seckill_http::codes::problems;
+use seckill_money::api::Money;
 
 /// Why an order is refunded.
 #[derive(Deserialize, ToSchema)]

@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 use super::queues::Retried;
 use super::{Answer, NotDoneToOne, NotReadGuarded, NotReadSomeGuarded};
 use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery, RetriedAll};
-use seckill_delivery::outflow_changes::OutflowChange;
 use crate::api::Ask;
+use seckill_delivery::outflow_changes::OutflowChange;
 
 /// A queue whose items are sent at a constant rate.
 #[derive(Serialize, ToSchema)]

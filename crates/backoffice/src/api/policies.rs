@@ -6,6 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Answer, NotChanged, NotReadOne, app};
 use crate::admin::AdminError;
 use crate::admin::policies::{Preview, VisiblePolicy};
+use crate::api::{Ask, Caller};
 use seckill_domain::breaker::BreakerTerms;
 use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::{AlgorithmKind, Parameters};
@@ -13,7 +14,6 @@ use seckill_domain::policy::{Name, NewPolicy, WhenDown, threshold};
 use seckill_domain::policy_form::PolicyForm;
 use seckill_flow::FlowError;
 use seckill_http::codes::problems;
-use crate::api::{Ask, Caller};
 
 /// A policy as the account sees it.
 #[derive(Serialize, ToSchema)]

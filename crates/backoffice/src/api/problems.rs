@@ -4,10 +4,10 @@ use actix_web::http::header::WWW_AUTHENTICATE;
 
 use crate::admin::AdminError;
 use crate::admin::password::HashingError;
+use crate::picture::{FILE_BYTES_MAX, PictureError};
 use seckill_domain::account::Denied;
 use seckill_http::codes::Code;
 use seckill_http::problem::Problem;
-use crate::picture::{FILE_BYTES_MAX, PictureError};
 
 impl From<AdminError> for Problem {
     fn from(error: AdminError) -> Self {

@@ -14,12 +14,12 @@ use utoipa::ToSchema;
 use super::{Answer, NotDone, NotMade};
 use crate::admin::AdminError;
 use crate::admin::products::ChangedProduct;
-use seckill_domain::ids::Invalid;
-use seckill_http::codes::Code;
-use seckill_http::extract::read_body;
-use seckill_http::Problem;
 use crate::api::{Ask, Caller};
 use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
+use seckill_domain::ids::Invalid;
+use seckill_http::Problem;
+use seckill_http::codes::Code;
+use seckill_http::extract::read_body;
 
 /// A picture of 10 MiB arrives within this time over 1.5 Mbit/s.
 const UPLOAD_MAX: Duration = Duration::from_secs(60);

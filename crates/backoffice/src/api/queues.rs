@@ -5,8 +5,8 @@ use utoipa::ToSchema;
 
 use super::{Answer, NotDone, NotDoneToOne, NotReadSomeGuarded};
 use crate::admin::queues::{OutboxPage, OutboxQuery, RetriedAll};
-use seckill_domain::message::ParkedKind;
 use crate::api::Ask;
+use seckill_domain::message::ParkedKind;
 
 /// Which parked messages are sent again.
 #[derive(Deserialize, ToSchema)]

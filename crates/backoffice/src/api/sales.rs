@@ -10,10 +10,10 @@ use crate::admin::AdminError;
 use crate::admin::paging::limit;
 use crate::admin::sale_form::PlanForm;
 use crate::admin::sales::{LapsedHolds, ManagedSale, Planned, SaleDetails, SaleQuery};
+use crate::api::{Ask, Caller};
 use seckill_domain::ids::{Invalid, SaleId};
 use seckill_domain::sale::SaleStatus;
 use seckill_http::codes::problems;
-use crate::api::{Ask, Caller};
 
 /// The status that a sale shall have.
 #[derive(Deserialize, ToSchema)]

@@ -7,14 +7,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Answer, Backoffice, NotDoneToOne, NotRead};
 use crate::admin::session::Source;
+use crate::api::Ask;
+use crate::api::caller::check_same_site;
+use crate::api::cookies::cookie;
 use seckill_domain::account::{AccountName, AccountRole};
 use seckill_domain::json_object;
-use crate::api::caller::check_same_site;
 use seckill_http::codes::problems;
-use crate::api::cookies::cookie;
 use seckill_http::extract::{Body, client_address};
 use seckill_http::{AppState, Problem};
-use crate::api::Ask;
 
 /// A name and a password.
 #[derive(Deserialize, ToSchema)]

@@ -9,9 +9,9 @@ use url::form_urlencoded::Serializer;
 use super::frame::{Frame, page};
 use super::show;
 use crate::admin::log::LogLine;
+use crate::api::Ask;
 use seckill_domain::ids::Invalid;
 use seckill_domain::log_filter::LogFilter;
-use crate::api::Ask;
 
 const LINES: i64 = 100;
 

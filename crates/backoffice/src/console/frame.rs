@@ -14,9 +14,9 @@ use url::form_urlencoded::Serializer;
 use super::files::Files;
 use crate::admin::paging::given;
 use crate::admin::{AdminError, Console, admins_only, operators_only};
+use crate::api::{Ask, Caller};
 use seckill_domain::account::Account;
 use seckill_http::Problem;
-use crate::api::{Ask, Caller};
 
 /// The longest address that a person comes back to after signing in, in bytes.
 const THEN_MAX: usize = 1000;

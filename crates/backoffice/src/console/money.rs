@@ -8,8 +8,8 @@ use super::frame::{Frame, address, page};
 use super::{money, show};
 use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
 use crate::admin::paging::given;
-use seckill_domain::payment::{PaymentStatus, RefundStatus};
 use crate::api::Ask;
+use seckill_domain::payment::{PaymentStatus, RefundStatus};
 use seckill_pages::price;
 
 #[derive(Template)]

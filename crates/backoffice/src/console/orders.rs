@@ -9,9 +9,9 @@ use super::{money, show};
 use crate::admin::AdminError;
 use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
 use crate::admin::paging::given;
+use crate::api::Ask;
 use seckill_domain::ids::OrderId;
 use seckill_domain::order::OrderStatus;
-use crate::api::Ask;
 
 #[derive(Template)]
 #[template(path = "console/orders.html")]

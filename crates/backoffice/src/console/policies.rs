@@ -9,11 +9,11 @@ use super::policy_form::{Form, Hour};
 use super::{policies, show};
 use crate::admin::AdminError;
 use crate::admin::policies::VisiblePolicy;
+use crate::api::Ask;
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::AlgorithmKind;
 use seckill_domain::policy::{HOUSE_APP, Name, threshold};
-use crate::api::Ask;
 
 /// The most applications on one page; a filter shows each of the others.
 const APPS_MAX: usize = 200;

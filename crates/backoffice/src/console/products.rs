@@ -8,8 +8,8 @@ use serde::Deserialize;
 use super::frame::{Frame, page};
 use super::products;
 use crate::admin::paging::{cut, given};
-use seckill_domain::sale::Product;
 use crate::api::Ask;
+use seckill_domain::sale::Product;
 
 const PRODUCTS_MAX: i64 = 50;
 

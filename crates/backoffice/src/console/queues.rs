@@ -7,8 +7,8 @@ use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::paging::given;
 use crate::admin::queues::{ChannelFigures, ItemPage, ItemQuery, OutboxPage, OutboxQuery, ParkedRow};
-use seckill_domain::message::ParkedKind;
 use crate::api::Ask;
+use seckill_domain::message::ParkedKind;
 
 #[derive(Template)]
 #[template(path = "console/outbox.html")]

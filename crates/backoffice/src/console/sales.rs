@@ -10,9 +10,9 @@ use super::show;
 use crate::admin::AdminError;
 use crate::admin::paging::cut;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
+use crate::api::{Ask, Caller};
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::LedgerFigures;
-use crate::api::{Ask, Caller};
 
 const SALES_MAX: i64 = 50;
 const NAMES_MAX: i64 = 200;

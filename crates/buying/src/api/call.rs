@@ -6,9 +6,9 @@ use actix_web::dev::Payload;
 use actix_web::web::Data;
 use actix_web::{FromRequest, HttpRequest};
 
+use crate::sale::thread_state::ThreadState;
 use seckill_http::AppState;
 use seckill_http::problem::Problem;
-use crate::sale::thread_state::ThreadState;
 
 pub struct Call {
     pub request: HttpRequest,

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::Call;
+use crate::sale::challenges::{Answer, Question};
 use seckill_domain::captcha::ChallengeKind;
 use seckill_domain::ids::SaleId;
 use seckill_domain::json_object;
 use seckill_http::codes::problems;
-use super::Call;
 use seckill_http::extract::{Body, client_address, sale_id};
 use seckill_http::problem::Problem;
-use crate::sale::challenges::{Answer, Question};
 
 const ID_MAX: usize = 512;
 pub const TEXT_MAX: usize = 100;

@@ -7,14 +7,14 @@ use actix_web::web::{Bytes, Data};
 use futures_util::stream::unfold;
 use tokio::time::{Instant, timeout_at};
 
+use super::Call;
+use crate::sale::order_streams::{OrderStreams, Stream, Subscribed};
 use seckill_domain::ids::OrderId;
 use seckill_domain::order::Order;
 use seckill_http::codes::{Code, problems};
-use super::Call;
 use seckill_http::extract::order_id;
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, event_stream};
-use crate::sale::order_streams::{OrderStreams, Stream, Subscribed};
 
 /// A silent stream sends a comment this often: many proxies close a connection after half a minute of silence.
 const HEARTBEAT: Duration = Duration::from_secs(15);

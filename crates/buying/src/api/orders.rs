@@ -6,14 +6,14 @@ use actix_web::web::Query;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::Call;
+use crate::sale::cancellations::Cancellation;
 use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::order::Order;
 use seckill_http::Answer;
 use seckill_http::codes::{Code, problems};
-use super::Call;
 use seckill_http::extract::{order_id, parse_order_id};
 use seckill_http::problem::Problem;
-use crate::sale::cancellations::Cancellation;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]

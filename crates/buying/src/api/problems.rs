@@ -1,11 +1,11 @@
 //! Which problem each error of a buyer's use cases is.
 
-use seckill_http::codes::Code;
-use seckill_http::problem::{Members, Problem};
-use seckill_http::quota::CallerTooOften;
 use crate::sale::SaleError;
 use crate::sale::challenges::ChallengeRefusal;
 use crate::sale::purchase::Refusal;
+use seckill_http::codes::Code;
+use seckill_http::problem::{Members, Problem};
+use seckill_http::quota::CallerTooOften;
 
 impl From<SaleError> for Problem {
     fn from(error: SaleError) -> Self {

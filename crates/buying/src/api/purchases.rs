@@ -9,16 +9,16 @@ use serde::Deserialize;
 use tracing::Instrument;
 use utoipa::ToSchema;
 
+use super::Call;
+use crate::sale::purchase::{Request, Ticket};
+use crate::sale::thread_state::ThreadState;
 use seckill_domain::ids::{IdempotencyKey, SaleId, Units};
 use seckill_domain::json_object;
 use seckill_domain::sale::Sale;
 use seckill_http::codes::{self, problems};
-use super::Call;
 use seckill_http::extract::{Body, client_address, request_span, sale_id, unverified_user};
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, AppState};
-use crate::sale::purchase::{Request, Ticket};
-use crate::sale::thread_state::ThreadState;
 
 /// Made once: a text that is no standard header would be parsed for each request.
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -5,6 +5,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::sale::thread_state::ThreadState;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{SaleId, Units};
 use seckill_domain::picture::Picture;
@@ -12,7 +13,6 @@ use seckill_domain::sale::{PlannedWave, Product, Sale, SalePhase};
 use seckill_http::Answer;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::{product_id, sale_id};
-use crate::sale::thread_state::ThreadState;
 
 /// A sale.
 #[derive(Serialize, ToSchema)]

@@ -11,10 +11,10 @@ use actix_web::http::Method;
 use actix_web::web::Data;
 
 use super::purchases::purchase;
+use crate::sale::thread_state::ThreadState;
 use seckill_domain::ids::SaleId;
 use seckill_http::AppState;
 use seckill_http::extract::read_body_of;
-use crate::sale::thread_state::ThreadState;
 
 pub struct Shortcut {
     thread: Data<ThreadState>,

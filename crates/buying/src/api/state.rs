@@ -6,12 +6,12 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::sale::thread_state::ThreadState;
 use seckill_domain::ids::SaleId;
 use seckill_http::Answer;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::sale_id;
 use seckill_http::problem::Problem;
-use crate::sale::thread_state::ThreadState;
 
 /// Whether a sale is open, and its purchase key.
 #[derive(Serialize, ToSchema)]

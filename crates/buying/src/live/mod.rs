@@ -16,13 +16,13 @@ use tokio_util::task::TaskTracker;
 
 use sampler::{InstanceReadings, LedgerTurns, Sampler};
 
+use crate::sale::Stores;
 use seckill_domain::account::AccountName;
 use seckill_domain::database_clock::DatabaseClock;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::QueueFigures;
 use seckill_domain::pressure::Pressure;
 use seckill_rabbitmq::{Broker, QueueDepths};
-use crate::sale::Stores;
 
 /// Streams of an instance. Each costs a connection and a kilobyte a second.
 const STREAMS_MAX: usize = 64;

@@ -12,9 +12,9 @@ use super::{KEPT_MAX, Sample, Samples, Shared};
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::{Counters, Drift, InstanceFigures, LedgerFigures, LiveFigures, RedisFigures, rate};
 use seckill_domain::shards::SaleShards;
-use seckill_redis::sale_state::SaleView;
 use seckill_postgres::Ledger;
 use seckill_postgres::sales::live::REST_FACTOR;
+use seckill_redis::sale_state::SaleView;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// How long Redis and PostgreSQL may take to answer.

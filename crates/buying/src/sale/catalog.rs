@@ -258,9 +258,8 @@ mod tests {
 
     #[test]
     fn the_newest_sales_are_ready_however_many_there_are() {
-        let sales = |count: i64| {
-            LiveSales::new((1..=count).map(|id| (SaleId::from_db(id), Arc::new(sale(id)))).collect())
-        };
+        let sales =
+            |count: i64| LiveSales::new((1..=count).map(|id| (SaleId::from_db(id), Arc::new(sale(id)))).collect());
         for (count, oldest) in [(0, None), (3, Some(1)), (100, Some(1)), (101, Some(2)), (5_000, Some(4_901))] {
             let sales = sales(count);
             let newest: Vec<i64> = sales.newest.iter().map(|sale| sale.id.get()).collect();

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use tokio::sync::mpsc;
 
-use seckill_runtime::die_at;
 use seckill_domain::ids::{OrderId, Shard};
 use seckill_domain::shards::SaleShards;
 use seckill_redis::Gate;
+use seckill_runtime::die_at;
 
 /// Orders of one sale that were committed together.
 pub(super) struct Confirmation {

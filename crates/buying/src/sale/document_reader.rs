@@ -12,9 +12,9 @@ use super::SaleError;
 use super::id_filter::IdFilter;
 use seckill_domain::ids::DocId;
 use seckill_domain::sale::{Document, PlannedWave};
+use seckill_postgres::Ledger;
 use seckill_redis::Gate;
 use seckill_redis::document_cache::CachedDocument;
-use seckill_postgres::Ledger;
 
 /// The bounds of this process's cache. A change removes a document at once.
 const LOCAL_MAX_BYTES: u64 = 64 * 1024 * 1024;

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::sale::wait_probe::WaitProbe;
 use seckill_domain::ids::SaleId;
 use seckill_domain::pressure::{Arrivals, Pressure};
 use seckill_domain::shards::SaleShards;
 use seckill_domain::shed_pace::ShedPace;
 use seckill_domain::shedding::{ShedLimit, TICK, Tick};
-use seckill_redis::reserve::batcher::{ReserveBatcher, SaleWait};
 use seckill_postgres::orders::committer::Committer;
-use crate::sale::wait_probe::WaitProbe;
+use seckill_redis::reserve::batcher::{ReserveBatcher, SaleWait};
 
 /// Timers are that late on an idle thread.
 const TIMER_STEP: Duration = Duration::from_millis(2);

@@ -17,9 +17,9 @@ pub mod wait_probe;
 pub mod winners;
 
 pub use seckill_domain::step::Step;
-use seckill_redis::{Gate, GateError};
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_rabbitmq::QueueError;
+use seckill_redis::{Gate, GateError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SaleError {

@@ -13,10 +13,10 @@ use super::load_shedder::LoadShedder;
 use super::order_reader::OrderReader;
 use super::refusal_cache::RefusalCache;
 use seckill_domain::ids::SaleId;
-use seckill_redis::Gate;
-use seckill_redis::reserve::batcher::ReserveBatcher;
 use seckill_postgres::Ledger;
 use seckill_postgres::orders::committer::Committer;
+use seckill_redis::Gate;
+use seckill_redis::reserve::batcher::ReserveBatcher;
 
 pub struct ThreadState {
     pub reserve_batcher: ReserveBatcher,

@@ -6,13 +6,13 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::{OrderId, SaleId, Shard, WaveId};
 use seckill_domain::shards::SaleShards;
-use seckill_redis::holds::TicketKind;
-use seckill_redis::sale_state::Snapshot;
 use seckill_postgres::sales::audit::{Finding, LedgerSnapshot, LiveOrder};
 use seckill_postgres::sales::epochs::Sharded;
-use crate::sale::{SaleError, Stores};
+use seckill_redis::holds::TicketKind;
+use seckill_redis::sale_state::Snapshot;
 
 /// How long an audit waits for the sale to be at rest, and how often it checks.
 const WAIT_MAX: Duration = Duration::from_secs(10);

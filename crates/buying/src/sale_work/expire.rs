@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::group_work::GroupWork;
-use seckill_runtime::die_at;
+use crate::sale::{SaleError, Step};
+use crate::sale_work::relay_messages::groups_expire;
 use seckill_domain::delay::rung_for;
 use seckill_domain::ids::GroupId;
 use seckill_domain::message::{GroupsExpireV1, ORDERS_A_MESSAGE, OutboxKind};
@@ -12,8 +13,7 @@ use seckill_postgres::LedgerError;
 use seckill_postgres::orders::expiry::ExpiryOutcome;
 use seckill_postgres::orders::groups::GroupSize;
 use seckill_rabbitmq::{Publisher, QueueError, Receipt};
-use crate::sale::{SaleError, Step};
-use crate::sale_work::relay_messages::groups_expire;
+use seckill_runtime::die_at;
 
 #[derive(Clone)]
 pub struct OrderExpiry {

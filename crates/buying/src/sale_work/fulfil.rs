@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::group_work::GroupWork;
+use crate::sale::SaleError;
 use seckill_domain::ids::GroupId;
 use seckill_domain::message::{GroupsPlacedV1, OutboxKind};
 use seckill_domain::trace_context::TraceContext;
@@ -10,7 +11,6 @@ use seckill_postgres::LedgerError;
 use seckill_postgres::orders::groups::{GroupSize, Settling, Traces};
 use seckill_postgres::orders::one::SettledOne;
 use seckill_rabbitmq::Received;
-use crate::sale::SaleError;
 use seckill_telemetry::spans::{Span, SpanKind};
 
 impl GroupWork {

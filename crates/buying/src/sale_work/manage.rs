@@ -7,12 +7,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
-use seckill_runtime::die_at;
+use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::SaleId;
 use seckill_domain::sale::{NewSale, ProductChange, SaleStatus};
-use seckill_redis::server_runs::has_no_master;
 use seckill_postgres::sales::products::NewPicture;
-use crate::sale::{SaleError, Stores};
+use seckill_redis::server_runs::has_no_master;
+use seckill_runtime::die_at;
 
 /// How long a change waits for the instances. Below the admin API's 5 s: a successful change must not look like a failure.
 const WAIT_MAX: Duration = Duration::from_secs(3);

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use seckill_runtime::die_at;
+use crate::sale::{SaleError, Step, Stores};
+use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 use seckill_domain::admission::Hold;
 use seckill_domain::ids::{Epoch, GroupId, OrderId, SaleId, Shard};
 use seckill_domain::shards::SaleShards;
-use seckill_redis::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
-use seckill_redis::loans::BarCode;
 use seckill_postgres::notices::Topic;
 use seckill_postgres::orders::purchase::{Committed, Purchase};
 use seckill_postgres::sales::epochs::RestingSale;
-use crate::sale::{SaleError, Step, Stores};
-use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
+use seckill_redis::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
+use seckill_redis::loans::BarCode;
+use seckill_runtime::die_at;
 
 const BATCH_MAX: usize = 500;
 

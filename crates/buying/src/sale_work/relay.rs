@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use seckill_runtime::die_at;
+use crate::sale::{SaleError, Step};
+use crate::sale_work::relay_messages::messages_for;
 use seckill_postgres::Ledger;
 use seckill_postgres::outbox::{BrokerMessage, MESSAGES, OutboxRow, PublishOutcome, RetryTerms};
 use seckill_rabbitmq::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt, Source};
-use crate::sale::{SaleError, Step};
-use crate::sale_work::relay_messages::messages_for;
+use seckill_runtime::die_at;
 use seckill_telemetry::spans::{Span, SpanKind};
 
 /// How long the rows of a batch stay locked while the broker has it. Much shorter than consumers wait for a lock.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::sale_work::group_work::in_parts;
 use seckill_domain::delay::rung_for;
 use seckill_domain::ids::GroupId;
 use seckill_domain::message::{
@@ -11,7 +12,6 @@ use seckill_domain::message::{
 };
 use seckill_postgres::outbox::{BrokerMessage, OutboxRow};
 use seckill_rabbitmq::{Destination, Outgoing};
-use crate::sale_work::group_work::in_parts;
 
 /// The messages for these rows, each with the places of its rows. A row that has failed goes alone. So does a traced one: a message has one
 /// trace. Expiries share a message if they have the same delay on the ladder.

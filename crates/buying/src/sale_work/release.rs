@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use futures_util::future::join_all;
 
-use seckill_runtime::die_at;
+use crate::sale::{SaleError, Step, Stores};
 use seckill_domain::ids::{Epoch, SaleId, Shard, WaveId};
 use seckill_domain::order::HoldRelease;
 use seckill_domain::shards::SaleShards;
-use seckill_redis::GateError;
 use seckill_postgres::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryTerms, UnitRelease};
 use seckill_postgres::sales::epochs::Sharded;
-use crate::sale::{SaleError, Step, Stores};
+use seckill_redis::GateError;
+use seckill_runtime::die_at;
 
 /// Holds per call to Redis. A longer call would delay purchases.
 const HOLDS_A_CALL: usize = 500;

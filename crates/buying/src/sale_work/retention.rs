@@ -2,9 +2,9 @@
 
 use uuid::Uuid;
 
+use crate::sale::{SaleError, Step, Stores};
 use seckill_postgres::LedgerError;
 use seckill_postgres::sales::retention::{Cursor, Page};
-use crate::sale::{SaleError, Step, Stores};
 
 /// Messages of a sale count from its end, steps from the clearing of its messages, and records from their own time.
 #[derive(Debug, Clone, Copy)]

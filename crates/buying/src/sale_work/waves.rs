@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::sale::{SaleError, Step, Stores};
 use seckill_domain::ids::SaleId;
 use seckill_domain::locked_sales::LockedSales;
 use seckill_postgres::notices::Topic;
-use crate::sale::{SaleError, Step, Stores};
 
 /// How often waves are read at least, because new ones may be planned. The ledger looks this far ahead.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

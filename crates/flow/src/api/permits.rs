@@ -6,10 +6,10 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use seckill_domain::json_object;
-use seckill_domain::policy::Name;
 use crate::permit_request::{Lease, PermitAnswer, PermitRequest};
 use crate::permits::Permits;
+use seckill_domain::json_object;
+use seckill_domain::policy::Name;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::{Body, bearer_token};
 use seckill_http::problem::Problem;

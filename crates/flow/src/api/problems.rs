@@ -1,7 +1,7 @@
 //! Which problem each error of flow control is.
 
-use seckill_domain::policy::WrongPolicy;
 use crate::FlowError;
+use seckill_domain::policy::WrongPolicy;
 use seckill_http::codes::Code;
 use seckill_http::problem::Problem;
 

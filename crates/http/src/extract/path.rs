@@ -5,8 +5,8 @@ use actix_web::web::Query;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use seckill_domain::ids::{Invalid, OrderId, SaleId};
 use crate::problem::Problem;
+use seckill_domain::ids::{Invalid, OrderId, SaleId};
 
 pub fn sale_id(request: &HttpRequest) -> Result<SaleId, Problem> {
     Ok(SaleId::parse(request.match_info().query("id"))?)

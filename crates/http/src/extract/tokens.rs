@@ -14,9 +14,9 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::token_key::{InvalidKey, TokenKey};
+use crate::problem::Problem;
 use seckill_domain::ids::UserId;
 use seckill_domain::json_object;
-use crate::problem::Problem;
 
 #[derive(Debug)]
 pub struct Buyer {

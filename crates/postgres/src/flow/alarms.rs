@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use strum::VariantArray;
 
+use crate::{Ledger, LedgerError};
 use seckill_domain::alarm::{AlarmKind, Trouble};
 use seckill_domain::message::OutboxKind;
-use crate::{Ledger, LedgerError};
 
 /// Row limit per index of a backlog that people see.
 const BACKLOG_MAX: i64 = 10_000;

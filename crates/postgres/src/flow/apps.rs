@@ -7,9 +7,9 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use utoipa::ToSchema;
 
+use crate::{Ledger, LedgerError, audit_log};
 use seckill_domain::account::{AccountName, AppToken, Granted};
 use seckill_domain::policy::{Name, Role};
-use crate::{Ledger, LedgerError, audit_log};
 
 /// An application that may ask for permits.
 #[derive(Serialize, ToSchema)]

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use seckill_domain::account::Actor;
-use seckill_domain::policy::{Name, NewPolicy, Policy};
 use crate::flow::apps::TokenHash;
 use crate::flow::policy_rows::{load, write};
 use crate::sales::catalog::ALIVE_FOR;
 use crate::{Ledger, LedgerError, audit_log};
+use seckill_domain::account::Actor;
+use seckill_domain::policy::{Name, NewPolicy, Policy};
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum PolicyChange {

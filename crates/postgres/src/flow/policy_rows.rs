@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 use sqlx::PgConnection;
 
+use crate::LedgerError;
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
 use seckill_domain::policy::{Excess, Name, NewPolicy, Policy, Range, threshold, with_threshold};
-use crate::LedgerError;
 
 pub(crate) async fn load(tx: &mut PgConnection, app: Option<&str>) -> Result<Vec<Policy>, LedgerError> {
     let rows = sqlx::query!(

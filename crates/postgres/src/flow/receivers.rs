@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use seckill_domain::alarm::Trouble;
 use crate::{Ledger, LedgerError};
+use seckill_domain::alarm::Trouble;
 
 /// A receiver raises an alarm after this time away. A shorter absence may be a restart.
 const RECEIVER_AWAY_S: i64 = 10;

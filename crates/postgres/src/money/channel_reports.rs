@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
-use seckill_domain::ids::OrderId;
-use seckill_domain::payment::{About, ChannelReport, PaymentId, Progress, ReportOutcome};
 use crate::money::payments::{Movement, lock_order_of, write};
 use crate::money::refunds::refund_unwanted;
 use crate::orders::cancel::{abandon, settle_expiries};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::OrderId;
+use seckill_domain::payment::{About, ChannelReport, PaymentId, Progress, ReportOutcome};
+use seckill_runtime::die_at;
 
 #[derive(Debug)]
 pub struct ReportOf {

@@ -7,8 +7,8 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use seckill_domain::ids::OrderId;
 use crate::{Ledger, LedgerError, audit_log};
+use seckill_domain::ids::OrderId;
 
 /// A payment or refund.
 #[derive(Debug, Clone, Serialize, ToSchema)]

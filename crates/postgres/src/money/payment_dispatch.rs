@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
+use crate::money::payments::lock_order_of;
+use crate::{Ledger, LedgerError, micros};
 use seckill_domain::ids::OrderId;
 use seckill_domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
 use seckill_domain::payment::PaymentId;
-use crate::money::payments::lock_order_of;
-use crate::{Ledger, LedgerError, micros};
+use seckill_runtime::die_at;
 
 #[derive(Debug, Clone)]
 pub struct DuePayment {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use seckill_domain::ids::OrderId;
-use seckill_domain::payment::{About, PaymentId, RefundId, RefundKey};
 use crate::money::refunds::{RefundItem, queue};
 use crate::outflow::items::add_or_lock_key;
 use crate::{Ledger, LedgerError, audit_log, micros};
+use seckill_domain::ids::OrderId;
+use seckill_domain::payment::{About, PaymentId, RefundId, RefundKey};
 
 #[derive(Debug, Clone, Copy)]
 pub enum StatusQuery {

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
+use crate::{Ledger, LedgerError};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{PaymentId, PaymentStatus};
 use seckill_domain::trace_context::TraceContext;
-use crate::{Ledger, LedgerError};
+use seckill_runtime::die_at;
 
 #[derive(Debug, Clone)]
 pub struct PaymentRequest {

@@ -5,15 +5,15 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
-use seckill_domain::ids::OrderId;
-use seckill_domain::payment::{
-    ChannelReport, PaymentId, Progress, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome,
-};
 use crate::money::payments::{Movement, lock_order_of, write};
 use crate::orders::cancel::give_back;
 use crate::outflow::items::{Enqueued, NewItem, enqueue};
 use crate::{Ledger, LedgerError, audit_log};
+use seckill_domain::ids::OrderId;
+use seckill_domain::payment::{
+    ChannelReport, PaymentId, Progress, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome,
+};
+use seckill_runtime::die_at;
 
 /// The payload of a refund's outflow item. The channel builds its request from this.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use sqlx::{Executor, PgConnection};
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
+use crate::{Ledger, LedgerError};
 use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::order::CancelReason;
-use crate::{Ledger, LedgerError};
+use seckill_runtime::die_at;
 
 impl Ledger {
     pub async fn orders_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {

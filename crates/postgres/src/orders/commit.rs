@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use seckill_runtime::die_at;
-use seckill_domain::ids::{GroupId, SaleId};
-use seckill_domain::locked_sales::LockedSales;
-use seckill_domain::trace_context::TraceContext;
 use crate::orders::insert::{insert_on, unlocked_epochs};
 use crate::orders::purchase::{Committed, Purchase};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::{GroupId, SaleId};
+use seckill_domain::locked_sales::LockedSales;
+use seckill_domain::trace_context::TraceContext;
+use seckill_runtime::die_at;
 
 /// How long a sale with a locked epoch sells nothing. Then a commit tries again.
 pub(super) const LOCKED_FOR: Duration = Duration::from_secs(1);

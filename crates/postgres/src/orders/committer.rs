@@ -9,13 +9,13 @@ use sqlx::{Executor, Postgres};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
-use seckill_runtime::die_at;
-use seckill_domain::ids::SaleId;
-use seckill_domain::locked_sales::LockedSales;
 use crate::notices::Notifier;
 use crate::orders::commit::{LOCKED_FOR, commit_on};
 use crate::orders::purchase::{Committed, Purchase};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::SaleId;
+use seckill_domain::locked_sales::LockedSales;
+use seckill_runtime::die_at;
 use seckill_telemetry::spans::Span;
 
 /// Purchases with one common answer, so they are committed together.

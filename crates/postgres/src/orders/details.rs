@@ -6,11 +6,11 @@ use strum::VariantArray;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use seckill_domain::ids::OrderId;
-use seckill_domain::message::OutboxKind;
 use crate::money::lists::{MoneyFilter, MoneyRow, payments_on, refunds_on};
 use crate::orders::read::{OwnedOrder, order_on};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::OrderId;
+use seckill_domain::message::OutboxKind;
 
 /// Row limit per kind. Only an order with very many failed payments has more.
 const ROWS_MAX: i64 = 100;

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
-use seckill_domain::ids::{GroupId, SaleId};
-use seckill_domain::message::OutboxKind;
-use seckill_domain::order::CancelReason;
 use crate::orders::cancel::{cancel, lock_overdue, settle_expiries};
 use crate::orders::groups::{GroupSize, uuids};
 use crate::outbox::close_split;
 use crate::{Ledger, LedgerError, numbers};
+use seckill_domain::ids::{GroupId, SaleId};
+use seckill_domain::message::OutboxKind;
+use seckill_domain::order::CancelReason;
+use seckill_runtime::die_at;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryOutcome {

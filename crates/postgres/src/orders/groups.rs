@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use seckill_runtime::die_at;
+use crate::outbox::close_split;
+use crate::{Ledger, LedgerError};
 use seckill_domain::ids::{GroupId, SaleId};
 use seckill_domain::message::OutboxKind;
 use seckill_domain::order::Rejection;
 use seckill_domain::trace_context::TraceContext;
-use crate::outbox::close_split;
-use crate::{Ledger, LedgerError};
+use seckill_runtime::die_at;
 
 /// The consumer's name in the dedup rows.
 const CONSUMER: &str = "fulfil";

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use seckill_domain::ids::{GroupId, SaleId};
-use seckill_domain::trace_context::TraceContext;
 use crate::orders::purchase::{Committed, Purchase};
 use crate::{LedgerError, numbers};
+use seckill_domain::ids::{GroupId, SaleId};
+use seckill_domain::trace_context::TraceContext;
 
 /// Groups as the columns of a statement. The members of a group are neighbours in the member columns.
 #[derive(Default)]

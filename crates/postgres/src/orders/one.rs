@@ -2,13 +2,11 @@
 
 use sqlx::PgConnection;
 
-use seckill_runtime::die_at;
+use crate::orders::groups::{Traces, claim, close, count_buyers, make_orders, take_units, traces_of, write_dedup_rows};
+use crate::{Ledger, LedgerError};
 use seckill_domain::ids::GroupId;
 use seckill_domain::order::Rejection;
-use crate::orders::groups::{
-    Traces, claim, close, count_buyers, make_orders, take_units, traces_of, write_dedup_rows,
-};
-use crate::{Ledger, LedgerError};
+use seckill_runtime::die_at;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettledOne {

@@ -6,9 +6,9 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::{Ledger, LedgerError};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_domain::order::{Order, OrderStatus};
-use crate::{Ledger, LedgerError};
 
 pub(super) struct OrderRow {
     pub(super) id: Uuid,

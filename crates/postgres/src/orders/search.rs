@@ -6,10 +6,10 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use seckill_domain::ids::{OrderId, SaleId, UserId};
-use seckill_domain::order::OrderStatus;
 use crate::orders::read::{OrderRow, OrderSearch, OwnedOrder};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::{OrderId, SaleId, UserId};
+use seckill_domain::order::OrderStatus;
 
 /// Orders per read of an export.
 const PIECE: i64 = 1000;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use seckill_domain::ids::{OrderId, SaleId};
-use seckill_domain::trace_context::TraceContext;
 use crate::outbox::{RetryTerms, one_line};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::{OrderId, SaleId};
+use seckill_domain::trace_context::TraceContext;
 use seckill_webhook::backoff_ms;
 
 #[derive(Debug, Clone)]

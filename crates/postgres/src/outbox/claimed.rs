@@ -8,9 +8,9 @@ use sqlx::{Postgres, Transaction};
 
 use super::task::{BrokerMessage, UnitRelease};
 use super::{OutboxRow, RetryTerms, one_line};
-use seckill_domain::ids::{Epoch, SaleId};
 use crate::sales::epochs::{Sharded, shards_of};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::{Epoch, SaleId};
 
 /// Pauses of rows: if the queue has no room; if the queue does not answer; if the channel is not configured, which only a restart changes.
 const NO_ROOM_MS: i64 = 500;

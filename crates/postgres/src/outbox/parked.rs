@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use seckill_domain::message::ParkedKind;
 use crate::{Ledger, LedgerError, audit_log};
+use seckill_domain::message::ParkedKind;
 
 /// Row limit per transaction that makes rows pending again. It keeps locks and work small, however many rows are parked.
 pub const UNPARK_STEP: i64 = 1000;

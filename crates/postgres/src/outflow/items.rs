@@ -5,8 +5,8 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use seckill_domain::outflow::{LATENESS, Pace};
 use crate::{Ledger, LedgerError, audit_log, micros};
+use seckill_domain::outflow::{LATENESS, Pace};
 
 #[derive(Debug, Clone)]
 pub struct NewItem {

@@ -6,10 +6,10 @@ use serde_json::Value;
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
 use crate::outbox::{RetryTerms, one_line};
 use crate::outflow::items::drop_key_if_empty;
 use crate::{Ledger, LedgerError, micros};
+use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
 use seckill_webhook::backoff_ms;
 
 #[derive(Debug, Clone)]

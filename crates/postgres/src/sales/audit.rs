@@ -6,9 +6,9 @@ use futures_util::TryStreamExt;
 use sqlx::Executor;
 use uuid::Uuid;
 
-use seckill_domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 use crate::sales::audit_checks::{CHECKS, Needs};
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 
 #[derive(Debug, Clone)]
 pub struct LedgerSnapshot {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use seckill_domain::ids::DocId;
-use seckill_domain::sale::Sale;
 use crate::sales::terms::load_sales;
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::DocId;
+use seckill_domain::sale::Sale;
 
 /// An instance with an older heartbeat does not count as live.
 pub(crate) const ALIVE_FOR: &str = "5 seconds";

@@ -4,11 +4,11 @@ use sqlx::{AssertSqlSafe, Executor, PgExecutor, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::terms::{per_user, shard_count};
+use crate::{Ledger, LedgerError, numbers};
 use seckill_domain::ids::{Epoch, OrderId, SaleId, Shard, Units, WaveId};
 use seckill_domain::sale::SaleStatus;
 use seckill_domain::shards::SaleShards;
 use seckill_domain::stock::Stock;
-use crate::{Ledger, LedgerError, numbers};
 
 /// First attempt to lock an epoch's row. Each lock may take 250 ms, all of them 400 ms.
 const IN_ROW: &str = "SET LOCAL lock_timeout = '250ms'; SET LOCAL statement_timeout = '400ms'";
@@ -332,10 +332,7 @@ impl RefillSnapshot {
 }
 
 /// The shards of the existing sales among these.
-pub(crate) async fn shards_of(
-    with: impl PgExecutor<'_>,
-    sales: &[SaleId],
-) -> Result<Vec<Sharded>, LedgerError> {
+pub(crate) async fn shards_of(with: impl PgExecutor<'_>, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
     if sales.is_empty() {
         return Ok(Vec::new());
     }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use seckill_domain::ids::SaleId;
 use crate::{Ledger, LedgerError};
+use seckill_domain::ids::SaleId;
 
 /// Lapsed holds of one buyer, or of one network address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

@@ -2,10 +2,10 @@
 
 use sqlx::Executor;
 
+use crate::{Ledger, LedgerError};
 use seckill_domain::alarm::AlarmKind;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::{LedgerFigures, OrderFigures, OutboxFigures};
-use crate::{Ledger, LedgerError};
 
 /// Limit of outbox rows per count, and so of index entries read.
 const DEPTH_MAX: i64 = 10_000;

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use serde_json::json;
 use sqlx::types::Json;
 
+use crate::sales::terms::{self, load_sales, product};
+use crate::{Ledger, LedgerError, audit_log};
 use seckill_domain::ids::SaleId;
 use seckill_domain::picture::{Picture, PictureFile, Size};
 use seckill_domain::sale::{Product, ProductChange, Sale};
-use crate::sales::terms::{self, load_sales, product};
-use crate::{Ledger, LedgerError, audit_log};
 
 pub struct NewPicture {
     pub hash: String,

@@ -6,11 +6,11 @@ use serde_json::json;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
+use crate::{Ledger, LedgerError, audit_log};
 use seckill_domain::ids::{DocId, SaleId, Units};
 use seckill_domain::picture::Picture;
 use seckill_domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
 use seckill_domain::shards::ShardCount;
-use crate::{Ledger, LedgerError, audit_log};
 
 #[derive(Debug, Clone)]
 pub struct SaleFigures {

@@ -1,8 +1,8 @@
 //! Selects the sales to check: selling ones, changed ones, and the others in turn. No query here reads all sales.
 
 use super::epochs::{EpochRow, Row};
-use seckill_domain::ids::SaleId;
 use crate::{Ledger, LedgerError, numbers};
+use seckill_domain::ids::SaleId;
 
 const CHANGES_MAX: i64 = 1000;
 

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use seckill_domain::ids::SaleId;
 use crate::{Ledger, LedgerError, audit_log, numbers};
+use seckill_domain::ids::SaleId;
 
 /// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
 const WAVES_MAX: i64 = 1000;

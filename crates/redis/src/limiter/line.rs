@@ -5,9 +5,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Limiter, MALFORMED, Take, read_verdicts};
-use seckill_domain::limiter::{SlotKey, Verdict};
 use crate::reply_codes::WaitCode;
 use crate::{GateError, scripts, timed};
+use seckill_domain::limiter::{SlotKey, Verdict};
 
 /// The most waiters of one key.
 pub const LINE_MAX: u32 = 100_000;

@@ -17,11 +17,11 @@ use super::keys::Keys;
 use super::reply_codes::AcquireCode;
 use super::servers::{Connections, Server, Timeouts, is_tls};
 use super::{GateError, scripts, timed};
+use key_budget::KeyBudget;
 use seckill_config as config;
 use seckill_domain::database_clock::DatabaseClock;
 use seckill_domain::limiter::{Algorithm, Receipt, SlotKey, Verdict};
 use seckill_domain::memory_level::MemoryLevel;
-use key_budget::KeyBudget;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Take<'a> {

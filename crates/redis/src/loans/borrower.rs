@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::calls::Asked;
 use super::empty_shards::EmptyShards;
+use crate::thread_gate::{Answered, Reply};
 use seckill_domain::admission::{Admission, ReserveRequest};
 use seckill_domain::ids::{Epoch, Shard};
 use seckill_domain::shards::SaleShards;
-use crate::thread_gate::{Answered, Reply};
 
 /// Counts a borrower among the queued requests: one bound holds for all.
 pub(crate) struct Counted(Rc<Cell<usize>>);

@@ -2,13 +2,13 @@
 
 use redis::{Script, ScriptInvocation, Value};
 
-use seckill_domain::admission::ReserveRequest;
-use seckill_domain::ids::{Epoch, OrderId, Shard};
-use seckill_domain::shards::SaleShards;
 use crate::keys::SaleKeys;
 use crate::reply_codes::{BarCode, LendCode, MoveCode};
 use crate::servers::Connections;
 use crate::{Gate, GateError, scripts, timed};
+use seckill_domain::admission::ReserveRequest;
+use seckill_domain::ids::{Epoch, OrderId, Shard};
+use seckill_domain::shards::SaleShards;
 
 pub(super) struct Asked<'a> {
     pub request: &'a ReserveRequest,

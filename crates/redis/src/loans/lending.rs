@@ -14,13 +14,13 @@ use futures_util::future::join_all;
 use super::borrower::{Borrower, Home, NextStep};
 use super::calls::{Asked, Lent, ONLY_ASK};
 use super::empty_shards::EmptyShards;
-use seckill_runtime::die_at;
-use seckill_domain::admission::{Admission, Hold, ReserveRequest};
-use seckill_domain::ids::{SaleId, Shard};
-use seckill_domain::shards::SaleShards;
 use crate::GateError;
 use crate::reply_codes::{BarCode, MoveCode};
 use crate::thread_gate::ThreadGate;
+use seckill_domain::admission::{Admission, Hold, ReserveRequest};
+use seckill_domain::ids::{SaleId, Shard};
+use seckill_domain::shards::SaleShards;
+use seckill_runtime::die_at;
 
 pub(crate) struct Lending {
     thread: Rc<ThreadGate>,

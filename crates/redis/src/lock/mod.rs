@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::keys::Keys;
 use super::{Gate, GateError};
-use seckill_domain::ids::FenceToken;
 use quorum::{LockClaim, Quorum};
+use seckill_domain::ids::FenceToken;
 
 /// How long and how often to try. Jitter keeps waiters apart.
 const SPIN_FOR: Duration = Duration::from_millis(500);

@@ -12,10 +12,10 @@ use futures_util::future::join_all;
 use redis::{FromRedisValue, ScriptInvocation};
 use tokio::time::{Instant, timeout};
 
-use seckill_domain::ids::FenceToken;
 use crate::keys::LockKeys;
 use crate::servers::Connections;
 use crate::{GateError, scripts};
+use seckill_domain::ids::FenceToken;
 
 /// How long a server remembers the last token of a lock. Later its clock keeps tokens rising.
 const REMEMBER: Duration = Duration::from_secs(3600);

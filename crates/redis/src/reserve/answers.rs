@@ -10,14 +10,14 @@ use tokio::sync::SemaphorePermit;
 use super::batcher::{Batch, Shared};
 use super::call::{CallTerms, reserve_call};
 use super::reply::{Loan, Memory, ReserveReply};
-use seckill_domain::admission::{Admission, Hold, ReserveRequest};
-use seckill_domain::ids::Shard;
-use seckill_domain::shards::SaleShards;
 use crate::keys::SaleKeys;
 use crate::loans::borrower::{Borrower, Counted, Home};
 use crate::servers::Connection;
 use crate::thread_gate::Answered;
 use crate::{Gate, GateError, is_no_script, scripts, timed};
+use seckill_domain::admission::{Admission, Hold, ReserveRequest};
+use seckill_domain::ids::Shard;
+use seckill_domain::shards::SaleShards;
 
 impl Shared {
     /// Makes a call, and returns how long it took.

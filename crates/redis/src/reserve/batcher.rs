@@ -13,13 +13,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::sold_out_cache::SoldOutCache;
-use seckill_domain::admission::{Admission, ReserveRequest};
-use seckill_domain::ids::{SaleId, Shard, UserId};
-use seckill_domain::shards::SaleShards;
 use crate::keys::SaleKeys;
 use crate::loans::lending::Lending;
 use crate::thread_gate::{CallWinners, Reply, ThreadGate};
 use crate::{Gate, GateError};
+use seckill_domain::admission::{Admission, ReserveRequest};
+use seckill_domain::ids::{SaleId, Shard, UserId};
+use seckill_domain::shards::SaleShards;
 
 /// Calls in flight. Further sales wait for one of them to return.
 const CALLS_MAX: usize = 64;

@@ -3,10 +3,10 @@
 use redis::{Cmd, RedisWrite};
 use uuid::Uuid;
 
+use crate::keys::{SALE_KEYS, SaleKeys};
 use seckill_domain::admission::{Limits, ReserveRequest, Window};
 use seckill_domain::captcha::{Pass, PassCheck};
 use seckill_domain::ids::{Epoch, Units};
-use crate::keys::{SALE_KEYS, SaleKeys};
 
 pub(super) struct CallTerms {
     /// The known epoch and number of holders.
@@ -104,10 +104,10 @@ mod tests {
     use redis::Arg;
 
     use super::*;
+    use crate::keys::Keys;
     use seckill_domain::client_address::ClientAddress;
     use seckill_domain::ids::{OrderId, SaleId, Shard, UserId};
     use seckill_domain::shards::{SaleShards, ShardCount};
-    use crate::keys::Keys;
 
     const ID: &str = "00000000-0000-0000-0000-000000000000";
 

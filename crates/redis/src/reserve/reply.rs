@@ -4,10 +4,10 @@ use redis::{FromRedisValue, Value};
 use strum::FromRepr;
 use uuid::Uuid;
 
-use seckill_domain::admission::Admission;
-use seckill_domain::ids::{Epoch, OrderId, Shard};
 use crate::GateError;
 use crate::reply_codes::{ReserveCode, SaleCode};
+use seckill_domain::admission::Admission;
+use seckill_domain::ids::{Epoch, OrderId, Shard};
 
 /// What a thread may remember after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromRepr)]

@@ -17,10 +17,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Timeouts, client, connected_once, first_value, reconnecting};
+use crate::GateError;
 use seckill_config as config;
 use seckill_config::servers::Guides;
 use seckill_domain::shards::slot_of_key;
-use crate::GateError;
 
 /// How often a node is asked for the map. A failover lasts this much longer than in the cluster. A redirection asks at once.
 const ASK_EVERY: Duration = Duration::from_millis(250);

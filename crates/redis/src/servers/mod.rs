@@ -19,10 +19,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::GateError;
+use cluster::{Cluster, SlotMap, ToMaster, ToMasters};
 use seckill_config as config;
 use seckill_config::servers::{nodes, sentinels};
 use seckill_domain::memory_level::MemoryLevel;
-use cluster::{Cluster, SlotMap, ToMaster, ToMasters};
 use sentinel::{Following, Master};
 
 #[derive(Clone, Copy)]

@@ -13,9 +13,9 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Timeouts, client, connected_once, first_value, reconnecting};
+use crate::GateError;
 use seckill_config as config;
 use seckill_config::servers::Guides;
-use crate::GateError;
 
 /// How often a sentinel is asked. A failover lasts this much longer than for the sentinels.
 const ASK_EVERY: Duration = Duration::from_millis(250);

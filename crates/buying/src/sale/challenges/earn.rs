@@ -6,10 +6,10 @@ use seckill_captcha::{picture, slider, work};
 
 use super::seal::{OpenedChallenge, Solution};
 use super::{Answer, Challenge, ChallengeRefusal, EarnedPass, Question};
+use crate::sale::thread_state::ThreadState;
 use seckill_domain::captcha::{CaptchaKind, ChallengeKind, Pass, Spending};
 use seckill_domain::ids::{SaleId, UserId};
 use seckill_domain::sale::{Sale, SalePhase};
-use crate::sale::thread_state::ThreadState;
 
 impl ThreadState {
     /// Gives a buyer a challenge of the wished kind, or of the sale's own.

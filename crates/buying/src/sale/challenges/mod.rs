@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use seckill_captcha::slider;
 
 use super::catalog::Catalog;
-use seckill_http::quota::{CallerQuotas, CallerTooOften};
+use pool::Pool;
+use seal::{Seal, Solution};
 use seckill_config as config;
 use seckill_domain::captcha::{CaptchaKind, ChallengeKind, Pass, Rate, work_bits};
 use seckill_domain::ids::{SaleId, UserId};
 use seckill_domain::pressure::Pressure;
 use seckill_domain::sale::SaleStatus;
-use pool::Pool;
-use seal::{Seal, Solution};
+use seckill_http::quota::{CallerQuotas, CallerTooOften};
 
 /// Drawing begins this long before buyers can ask for a sale's challenges.
 const DRAW_BEFORE_MS: i64 = 600_000;

@@ -11,15 +11,15 @@ use futures_util::future::try_join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use seckill_runtime::die_at;
+use crate::sale::{SaleError, Stores};
+use crate::sale_work::sales_in_turn::SalesInTurn;
 use seckill_domain::ids::{DocId, Epoch, Shard};
 use seckill_domain::sale::Document;
 use seckill_domain::shards::SaleShards;
+use seckill_postgres::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
 use seckill_redis::refill::{PutKind, TicketRow};
 use seckill_redis::server_runs::{SaleState, ServerRuns, has_no_master};
-use seckill_postgres::sales::epochs::{EpochRow, LedgerTicket, RefillSnapshot};
-use crate::sale::{SaleError, Stores};
-use crate::sale_work::sales_in_turn::SalesInTurn;
+use seckill_runtime::die_at;
 
 /// The lease of a refill's lock, renewed during the refill. If its instance dies, the sale stays closed this long.
 pub(super) const REFILL_LEASE: Duration = Duration::from_secs(3);

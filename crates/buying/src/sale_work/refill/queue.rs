@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::LedgerSlots;
+use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::SaleId;
 use seckill_domain::shards::SaleShards;
 use seckill_redis::server_runs::ServerRuns;
-use crate::sale::{SaleError, Stores};
 
 /// The limit of refills at once, and that of planned ones, which leaves places for refills with waiting callers.
 const AT_ONCE: usize = 48;

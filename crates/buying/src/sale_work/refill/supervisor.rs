@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use super::is_whole;
 use super::queue::{Need, RefillQueue};
+use crate::sale::{SaleError, Stores};
+use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
 use seckill_domain::ids::{Epoch, SaleId};
 use seckill_domain::sale::SaleStatus;
 use seckill_domain::shards::SaleShards;
-use seckill_redis::server_runs::{SaleState, ServerRuns, Standing};
 use seckill_postgres::audit_log::NewLine;
 use seckill_postgres::sales::epochs::EpochRow;
-use crate::sale::{SaleError, Stores};
-use crate::sale_work::sales_in_turn::{SALES_A_TURN, SalesInTurn, SellingInTurn};
+use seckill_redis::server_runs::{SaleState, ServerRuns, Standing};
 
 /// The shortest time between two comparisons of all sales because of missing ones. One sale may be deleted again and again.
 const SUSPICIONS_APART: Duration = Duration::from_secs(10);
