@@ -72,7 +72,8 @@ impl Parts {
         // Before any task is spawned: a task that is connecting when the process gives up would complain on stderr.
         parts.check_servers(with_broker).await?;
         let (ledger, stop) = (&parts.stores.ledger, &parts.stop);
-        parts.tasks.spawn(ledger.clone().watch(stop.clone()));
+        let (watched, until) = (ledger.clone(), stop.clone());
+        parts.tasks.spawn(async move { watched.watch(until).await });
         parts.tasks.spawn(parts.notifier.clone().run(ledger.clone(), stop.clone()));
         parts.tasks.spawn(parts.listener.clone().listen(ledger.clone(), stop.clone()));
         Ok(parts)

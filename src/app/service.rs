@@ -90,7 +90,7 @@ impl Service {
 
         let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
-        let secret = ledger.order_id_secret().await?;
+        let secret = ledger.orders.order_id_secret().await?;
         let console = Console::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
@@ -216,7 +216,7 @@ impl Threads {
     async fn start(parts: &Parts, catalog: &Arc<Catalog>, connections: usize) -> anyhow::Result<Self> {
         let (config, tasks, purchase) = (&parts.config, &parts.tasks, &parts.config.purchase);
         let (stores, catalog, pressure) = (parts.stores.clone(), Arc::clone(catalog), Arc::clone(&parts.pressure));
-        let order_id_secret = stores.ledger.order_id_secret().await?;
+        let order_id_secret = stores.ledger.orders.order_id_secret().await?;
         let challenges = Arc::new(Challenges::start(config.captcha.clone(), &order_id_secret, &pressure)?);
         let committer = Committer::start(
             &stores.ledger,

@@ -206,8 +206,8 @@ impl<'a> WorkerWiring<'a> {
         });
         let state = (self.parts.stores.clone(), Arc::new(Mutex::new(SalesInTurn::new(SALES_A_SWEEP))));
         self.parts.repeat(slow("retire"), state, move |(stores, in_turn)| async move {
-            stores.ledger.clear_changes().await?;
-            stores.ledger.clear_marks().await?;
+            stores.ledger.sales.clear_changes().await?;
+            stores.ledger.outbox.clear_marks().await?;
             stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
         });
         let kept = &config.retention;
@@ -317,7 +317,7 @@ fn consume<M, T, F, E>(
                         settle(of, received).await?;
                     }
                     if let Some(mark_ms) = mark_ms {
-                        ledger.mark_passed(&queue, mark_ms).await?;
+                        ledger.outbox.mark_passed(&queue, mark_ms).await?;
                     }
                     Ok::<_, E>(())
                 }

@@ -52,13 +52,13 @@ impl AdminCommand {
         match self {
             Self::Create { name, role } => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
-                if !ledger.create_account(&name, role, &hash, ACTOR).await? {
+                if !ledger.accounts.create_account(&name, role, &hash, ACTOR).await? {
                     bail!("account {name} already exists");
                 }
                 tracing::info!(%name, role = role.into_str(), "account created");
             }
             Self::List(FormatArg { format }) => {
-                let accounts = ledger.accounts(config.admin.idle_ms.cast_signed()).await?;
+                let accounts = ledger.accounts.accounts(config.admin.idle_ms.cast_signed()).await?;
                 let row = |of: ListedAccount| {
                     Row([
                         ("name", of.name.into()),
@@ -85,7 +85,7 @@ impl AdminCommand {
                 tracing::info!(%name, "account enabled");
             }
             Self::SignOut(AccountArg { name }) => {
-                let ended = ledger.close_sessions(&name, ACTOR).await?;
+                let ended = ledger.accounts.close_sessions(&name, ACTOR).await?;
                 check_found(&name, ended.is_some())?;
                 tracing::info!(%name, sessions = ended, "signed out everywhere");
             }
@@ -96,7 +96,7 @@ impl AdminCommand {
 
 /// Also makes a change that leaves no admin.
 async fn change(ledger: &Ledger, name: &AccountName, change: AccountChange<'_>) -> anyhow::Result<()> {
-    check_found(name, ledger.change_account(name, &change, false, ACTOR).await? != AccountOutcome::Unknown)
+    check_found(name, ledger.accounts.change_account(name, &change, false, ACTOR).await? != AccountOutcome::Unknown)
 }
 
 fn check_found(name: &AccountName, found: bool) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use seckill_domain::alarm::AlarmKind;
 use seckill_postgres::flow::alarms::Alarm;
 
 pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()> {
-    let alarms = stores(config)?.ledger.alarms(args.limit).await?;
+    let alarms = stores(config)?.ledger.alarms.alarms(args.limit).await?;
     let row = |alarm: Alarm| {
         Row([
             ("kind", alarm.kind.as_str().into()),

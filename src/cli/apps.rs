@@ -42,7 +42,7 @@ impl AppCommand {
                 print::json(&json!({ "token": token }))
             }
             Self::List(FormatArg { format }) => {
-                let apps = ledger.apps().await?;
+                let apps = ledger.policies.apps().await?;
                 print::rows(apps.iter().map(row), format)
             }
             Self::Rotate { name, overlap } => {

@@ -34,7 +34,7 @@ impl AuditArgs {
         let sales = match self.sale.sale {
             Some(id) => vec![id],
             None => {
-                let all = stores.ledger.sale_figures(&SaleSearch::newest(SALES_MAX)).await.map_err(Error::msg)?;
+                let all = stores.ledger.sales.sale_figures(&SaleSearch::newest(SALES_MAX)).await.map_err(Error::msg)?;
                 all.into_iter().map(|figures| figures.sale.id).collect()
             }
         };

@@ -32,7 +32,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
     }
     let product = SAMPLE_PRODUCTS[0].0;
     let now_ms = stores.ledger.now_ms().await?;
-    let sales = stores.ledger.sale_figures(&SaleSearch::newest(SALES_MAX)).await?;
+    let sales = stores.ledger.sales.sale_figures(&SaleSearch::newest(SALES_MAX)).await?;
     if let Some(open) = sales.iter().find(|s| s.sale.product == product && s.sale.is_open_at(now_ms)) {
         tracing::info!(sale = %open.sale.id, "the sample sale exists");
         return Ok(());

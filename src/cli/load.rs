@@ -95,7 +95,7 @@ impl LoadArgs {
 
         let promised: Vec<OrderId> =
             report.accepted.iter().filter_map(|a| Uuid::try_parse(&a.order_id).ok().map(OrderId)).collect();
-        let known = stores.ledger.known_orders(sale, &promised).await?.len();
+        let known = stores.ledger.sales.known_orders(sale, &promised).await?.len();
         let lost = promised.len().saturating_sub(known);
         let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale was removed")?;
         eprintln!("promised with a 202: {}, of them in the ledger: {known}", promised.len());
@@ -116,7 +116,7 @@ impl LoadArgs {
 
     async fn plan(&self, config: &Config, stores: &Stores, sale: SaleId) -> anyhow::Result<Plan> {
         let paced = self.rate.is_some() || self.seconds.is_some();
-        let figures = stores.ledger.sale_figures(&SaleSearch::one(sale)).await?;
+        let figures = stores.ledger.sales.sale_figures(&SaleSearch::one(sale)).await?;
         if figures.first().is_some_and(|figures| figures.sale.captcha != CaptchaKind::None) {
             tracing::warn!(%sale, "the sale asks for a challenge, which these buyers do not solve: each will be refused");
         }
@@ -169,6 +169,6 @@ fn lost_orders(number: usize) -> String {
 }
 
 async fn newest_sale(stores: &Stores) -> anyhow::Result<SaleId> {
-    let newest = stores.ledger.sale_figures(&SaleSearch::newest(1)).await?;
+    let newest = stores.ledger.sales.sale_figures(&SaleSearch::newest(1)).await?;
     Ok(newest.first().context("there is no sale: create one with `seckill sale create`")?.sale.id)
 }

@@ -31,7 +31,7 @@ impl OrdersArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let Self { sale, status, user, format, limit } = self;
         let search = OrderSearch { sale: sale.sale, user, status, before: None, limit };
-        let orders = stores(config)?.ledger.orders(&search).await?;
+        let orders = stores(config)?.ledger.orders.orders(&search).await?;
         print::rows(orders.iter().map(OrderLine::from), format)
     }
 }

@@ -30,7 +30,7 @@ impl OutboxCommand {
         let ledger = stores(config)?.ledger;
         match self {
             Self::List(ListArgs { format, limit }) => {
-                print::rows(ledger.parked(limit).await?.into_iter().map(row), format)
+                print::rows(ledger.outbox.parked(limit).await?.into_iter().map(row), format)
             }
             Self::Retry { ids } => {
                 if !ids.is_empty() {

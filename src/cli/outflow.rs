@@ -107,7 +107,7 @@ impl OutflowCommand {
                          SECKILL_ALLOW__HTTP_RECEIVERS=1 allows receivers without TLS"
                     );
                 }
-                if !ledger.create_outflow(&name, pace, &target, capacity, ACTOR).await.map_err(in_words)? {
+                if !ledger.outflows.create_outflow(&name, pace, &target, capacity, ACTOR).await.map_err(in_words)? {
                     bail!("outflow {name} already exists");
                 }
             }
@@ -121,13 +121,13 @@ impl OutflowCommand {
             }
             Self::Add { name, key, payload, id } => {
                 let item = NewItem { id: id.unwrap_or_else(Uuid::now_v7), channel: name, key, payload };
-                match ledger.enqueue_outflow(&item).await.map_err(in_words)? {
+                match ledger.outflows.enqueue_outflow(&item).await.map_err(in_words)? {
                     Enqueued::Full => bail!("outflow {} is full", item.channel),
                     result => print::json(&json!({ "id": item.id, "new": result == Enqueued::Taken }))?,
                 }
             }
             Self::Parked(ListArgs { format, limit }) => {
-                let items = ledger.parked_outflow(None, None, limit).await?;
+                let items = ledger.outflows.parked_outflow(None, None, limit).await?;
                 return print::rows(items.into_iter().map(item_row), format);
             }
             Self::Retry { name, ids } => {
@@ -135,7 +135,7 @@ impl OutflowCommand {
                     let all = parked::retry_items(&ledger, &name, Duration::MAX, ACTOR).await?;
                     return print::json(&retried(all));
                 }
-                print::json(&json!({ "retried": ledger.unpark_outflow(&name, &ids, ACTOR).await? }))?;
+                print::json(&json!({ "retried": ledger.outflows.unpark_outflow(&name, &ids, ACTOR).await? }))?;
             }
         }
         Ok(())

@@ -56,14 +56,14 @@ impl PaymentsCommand {
         match self {
             Self::List(ListArgs { format, limit }) => {
                 let filter = MoneyFilter { limit, ..MoneyFilter::default() };
-                print::rows(payment_service.ledger.payments(&filter).await?.into_iter().map(money_row), format)
+                print::rows(payment_service.ledger.payments.payments(&filter).await?.into_iter().map(money_row), format)
             }
             Self::SetAside(ListArgs { format, limit }) => {
-                let callbacks = payment_service.ledger.callbacks_set_aside(None, limit).await?;
+                let callbacks = payment_service.ledger.payments.callbacks_set_aside(None, limit).await?;
                 print::rows(callbacks.into_iter().map(callback_row), format)
             }
             Self::Settle { ids } => {
-                let settled = payment_service.ledger.settle_set_aside(&ids, ACTOR).await?;
+                let settled = payment_service.ledger.payments.settle_set_aside(&ids, ACTOR).await?;
                 print::json(&json!({ "settled": settled }))
             }
         }
@@ -76,7 +76,7 @@ impl RefundsCommand {
         match self {
             Self::List(ListArgs { format, limit }) => {
                 let filter = MoneyFilter { limit, ..MoneyFilter::default() };
-                print::rows(payment_service.ledger.refunds(&filter).await?.into_iter().map(money_row), format)
+                print::rows(payment_service.ledger.payments.refunds(&filter).await?.into_iter().map(money_row), format)
             }
             Self::Create { order, reason } => {
                 let reason = RefundReason::parse(&reason)?;
@@ -89,7 +89,7 @@ impl RefundsCommand {
                 }
             }
             Self::Retry { refund } => {
-                if !payment_service.ledger.retry_refund(RefundId(refund), ACTOR).await? {
+                if !payment_service.ledger.payments.retry_refund(RefundId(refund), ACTOR).await? {
                     bail!("refund {refund} does not exist, or was not refused by its payment channel");
                 }
                 Ok(())

@@ -117,7 +117,7 @@ impl PolicyCommand {
                 policy_changes::grant(&ledger, &app, &account, Some(role), ACTOR).await?;
             }
             Self::List { app, format } => {
-                let policies = ledger.policies(app.as_ref()).await?;
+                let policies = ledger.policies.policies(app.as_ref()).await?;
                 return print::rows(policies.iter().map(row), format);
             }
             Self::Delete { app, name } => {
@@ -150,7 +150,7 @@ async fn set(ledger: &Ledger, args: SetArgs) -> anyhow::Result<()> {
     };
     let policy = form.named(&args.name)?;
     for app in &policy.apps {
-        if !ledger.has_app(app).await? {
+        if !ledger.policies.has_app(app).await? {
             tracing::warn!(%app, "the application does not exist yet: create it with `seckill app create`");
         }
     }

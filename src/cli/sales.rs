@@ -131,14 +131,14 @@ impl SaleCommand {
         match self {
             Self::Create(args) => create(&stores, *args).await,
             Self::Show { sale: SaleArg { id }, format } => {
-                let sales = stores.ledger.sale_figures(&SaleSearch::one(id)).await?;
+                let sales = stores.ledger.sales.sale_figures(&SaleSearch::one(id)).await?;
                 if sales.is_empty() {
                     bail!("there is no sale {id}");
                 }
                 print_sales(&stores, sales, format).await
             }
             Self::List(ListArgs { format, limit }) => {
-                let sales = stores.ledger.sale_figures(&SaleSearch::newest(limit)).await?;
+                let sales = stores.ledger.sales.sale_figures(&SaleSearch::newest(limit)).await?;
                 print_sales(&stores, sales, format).await
             }
             Self::Close(sale) => set_status(&stores, sale, SaleStatus::Closed).await,
@@ -152,7 +152,7 @@ impl SaleCommand {
                 Ok(())
             }
             Self::LapsedHolds { sale: SaleArg { id }, by, list: ListArgs { format, limit } } => {
-                let found = stores.ledger.lapsed_holds(id, by == LapsedBy::Address, limit).await?;
+                let found = stores.ledger.sales.lapsed_holds(id, by == LapsedBy::Address, limit).await?;
                 print::rows(found.into_iter().map(lapsed_row), format)
             }
             Self::AddStock { sale: SaleArg { id }, units } => {

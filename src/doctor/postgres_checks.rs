@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::{Answer, Check, Finding, Topic, of, one_line, some_of};
 use seckill_config::Config;
 use seckill_domain::clock_reading::ClockReading;
-use seckill_postgres::Ledger;
 use seckill_postgres::inspect::{DatabaseFacts, PlannedUnits, SchemaState, Standby};
+use seckill_postgres::{Database, Ledger};
 
 const VERSION_NEEDED: i64 = 130_000;
 const VERSION_TESTED: i64 = 150_000;
@@ -29,17 +29,18 @@ pub(super) struct PostgresAnswers {
 
 pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> PostgresAnswers {
     let ledger = Ledger::new(&config.database, config.purchase.committers).map_err(|error| one_line(&error));
+    let database = ledger.map(|ledger| Database::clone(&ledger));
     let (facts, standbys, own_sessions, hears_notices, schema, planned, clock) = tokio::join!(
-        of(deadline, &ledger, Ledger::facts),
-        of(deadline, &ledger, Ledger::standbys),
-        of(deadline, &ledger, Ledger::has_own_sessions),
+        of(deadline, &database, Database::facts),
+        of(deadline, &database, Database::standbys),
+        of(deadline, &database, Database::has_own_sessions),
         // A notification either arrives at once or never: the rest of the time is for connecting.
-        of(deadline, &ledger, async |ledger: &Ledger| ledger.hears_notices(limit / 2).await),
-        of(deadline, &ledger, Ledger::schema_state),
-        of(deadline, &ledger, Ledger::planned_units),
-        of(deadline, &ledger, Ledger::clock),
+        of(deadline, &database, async |database: &Database| database.hears_notices(limit / 2).await),
+        of(deadline, &database, Database::schema_state),
+        of(deadline, &database, Database::planned_units),
+        of(deadline, &database, Database::clock),
     );
-    let connections = ledger.map_or(0, |ledger| ledger.connections_max().into());
+    let connections = database.map_or(0, |database| database.connections_max().into());
     PostgresAnswers { facts, standbys, own_sessions, hears_notices, schema, connections, planned, clock }
 }
 

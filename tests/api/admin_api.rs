@@ -42,7 +42,7 @@ pub async fn account(system: &System, name: &str, role: AccountRole) {
         hash_new(NewPassword::parse(PASSWORD.into(), &AccountName::parse("ann", "name").unwrap()).unwrap()).unwrap()
     });
     let name = AccountName::parse(name, "name").unwrap();
-    assert!(system.stores.ledger.create_account(&name, role, &HASH, "test").await.unwrap());
+    assert!(system.stores.ledger.accounts.create_account(&name, role, &HASH, "test").await.unwrap());
 }
 
 pub async fn granted(system: &System, account: &str, grants: &[(&str, Role)]) {

@@ -137,8 +137,12 @@ pub async fn write_decisions(system: &System, sale: &Sale) {
     let asked = payments_and_callbacks::post(system, order, "refunds", "ann", json!({ "reason": "" })).await;
     assert_eq!(asked.code(), "202");
     let ledger = &system.stores.ledger;
-    ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), "http://127.0.0.1:9", 9, "test").await.unwrap();
-    ledger.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
+    ledger
+        .outflows
+        .create_outflow("letters", Pace::parse(10, 15).unwrap(), "http://127.0.0.1:9", 9, "test")
+        .await
+        .unwrap();
+    ledger.payments.set_aside("sandbox", "msg_1", "test", "{}").await.unwrap();
     let refused = "UPDATE refunds SET status = 'failed', ended_at = now();
                    INSERT INTO outflow_items (id, channel, key, payload, status, last_error)
                    VALUES (gen_random_uuid(), 'letters', 'k', '{}', 'parked', 'test')";

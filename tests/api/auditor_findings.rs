@@ -127,7 +127,7 @@ async fn what_is_wrong_with_groups_is_found() {
     for names in names.chunks(3) {
         let group = buy_together(&system, &sale, names).await[0].group;
         if names[0] == "u6" {
-            assert_eq!(system.stores.ledger.split_group(group, "test").await.unwrap(), Some(3));
+            assert_eq!(system.stores.ledger.orders.split_group(group, "test").await.unwrap(), Some(3));
         }
     }
     system.serve(true).await;

@@ -325,9 +325,9 @@ async fn an_interrupted_begin_leaves_no_transaction_open() {
     // Four things take 60 ms each or more: giving the connection back, sqlx's test of it, BEGIN, and each statement of the step.
     for ms in (0..400).step_by(10) {
         let interrupted =
-            tokio::time::timeout(Duration::from_millis(ms), ledger.audit_log(&LogFilter::default())).await;
+            tokio::time::timeout(Duration::from_millis(ms), ledger.accounts.audit_log(&LogFilter::default())).await;
         let subject = format!("after {ms} ms");
-        ledger.record("test", "write", &subject, json!({})).await.unwrap();
+        ledger.accounts.record("test", "write", &subject, json!({})).await.unwrap();
         let written = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE subject = $1").bind(&subject);
         let written: i64 = written.fetch_one(&system.sql).await.unwrap();
         assert_eq!(written, 1, "not committed: {subject} (through: {})", interrupted.is_ok());
@@ -508,7 +508,7 @@ async fn a_postgres_that_lacks_a_table_takes_no_purchase_and_parks_nothing() {
             crowd.sells().await;
         }
         crowd.system.execute(format!("ALTER TABLE {table}_gone RENAME TO {table}")).await;
-        assert_eq!(crowd.system.stores.ledger.parked(10).await.unwrap().len(), 0);
+        assert_eq!(crowd.system.stores.ledger.outbox.parked(10).await.unwrap().len(), 0);
         crowd.recovers().await;
     }
 }

@@ -42,7 +42,7 @@ async fn in_line(system: &System, callers: i64) {
 }
 
 pub async fn open_alarms(system: &System) -> Vec<String> {
-    let alarms = system.stores.ledger.alarms(100).await.unwrap().into_iter();
+    let alarms = system.stores.ledger.alarms.alarms(100).await.unwrap().into_iter();
     alarms.filter(|alarm| alarm.cleared_at.is_none()).map(|alarm| format!("{} {}", alarm.kind, alarm.subject)).collect()
 }
 
@@ -360,7 +360,7 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     alarm(&system, "limiter-down redis").await;
     wire.mend();
     // An unreachable receiver raises an alarm too. When that alarm exists, another check has run since.
-    system.stores.ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
+    system.stores.ledger.policies.note_receiver("shop", Some(Err("connection refused".into()))).await;
     let longer = "UPDATE receivers_away SET since = now() - interval '1 minute', tried_at = now() + interval '1 hour'";
     system.execute(longer).await;
     for _ in 0..2 {
@@ -383,22 +383,22 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
 async fn a_receiver_that_has_answered_since_is_not_away() {
     let system = System::prepare(&[]).await;
     let ledger = &system.stores.ledger;
-    let refused = async || ledger.note_receiver("shop", Some(Err("connection refused".into()))).await;
+    let refused = async || ledger.policies.note_receiver("shop", Some(Err("connection refused".into()))).await;
     let later = async || {
         let sql = "UPDATE receivers_away SET since = since - interval '20 s', tried_at = tried_at - interval '20 s'";
         system.execute(sql).await;
     };
-    let away = async || ledger.dead_receivers().await.unwrap().len();
+    let away = async || ledger.policies.dead_receivers().await.unwrap().len();
     refused().await;
     later().await;
-    ledger.note_receiver("shop", Some(Ok(()))).await;
+    ledger.policies.note_receiver("shop", Some(Ok(()))).await;
     refused().await;
     assert_eq!(away().await, 0, "it has answered between the two");
     later().await;
     refused().await;
     assert_eq!(away().await, 1, "for twenty seconds");
     // A lost request proves nothing.
-    ledger.note_receiver("shop", None).await;
+    ledger.policies.note_receiver("shop", None).await;
     assert_eq!(away().await, 1);
     system.finish().await;
 }

@@ -216,7 +216,7 @@ async fn an_admin_is_always_left() {
         sqlx::query("SELECT FROM accounts FOR UPDATE").execute(&mut *held).await.unwrap();
         let has_ended = Cell::new(false);
         let change = async |name: &AccountName, actor: &str| {
-            let outcome = ledger.change_account(name, &demotion, true, actor).await;
+            let outcome = ledger.accounts.change_account(name, &demotion, true, actor).await;
             has_ended.set(true);
             outcome
         };

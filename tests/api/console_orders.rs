@@ -333,7 +333,8 @@ async fn the_backlog_is_counted_up_to_a_bound_and_sent_again_in_steps() {
     assert!(max.page("/admin/outbox").await.1.contains("10\u{202f}000 or more"));
 
     let target = "http://127.0.0.1:9/take";
-    let letters = system.stores.ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 9_999, "test");
+    let letters =
+        system.stores.ledger.outflows.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 9_999, "test");
     assert!(letters.await.unwrap());
     let items = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
                  SELECT gen_random_uuid(), 'letters', 'k' || n % 7, '{}', 'parked', 3, 'no' FROM generate_series(1, 2500) AS n";
@@ -463,7 +464,7 @@ async fn payments_and_contradicting_callbacks_are_listed() {
     for wrong in ["payments?status=x", "payments?before=1", "refunds?status=created", "payments/conflicts?before=x"] {
         assert_eq!(max.get(wrong).await.code(), "400 invalid-request", "{wrong}");
     }
-    let set_aside = system.stores.ledger.set_aside("sandbox", "msg_1", "another amount", "{\"a\": \"<b>\"}");
+    let set_aside = system.stores.ledger.payments.set_aside("sandbox", "msg_1", "another amount", "{\"a\": \"<b>\"}");
     set_aside.await.unwrap();
     let conflicts = max.get("payments/conflicts").await;
     assert_eq!(conflicts.body["conflicts"][0]["problem"], "another amount", "{}", conflicts.body);
@@ -482,7 +483,9 @@ async fn an_outflow_is_changed_and_its_parked_items_are_sent_again() {
     let [root, max, _] = people(&system).await;
     let ledger = &system.stores.ledger;
     let target = "http://ann:secret@127.0.0.1:9/take?key=secret";
-    assert!(ledger.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 100, "test").await.unwrap());
+    assert!(
+        ledger.outflows.create_outflow("letters", Pace::parse(10, 15).unwrap(), target, 100, "test").await.unwrap()
+    );
     let insert = "INSERT INTO outflow_items (id, channel, key, payload, status, attempts, last_error)
                   SELECT gen_random_uuid(), 'letters', 'k' || n, '{\"n\": 1}', 'parked', 3, '422 no'
                   FROM generate_series(1, 3) AS n";

@@ -79,11 +79,14 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     system.settled(&sale).await;
     system.refuse("UPDATE ON orders", "NEW.user_id = 'u2' AND NEW.status = 'cancelled'").await;
     system.let_deadlines_pass(&sale).await;
-    until((9, 1), || async { (system.stock(&sale).await, system.stores.ledger.parked(10).await.unwrap().len()) }).await;
-    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    until((9, 1), || async {
+        (system.stock(&sale).await, system.stores.ledger.outbox.parked(10).await.unwrap().len())
+    })
+    .await;
+    let parked = system.stores.ledger.outbox.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
     system.allow("orders").await;
-    system.stores.ledger.unpark_step(None, "test").await.unwrap();
+    system.stores.ledger.outbox.unpark_step(None, "test").await.unwrap();
     system.left(&sale, 10).await;
     system.settled(&sale).await;
     system.finish().await;

@@ -174,7 +174,7 @@ impl World {
             catalog.load_changes(beat.catalog_version).await.unwrap();
             holds.finish_holds().await.unwrap();
             drift.check_sales().await.unwrap();
-            stores.ledger.due_waves(100, &[]).await.unwrap();
+            stores.ledger.sales.due_waves(100, &[]).await.unwrap();
             stores.retire_sales(&mut in_turn, retire_after_ms).await.unwrap();
             retention.step().await.unwrap();
         }
@@ -316,7 +316,7 @@ async fn a_changed_status_reaches_redis_though_its_manager_died() {
     for status in [SaleStatus::Paused, SaleStatus::Open, SaleStatus::Closed] {
         for sale in world.sales.iter().step_by(40) {
             let ledger = &world.system.stores.ledger;
-            assert!(ledger.set_sale_status(*sale, status, "test").await.unwrap().is_some());
+            assert!(ledger.sales.set_sale_status(*sale, status, "test").await.unwrap().is_some());
         }
         supervisor.check(false).await.unwrap();
         for sale in world.sales.iter().step_by(40) {

@@ -101,8 +101,8 @@ async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own
         others.push(buy_and_cancel(&system, &sale, user).await);
     }
     let parked = eventually(|| async {
-        let parked = system.stores.ledger.parked(10).await.unwrap();
-        let alarms = system.stores.ledger.alarms(10).await.unwrap();
+        let parked = system.stores.ledger.outbox.parked(10).await.unwrap();
+        let alarms = system.stores.ledger.alarms.alarms(10).await.unwrap();
         let raised =
             alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("parked", "order_event"));
         let left = system.number("SELECT count(*) FROM order_events").await;
@@ -118,8 +118,8 @@ async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own
     assert_heard(&receiver.seen(), &ann, &[("order.pending_payment", 8)]);
 
     well.store(true, Ordering::Relaxed);
-    assert_eq!(system.stores.ledger.unpark(&[parked[0].id + 1_000], "test").await.unwrap(), 0);
-    assert_eq!(system.stores.ledger.unpark(&[parked[0].id], "test").await.unwrap(), 1);
+    assert_eq!(system.stores.ledger.outbox.unpark(&[parked[0].id + 1_000], "test").await.unwrap(), 0);
+    assert_eq!(system.stores.ledger.outbox.unpark(&[parked[0].id], "test").await.unwrap(), 1);
     all_told(&system).await;
     assert_heard(&receiver.seen(), &ann, &[("order.pending_payment", 9), ("order.cancelled", 1)]);
     let steps: Vec<(i64, uuid::Uuid, String)> =
@@ -161,27 +161,27 @@ async fn what_a_dead_worker_took_comes_back() {
     let ledger = &system.stores.ledger;
     let mut orders = Vec::new();
     for (user, listens) in [("ann", false), ("bob", true)] {
-        ledger.set_shop_listens(listens).await.unwrap();
+        ledger.orders.set_shop_listens(listens).await.unwrap();
         let order = OrderId(bought(&system, &sale, user).await);
         settle_ones(ledger, &[order]).await.unwrap();
         orders.push(order);
     }
-    assert!(ledger.cancel_by_buyer(orders[1], "bob").await.unwrap());
+    assert!(ledger.orders.cancel_by_buyer(orders[1], "bob").await.unwrap());
     let lease = Duration::from_secs(3_600);
-    let taken = ledger.take_order_events(10, lease).await.unwrap();
+    let taken = ledger.orders.take_order_events(10, lease).await.unwrap();
     assert_eq!(taken.events.len(), 1, "the second waits for the first: {taken:?}");
     let dead = &taken.events[0];
     assert_eq!((dead.order, dead.status.as_str()), (orders[1], "pending_payment"));
-    assert!(ledger.take_order_events(10, lease).await.unwrap().events.is_empty(), "it is somebody's");
+    assert!(ledger.orders.take_order_events(10, lease).await.unwrap().events.is_empty(), "it is somebody's");
     let lease_over = "UPDATE order_events SET next_attempt_at = now()";
     system.execute(lease_over).await;
-    let again = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
+    let again = ledger.orders.take_order_events(10, lease).await.unwrap().events.remove(0);
     assert_eq!((again.order, again.step, again.attempts), (dead.order, dead.step, 0));
-    assert_eq!(ledger.order_event_delivered(dead).await.unwrap(), EventOutcome::Overtaken);
-    assert_eq!(ledger.order_event_delivered(&again).await.unwrap(), EventOutcome::Delivered { freed: 1 });
-    let last = ledger.take_order_events(10, lease).await.unwrap().events.remove(0);
+    assert_eq!(ledger.orders.order_event_delivered(dead).await.unwrap(), EventOutcome::Overtaken);
+    assert_eq!(ledger.orders.order_event_delivered(&again).await.unwrap(), EventOutcome::Delivered { freed: 1 });
+    let last = ledger.orders.take_order_events(10, lease).await.unwrap().events.remove(0);
     assert_eq!((last.status.as_str(), last.reason.as_deref()), ("cancelled", Some("by-buyer")));
-    assert_eq!(ledger.order_event_delivered(&last).await.unwrap(), EventOutcome::Delivered { freed: 0 });
+    assert_eq!(ledger.orders.order_event_delivered(&last).await.unwrap(), EventOutcome::Delivered { freed: 0 });
     let left = system.number("SELECT count(*) FROM order_events").await;
     assert_eq!(left, 0);
     system.finish().await;

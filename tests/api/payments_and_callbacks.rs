@@ -377,10 +377,10 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
     assert_eq!((status.as_str(), asked), ("waiting", true));
     let ledger = &system.stores.ledger;
     let pace = seckill_domain::outflow::Pace::parse(100, 60).unwrap();
-    ledger.set_payment_pace("sandbox", pace).await.unwrap();
+    ledger.payments.set_payment_pace("sandbox", pace).await.unwrap();
     let ask_after = std::time::Duration::from_secs(1);
     let payment_id = seckill_domain::payment::PaymentId(payment);
-    let claimed = ledger.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
+    let claimed = ledger.payments.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
     let nothing = matches!(&claimed, Claimed::Due { payments, looked_at: 1 } if payments.is_empty());
     assert!(nothing, "{claimed:?}");
     // The money arrived after all, and is refunded.

@@ -93,8 +93,8 @@ async fn app(system: &System, named: &str) -> String {
 pub async fn policies_are_followed(system: &System) {
     eventually(|| async {
         let ledger = &system.stores.ledger;
-        let version = ledger.policy_version().await.map_err(|e| e.to_string())?;
-        let all_follow = ledger.wait_until_followed(version, PATIENCE).await.map_err(|e| e.to_string())?;
+        let version = ledger.policies.policy_version().await.map_err(|e| e.to_string())?;
+        let all_follow = ledger.sales.wait_until_followed(version, PATIENCE).await.map_err(|e| e.to_string())?;
         all_follow.then_some(()).ok_or(format!("an instance does not follow version {version}"))
     })
     .await;

@@ -37,7 +37,7 @@ const WAITING: &str = "SELECT count(*) FROM orders WHERE sale_id = $1 AND status
 /// Takes a unit for each of these buyers in one call to Redis. Commits nothing: returns the purchases that a server would commit as one
 /// group.
 pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Vec<Purchase> {
-    let secret = system.stores.ledger.order_id_secret().await.unwrap();
+    let secret = system.stores.ledger.orders.order_id_secret().await.unwrap();
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
     let shards = system.shards(sale).await;
     let key = IdempotencyKey::parse(KEY).unwrap();
@@ -94,7 +94,7 @@ pub fn group_of(purchases: &[Purchase]) -> GroupId {
 
 /// Commits purchases, and takes them off the unconfirmed list, as a server does.
 pub async fn commit(system: &System, sale: &Sale, purchases: &[Purchase]) {
-    let committed = system.stores.ledger.commit_purchases(purchases).await.unwrap();
+    let committed = system.stores.ledger.orders.commit_purchases(purchases).await.unwrap();
     assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
     system.stores.gate.confirm(system.shards(sale).await, Shard::FIRST, &orders(purchases)).await.unwrap();
 }
@@ -109,7 +109,7 @@ pub async fn buy_together(system: &System, sale: &Sale, users: &[String]) -> Vec
 pub async fn commit_alone(system: &System, purchases: &[Purchase]) {
     let alone: Vec<Purchase> =
         purchases.iter().map(|one| Purchase { group: GroupId::of_one(one.order), ..one.clone() }).collect();
-    let committed = system.stores.ledger.commit_purchases(&alone).await.unwrap();
+    let committed = system.stores.ledger.orders.commit_purchases(&alone).await.unwrap();
     assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
 }
 
@@ -122,12 +122,12 @@ pub async fn only_ones(system: &System) {
 pub async fn settle_ones(ledger: &Ledger, orders: &[OrderId]) -> Result<usize, LedgerError> {
     let (ones, no_traces): (Vec<GroupId>, _) =
         (orders.iter().map(|order| GroupId::of_one(*order)).collect(), HashMap::new());
-    if let Settling::Settled { orders } = ledger.settle_groups(&ones, &no_traces).await? {
+    if let Settling::Settled { orders } = ledger.orders.settle_groups(&ones, &no_traces).await? {
         return Ok(orders);
     }
     let mut made = 0;
     for one in ones {
-        made += usize::from(ledger.settle_one(one, &no_traces).await? == SettledOne::Accepted);
+        made += usize::from(ledger.orders.settle_one(one, &no_traces).await? == SettledOne::Accepted);
     }
     Ok(made)
 }
@@ -180,12 +180,12 @@ async fn a_group_is_settled_whole_and_found_before_that() {
     let listed = system.get("/api/v1/orders", Some("u7")).await.1;
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["order_id"]), (1, &seen["order_id"]));
     assert_eq!(system.post(&format!("{path}/cancel"), "u7").await.1["code"], "order-not-ready");
-    assert_eq!(system.stores.ledger.order(order).await.unwrap().unwrap().user_id, "u7");
-    assert!(system.stores.ledger.order(OrderId(Uuid::now_v7())).await.unwrap().is_none());
+    assert_eq!(system.stores.ledger.orders.order(order).await.unwrap().unwrap().user_id, "u7");
+    assert!(system.stores.ledger.orders.order(OrderId(Uuid::now_v7())).await.unwrap().is_none());
     let again = system.buy(&sale, "u7").idempotent(KEY).send().await;
     assert_eq!((again.status, again.order_id(), &again.body["status"]), (202, order.to_string(), &"accepted".into()));
     assert_eq!(system.count(ONES, &sale).await, 0, "a confirmed hold needs no second group");
-    let figures = system.stores.ledger.live_figures(sale.id).await.unwrap().unwrap();
+    let figures = system.stores.ledger.sales.live_figures(sale.id).await.unwrap().unwrap();
     assert_eq!(figures.units(seckill_domain::order::OrderStatus::Accepted), 20);
 
     system.serve(true).await;
@@ -270,14 +270,16 @@ async fn one_poison_member_parks_alone() {
     let poison = purchases[7].order;
     system.refuse("INSERT ON orders", &format!("NEW.id = '{poison}'")).await;
     system.serve(true).await;
-    until((19, 1), || async { (system.orders(&sale).await, system.stores.ledger.parked(10).await.unwrap().len()) })
-        .await;
-    let parked = system.stores.ledger.parked(10).await.unwrap().remove(0);
+    until((19, 1), || async {
+        (system.orders(&sale).await, system.stores.ledger.outbox.parked(10).await.unwrap().len())
+    })
+    .await;
+    let parked = system.stores.ledger.outbox.parked(10).await.unwrap().remove(0);
     assert_eq!((parked.order_id, parked.attempts, parked.kind.as_str()), (poison.0, 8, "group_placed"));
     assert_eq!(system.count(SPLIT, &sale).await, 1, "the other three groups are whole");
     assert_eq!(system.get(&format!("/api/v1/orders/{poison}"), Some("u7")).await.1["status"], "accepted");
     system.allow("orders").await;
-    assert_eq!(system.stores.ledger.unpark(&[parked.id], "test").await.unwrap(), 1);
+    assert_eq!(system.stores.ledger.outbox.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.stock(&sale).await), (20, 10));
     system.finish().await;
@@ -300,10 +302,11 @@ async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
     system.serve(true).await;
     system.settled(&other).await;
     let parked =
-        wait_until(|| async { system.stores.ledger.parked(10).await.unwrap() }, |parked| parked.len() == 1).await;
+        wait_until(|| async { system.stores.ledger.outbox.parked(10).await.unwrap() }, |parked| parked.len() == 1)
+            .await;
     assert_eq!((parked[0].kind.as_str(), parked[0].order_id, parked[0].attempts), ("group_placed", group.0, 8));
     system.allow("purchase_groups").await;
-    assert_eq!(system.stores.ledger.unpark(&[parked[0].id], "test").await.unwrap(), 1);
+    assert_eq!(system.stores.ledger.outbox.unpark(&[parked[0].id], "test").await.unwrap(), 1);
     system.settled(&sale).await;
     assert_eq!((system.orders(&sale).await, system.count(SPLIT, &sale).await), (5, 0));
     system.finish().await;
@@ -338,12 +341,12 @@ async fn a_group_that_is_refused_becomes_groups_of_one() {
     let mut purchases = take_together(&system, &sale, &buyers(4)).await;
     purchases.extend(take_together(&system, &other, &buyers(3)).await);
     system.refuse("INSERT ON purchase_groups", &format!("NEW.sale_id = {} AND NEW.members > 1", sale.id)).await;
-    let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    let committed = system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
     assert_eq!(committed, vec![Committed::Durable; 7]);
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 4));
     assert_eq!((system.count(GROUPS, &other).await, system.count(ONES, &other).await), (1, 0));
     // Repeated, as a retried statement: nothing is written twice.
-    let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    let committed = system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
     assert_eq!(committed, vec![Committed::Durable; 7]);
     assert_eq!((system.count(ONES, &sale).await, system.count(GROUPS, &other).await), (4, 1));
     system.serve(true).await;
@@ -361,8 +364,8 @@ async fn a_group_of_an_older_epoch_is_refused() {
     let (sale, other) = (system.create_sale(terms(10)).await, system.create_sale(terms(10)).await);
     let mut purchases = take_together(&system, &sale, &buyers(2)).await;
     purchases.extend(take_together(&system, &other, &buyers(2)).await);
-    system.stores.ledger.raise_epoch(sale.id).await.unwrap();
-    let committed = system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    system.stores.ledger.sales.raise_epoch(sale.id).await.unwrap();
+    let committed = system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
     let (stale, durable) = (Committed::StaleEpoch, Committed::Durable);
     assert_eq!(committed, [stale, stale, durable, durable]);
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 0));
@@ -380,7 +383,7 @@ async fn a_group_whose_server_died_is_finished_by_the_reconciler() {
     let (before, after) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
     take_together(&system, &before, &buyers(3)).await;
     let purchases = take_together(&system, &after, &buyers(3)).await;
-    system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
     system.serve(true).await;
     for (sale, ones, groups) in [(&before, 3, 0), (&after, 0, 1)] {
         until(0, || async {

@@ -188,13 +188,13 @@ async fn a_late_supervisor_does_not_undo_a_pause() {
     let system = System::shared().await;
     let (stores, sale) = (&system.stores, &system.create_sale(terms(50)).await);
     for status in [Paused, Closed] {
-        let before = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
+        let before = stores.ledger.sales.epoch(sale.id).await.unwrap().unwrap();
         assert!(stores.set_sale_status(sale.id, status, "test").await.unwrap());
         assert!(!stores.gate.set_sale_state(before.shards, before.epoch, before.status, before.version).await.unwrap());
         let code = system.buy(sale, "ann").send().await.status;
         assert_eq!(code, if status == Paused { 503 } else { 403 }, "{status}");
     }
-    let row = stores.ledger.epoch(sale.id).await.unwrap().unwrap();
+    let row = stores.ledger.sales.epoch(sale.id).await.unwrap().unwrap();
     assert!(
         stores.gate.set_sale_state(row.shards, row.epoch, Open, row.version).await.unwrap(),
         "a newer version counts"

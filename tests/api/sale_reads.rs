@@ -98,7 +98,7 @@ async fn a_cold_hot_key_is_loaded_once_by_the_whole_cluster(system: &System) {
     // Both filters know the product, and neither instance has loaded it yet.
     let version = "SELECT version FROM catalog_version";
     let version = system.number(version).await;
-    assert!(system.stores.ledger.wait_for_instances(version, seckill_harness::PATIENCE).await.unwrap());
+    assert!(system.stores.ledger.sales.wait_for_instances(version, seckill_harness::PATIENCE).await.unwrap());
     let client = reqwest::Client::new();
     let began = Instant::now();
     // On a busy machine, an instance that has waited too long for the other's load gets 503, and repeats.

@@ -86,10 +86,10 @@ async fn tables_of_another_schema_are_left_alone() {
         let environment = system.environment.clone().into_iter().chain([("DATABASE_URL".to_owned(), url.to_owned())]);
         stores(&Config::read(&environment.collect::<Environment>()).unwrap()).unwrap().ledger
     };
-    here(url).record("test", "write", "ours", json!({})).await.unwrap();
+    here(url).accounts.record("test", "write", "ours", json!({})).await.unwrap();
     // An address that names a schema is obeyed.
     let named = format!("{url}?options=-c%20search_path%3Dother");
-    here(&named).record("test", "write", "theirs", json!({})).await.unwrap();
+    here(&named).accounts.record("test", "write", "theirs", json!({})).await.unwrap();
     for (table, subject) in [("public", "ours"), ("other", "theirs")] {
         let found = format!("SELECT string_agg(subject, ',') FROM {table}.audit_log WHERE actor = 'test'");
         let found: Option<String> = sqlx::query_scalar(AssertSqlSafe(found)).fetch_one(&mut sql).await.unwrap();

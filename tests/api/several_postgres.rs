@@ -31,7 +31,7 @@ fn ledger(ports: &[u16]) -> Ledger {
 
 /// Writes a line, wherever the handle leads.
 async fn write(ledger: &Ledger, subject: &str) -> Result<(), String> {
-    ledger.record("test", "write", subject, json!({})).await.map_err(|error| error.to_string())
+    ledger.accounts.record("test", "write", subject, json!({})).await.map_err(|error| error.to_string())
 }
 
 async fn lines(server: &OwnPostgres, subject: &str) -> i64 {

@@ -185,7 +185,7 @@ impl<'a> Dead<'a> {
     async fn unlisted(system: &'a System, sale: &Sale, lender: i16) -> Self {
         let of = system.shards(sale).await;
         let user = buyers_of(of, 0).next().unwrap();
-        let secret = system.stores.ledger.order_id_secret().await.unwrap();
+        let secret = system.stores.ledger.orders.order_id_secret().await.unwrap();
         let (buyer, idempotency) = (UserId::parse(&user).unwrap(), IdempotencyKey::parse("k").unwrap());
         let order = OrderId::derive(&secret, sale.id, &buyer, &idempotency).to_string();
         let dead = Self { system, of, user, order, lender };

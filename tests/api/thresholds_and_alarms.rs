@@ -24,7 +24,7 @@ async fn requests_are_counted_by_the_second_and_by_the_minute() {
         shop.code(json!({ "app": "counted-shop", "policy": "login" })).await;
     }
     let (ledger, gate) = (&system.stores.ledger, &system.stores.gate);
-    let id = ledger.policies(Some(&Name::parse("counted-shop", "app").unwrap())).await.unwrap()[0].id;
+    let id = ledger.policies.policies(Some(&Name::parse("counted-shop", "app").unwrap())).await.unwrap()[0].id;
     until((3, 7), || async {
         let PolicyCounts { granted, refused, .. } = recent(gate, id, 60).await.unwrap();
         (granted, refused)
@@ -93,7 +93,8 @@ async fn a_threshold_follows_the_reports_of_callers() {
     assert!(moves.iter().all(|(_, to)| (20..=100).contains(to)), "{moves:?}");
     // A limit that the owner sets replaces the moved one.
     set(&system, NewPolicy { range: None, ..policy("shop", "bank", algorithm) }).await;
-    let policy = system.stores.ledger.policies(Some(&Name::parse("shop", "app").unwrap())).await.unwrap().remove(0);
+    let policy =
+        system.stores.ledger.policies.policies(Some(&Name::parse("shop", "app").unwrap())).await.unwrap().remove(0);
     assert_eq!(policy.algorithm, algorithm);
     system.finish().await;
 }
@@ -108,7 +109,7 @@ async fn alarms_are_raised_once_and_cleared() {
     let open = |kind: &'static str| {
         let system = &system;
         async move {
-            let alarms = system.stores.ledger.alarms(100).await.unwrap();
+            let alarms = system.stores.ledger.alarms.alarms(100).await.unwrap();
             let of_kind = alarms.iter().filter(|alarm| alarm.kind == kind);
             (of_kind.clone().filter(|alarm| alarm.cleared_at.is_none()).count(), of_kind.count())
         }

@@ -28,7 +28,7 @@ async fn idle(stock: i64) -> (System, Sale) {
 }
 
 async fn settle(system: &System, purchases: &[Purchase]) -> Settling {
-    system.stores.ledger.settle_groups(&[group_of(purchases)], &HashMap::new()).await.unwrap()
+    system.stores.ledger.orders.settle_groups(&[group_of(purchases)], &HashMap::new()).await.unwrap()
 }
 
 /// Settles the groups of one of these purchases, and returns the number of new orders.
@@ -95,8 +95,8 @@ async fn a_group_with_an_order_that_exists_is_split() {
     assert_eq!(fulfil(&system, &purchases).await, 2);
     assert!(matches!(settle(&system, &purchases).await, Settling::Unusual(_)));
     let ledger = &system.stores.ledger;
-    assert_eq!(ledger.split_group(group_of(&purchases), "test").await.unwrap(), Some(3));
-    assert_eq!(ledger.split_group(group_of(&purchases), "test").await.unwrap(), None, "once");
+    assert_eq!(ledger.orders.split_group(group_of(&purchases), "test").await.unwrap(), Some(3));
+    assert_eq!(ledger.orders.split_group(group_of(&purchases), "test").await.unwrap(), None, "once");
     assert_eq!(settle(&system, &purchases).await, Settling::Settled { orders: 0 });
     assert_eq!((fulfil(&system, &purchases).await, system.count(SPLIT, &sale).await), (3, 1));
     ends_with(system, &sale, 5, 5).await;
@@ -108,7 +108,7 @@ async fn a_split_beside_groups_of_one_makes_none_twice() {
     let (system, sale) = idle(10).await;
     let purchases = buy_together(&system, &sale, &buyers(5)).await;
     commit_alone(&system, &purchases[..2]).await;
-    let split = system.stores.ledger.split_group(group_of(&purchases), "test").await.unwrap();
+    let split = system.stores.ledger.orders.split_group(group_of(&purchases), "test").await.unwrap();
     assert_eq!((split, system.count(OPEN_ONES, &sale).await), (Some(3), 5));
     ends_with(system, &sale, 5, 5).await;
 }
@@ -120,12 +120,12 @@ async fn an_order_that_has_ended_stays_ended() {
     let ledger = system.stores.ledger.clone();
     let purchases = buy_together(&system, &sale, &buyers(4)).await;
     assert_eq!(settle(&system, &purchases).await, Settling::Settled { orders: 4 });
-    assert!(ledger.cancel_by_buyer(purchases[0].order, "u0").await.unwrap());
+    assert!(ledger.orders.cancel_by_buyer(purchases[0].order, "u0").await.unwrap());
     let overdue = "UPDATE orders SET expires_at = now() - interval '1 second' WHERE id = $1";
     sqlx::query(overdue).bind(purchases[1].order.0).execute(&system.sql).await.unwrap();
-    ledger.expire(&[GroupId::of_one(purchases[1].order)]).await.unwrap();
+    ledger.orders.expire(&[GroupId::of_one(purchases[1].order)]).await.unwrap();
     commit_alone(&system, &purchases).await;
-    let found = ledger.order_of(purchases[0].order, "u0").await.unwrap().unwrap();
+    let found = ledger.orders.order_of(purchases[0].order, "u0").await.unwrap().unwrap();
     assert_eq!(found.order.status.to_string(), "cancelled", "also while the second group is open");
     assert_eq!(fulfil(&system, &purchases).await, 0);
     assert_eq!((system.count(CANCELLED, &sale).await, system.stock(&sale).await), (2, 8));
@@ -135,7 +135,7 @@ async fn an_order_that_has_ended_stays_ended() {
     let later = buy_together(&system, &sale, &names).await;
     commit_alone(&system, &later).await;
     assert_eq!(fulfil(&system, &later).await, 2);
-    assert!(ledger.cancel_by_buyer(later[0].order, "u4").await.unwrap());
+    assert!(ledger.orders.cancel_by_buyer(later[0].order, "u4").await.unwrap());
     assert!(matches!(settle(&system, &later).await, Settling::Unusual(_)));
     ends_with(system, &sale, 6, 7).await;
 }
@@ -164,14 +164,16 @@ async fn both_groups_at_several_workers_at_once_make_one_order() {
     let made = stream::iter(work).map(|one| async move {
         match one {
             Ok(rows) => unlocked(repeats, || settle_ones(ledger, &rows)).await,
-            Err(group) => match unlocked(repeats, || ledger.settle_groups(std::slice::from_ref(&group), none)).await {
-                Settling::Settled { orders } => orders,
-                Settling::Unusual(why) => {
-                    assert!(!why.contains("deadlock"), "{why}");
-                    unlocked(repeats, || ledger.split_group(group, &why)).await;
-                    0
+            Err(group) => {
+                match unlocked(repeats, || ledger.orders.settle_groups(std::slice::from_ref(&group), none)).await {
+                    Settling::Settled { orders } => orders,
+                    Settling::Unusual(why) => {
+                        assert!(!why.contains("deadlock"), "{why}");
+                        unlocked(repeats, || ledger.orders.split_group(group, &why)).await;
+                        0
+                    }
                 }
-            },
+            }
         }
     });
     let made: usize = made.buffer_unordered(4).collect::<Vec<_>>().await.into_iter().sum();
@@ -190,7 +192,7 @@ async fn a_repeat_of_an_unconfirmed_hold_is_a_group_of_one() {
     let purchases = take_together(&system, &sale, &buyers(3)).await;
     let before = system.buy(&sale, "u0").idempotent(KEY).send().await;
     assert_eq!((before.status, before.order_id()), (202, purchases[0].order.to_string()));
-    system.stores.ledger.commit_purchases(&purchases).await.unwrap();
+    system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
     let after = system.buy(&sale, "u1").idempotent(KEY).send().await;
     assert_eq!((after.status, after.order_id()), (202, purchases[1].order.to_string()));
     assert_eq!(system.count(OPEN_ONES, &sale).await, 2);
@@ -215,7 +217,7 @@ async fn a_refill_counts_each_purchase_once() {
     let names: Vec<String> = (8..14).map(|n| format!("u{n}")).collect();
     let made = buy_together(&system, &sale, &names).await;
     assert_eq!(settle(&system, &made).await, Settling::Settled { orders: 6 });
-    assert!(ledger.cancel_by_buyer(made[0].order, "u8").await.unwrap());
+    assert!(ledger.orders.cancel_by_buyer(made[0].order, "u8").await.unwrap());
     commit_alone(&system, &made[..3]).await;
 
     let epoch = "SELECT coalesce(max(epoch), 0) FROM sale_epochs WHERE sale_id = $1 AND run_id IS NOT NULL";

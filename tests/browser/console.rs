@@ -63,7 +63,9 @@ impl Shop {
     pub async fn people(&self) {
         let hash = hash_new(NewPassword::parse(PASSWORD.into(), &account("ann")).unwrap()).unwrap();
         for (name, role) in PEOPLE {
-            assert!(self.system.stores.ledger.create_account(&account(name), role, &hash, "test").await.unwrap());
+            assert!(
+                self.system.stores.ledger.accounts.create_account(&account(name), role, &hash, "test").await.unwrap()
+            );
         }
     }
 }

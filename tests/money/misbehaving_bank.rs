@@ -70,7 +70,7 @@ async fn the_books_hold_while_the_bank_misbehaves_and_workers_die() {
         .await
         .unwrap();
     for refund in failed {
-        assert!(world.system.stores.ledger.retry_refund(RefundId(refund), "test").await.unwrap());
+        assert!(world.system.stores.ledger.payments.retry_refund(RefundId(refund), "test").await.unwrap());
     }
     world.wait_until_money_settles().await;
     world.finish_and_audit().await;

@@ -95,11 +95,11 @@ async fn failures_are_parked_at_the_cap_and_refusals_at_once_and_neither_delays_
     let of = |key: &str| times[&ids[key]];
     assert_eq!((of("broken"), of("refused"), of("busy")), (3, 1, 2));
     assert_eq!(attempts(&works, "busy").await, 0, "429 must not count as an attempt");
-    let parked = works.ledger.parked_outflow(None, None, 10).await.unwrap();
+    let parked = works.ledger.outflows.parked_outflow(None, None, 10).await.unwrap();
     assert_eq!(parked.len(), 2);
     assert!(parked.iter().any(|item| item.last_error.as_deref() == Some("422 ok")), "{parked:?}");
     // Parked items are retried by hand when the receiver works again.
-    assert_eq!(works.ledger.unpark_outflow("c", &[], "test").await.unwrap(), 2);
+    assert_eq!(works.ledger.outflows.unpark_outflow("c", &[], "test").await.unwrap(), 2);
     settled(&works, "c", &[("done", 7)]).await;
 }
 
@@ -174,18 +174,18 @@ async fn an_item_is_enqueued_once_in_its_callers_transaction_and_never_above_the
     tx.rollback().await.unwrap();
     assert_eq!(works.statuses("c").await, []);
     let once = item("c");
-    assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Taken);
-    assert_eq!(works.ledger.enqueue_outflow(&once).await.unwrap(), Enqueued::Known);
-    assert!(works.ledger.enqueue_outflow(&item("nowhere")).await.is_err());
+    assert_eq!(works.ledger.outflows.enqueue_outflow(&once).await.unwrap(), Enqueued::Taken);
+    assert_eq!(works.ledger.outflows.enqueue_outflow(&once).await.unwrap(), Enqueued::Known);
+    assert!(works.ledger.outflows.enqueue_outflow(&item("nowhere")).await.is_err());
     sqlx::query("UPDATE outflow_channels SET capacity = 1").execute(&works.sql).await.unwrap();
-    works.ledger.count_outflow().await.unwrap();
-    assert_eq!(works.ledger.enqueue_outflow(&item("c")).await.unwrap(), Enqueued::Full);
+    works.ledger.outflows.count_outflow().await.unwrap();
+    assert_eq!(works.ledger.outflows.enqueue_outflow(&item("c")).await.unwrap(), Enqueued::Full);
     let _worker = worker(&works.environment, None);
     arrivals(&receiver, 1).await;
     settled(&works, "c", &[("done", 1)]).await;
     assert_eq!(receiver.seen()[0].idempotency_key, once.id.to_string());
     assert_eq!(
-        works.ledger.enqueue_outflow(&once).await.unwrap(),
+        works.ledger.outflows.enqueue_outflow(&once).await.unwrap(),
         Enqueued::Known,
         "an item that is done must still be known"
     );
@@ -198,7 +198,7 @@ const LEASE: Duration = Duration::from_secs(3_600);
 
 async fn next_slot(works: &Works) -> Slot {
     eventually(|| async {
-        let claimed = works.ledger.claim_slot(&[], &[], LEASE).await.map_err(|e| e.to_string())?;
+        let claimed = works.ledger.outflows.claim_slot(&[], &[], LEASE).await.map_err(|e| e.to_string())?;
         claimed.ok_or_else(|| "no slot".to_owned())
     })
     .await
@@ -214,8 +214,8 @@ async fn only_a_sent_item_uses_up_a_slot() {
     works.channel("c", 1, &Receiver::start()).await;
     let next_at = "SELECT next_at FROM outflow_channels";
     let before: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
-    assert!(works.ledger.claim_slot(&[], &[], LEASE).await.unwrap().is_none());
-    assert_eq!(works.ledger.next_slot(&[], &[]).await.unwrap(), None);
+    assert!(works.ledger.outflows.claim_slot(&[], &[], LEASE).await.unwrap().is_none());
+    assert_eq!(works.ledger.outflows.next_slot(&[], &[]).await.unwrap(), None);
     let after: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
     assert_eq!(before, after, "an empty channel uses up no slot");
 
@@ -226,9 +226,12 @@ async fn only_a_sent_item_uses_up_a_slot() {
     set_gap(&works, 3_600_000_000).await;
     let first = next_slot(&works).await;
     assert_eq!(first.item, ids[0]);
-    assert!(works.ledger.claim_slot(&[], &[], LEASE).await.unwrap().is_none(), "two items were given the same slot");
+    assert!(
+        works.ledger.outflows.claim_slot(&[], &[], LEASE).await.unwrap().is_none(),
+        "two items were given the same slot"
+    );
     let following: DateTime<Utc> = sqlx::query_scalar(next_at).fetch_one(&works.sql).await.unwrap();
-    works.ledger.give_back(&first).await.unwrap();
+    works.ledger.outflows.give_back(&first).await.unwrap();
     let is_free = "SELECT next_at <= greatest($1 - interval '1 hour', clock_timestamp()) FROM outflow_channels";
     let is_free: bool = sqlx::query_scalar(is_free).bind(following).fetch_one(&works.sql).await.unwrap();
     assert!(is_free, "the slot was lost");
@@ -240,8 +243,8 @@ async fn only_a_sent_item_uses_up_a_slot() {
     assert_eq!(second.key, "other");
     assert!(second.earliest - again.latest > Duration::from_secs(1));
     // A hole moves the next slot by the given lateness.
-    works.ledger.leave_hole("c", Duration::from_millis(400)).await.unwrap();
-    works.ledger.settle_slot(&again, &DeliveryOutcome::Done, RETRY).await.unwrap();
+    works.ledger.outflows.leave_hole("c", Duration::from_millis(400)).await.unwrap();
+    works.ledger.outflows.settle_slot(&again, &DeliveryOutcome::Done, RETRY).await.unwrap();
     let third = next_slot(&works).await;
     assert_eq!(third.item, ids[1]);
     assert!(third.earliest - second.latest > Duration::from_micros(gap.unsigned_abs()) + Duration::from_millis(300));
@@ -270,18 +273,24 @@ async fn a_sender_whose_lease_expired_can_only_report_that_the_item_is_done() {
     works.channel("c", 50, &Receiver::start()).await;
     works.put("c", "k", 0..2).await;
     let short = Duration::from_millis(200);
-    let expired = works.ledger.claim_slot(&[], &[], short).await.unwrap().unwrap();
+    let expired = works.ledger.outflows.claim_slot(&[], &[], short).await.unwrap().unwrap();
     let successor = next_slot(&works).await;
     assert_eq!(successor.item, expired.item, "the lease must have expired");
     let late = DeliveryOutcome::TryAgain("late".into());
-    assert_eq!(works.ledger.settle_slot(&expired, &late, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(works.ledger.outflows.settle_slot(&expired, &late, RETRY).await.unwrap(), Settled::Overtaken);
     assert_eq!(
-        works.ledger.settle_slot(&successor, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
+        works.ledger.outflows.settle_slot(&successor, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
         Settled::Parked
     );
     // The first sender reports that the receiver accepted the item.
-    assert_eq!(works.ledger.settle_slot(&expired, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Done);
-    assert_eq!(works.ledger.settle_slot(&successor, &DeliveryOutcome::Done, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(
+        works.ledger.outflows.settle_slot(&expired, &DeliveryOutcome::Done, RETRY).await.unwrap(),
+        Settled::Done
+    );
+    assert_eq!(
+        works.ledger.outflows.settle_slot(&successor, &DeliveryOutcome::Done, RETRY).await.unwrap(),
+        Settled::Overtaken
+    );
     assert_eq!(next_slot(&works).await.payload["n"], 1);
 }
 

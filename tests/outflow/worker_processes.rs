@@ -65,7 +65,7 @@ impl Works {
 
     pub async fn channel(&self, name: &str, rate: u32, receiver: &Receiver) {
         let pace = Pace::parse(rate.into(), jitter_ms()).unwrap();
-        assert!(self.ledger.create_outflow(name, pace, &receiver.url(), 1_000_000, "test").await.unwrap());
+        assert!(self.ledger.outflows.create_outflow(name, pace, &receiver.url(), 1_000_000, "test").await.unwrap());
     }
 
     /// Changes a channel; `false` if no channel has this name.
@@ -79,7 +79,7 @@ impl Works {
         for n in numbers {
             let payload = json!({ "key": key, "n": n });
             let item = NewItem { id: Uuid::new_v4(), channel: channel.into(), key: key.into(), payload };
-            assert_eq!(self.ledger.enqueue_outflow(&item).await.unwrap(), Enqueued::Taken);
+            assert_eq!(self.ledger.outflows.enqueue_outflow(&item).await.unwrap(), Enqueued::Taken);
             ids.push(item.id);
         }
         ids

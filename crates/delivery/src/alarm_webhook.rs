@@ -29,13 +29,13 @@ impl AlarmWebhook {
 
     /// Sends undelivered messages. A failed one is sent again later, under the same id.
     pub async fn step(&self) -> Result<Step, LedgerError> {
-        let unsent = self.ledger.unsent_alarms(Self::BATCH_MAX).await?;
+        let unsent = self.ledger.alarms.unsent_alarms(Self::BATCH_MAX).await?;
         let now_s = self.ledger.now_ms().await? / 1000;
         for alarm in &unsent {
             let answer = self.sender.post(self.request(alarm, now_s), Self::PATIENCE).await;
-            self.ledger.note_receiver("alarms", reached(&answer)).await;
+            self.ledger.policies.note_receiver("alarms", reached(&answer)).await;
             match outcome_of(&answer) {
-                DeliveryOutcome::Done => self.ledger.mark_alarm_sent(alarm.id, alarm.raised).await?,
+                DeliveryOutcome::Done => self.ledger.alarms.mark_alarm_sent(alarm.id, alarm.raised).await?,
                 DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {
                     tracing::warn!(alarm = alarm.id, why, "alarm not delivered; it is sent again later");
                 }

@@ -70,7 +70,7 @@ impl OrderWebhooks {
         // Only this loop takes permits, so the free ones stay free.
         drop(self.under_way.acquire().await);
         let free = i64::try_from(self.under_way.available_permits()).unwrap_or(i64::MAX);
-        let taken = self.ledger.take_order_events(free, LEASE).await?;
+        let taken = self.ledger.orders.take_order_events(free, LEASE).await?;
         for event in taken.events {
             let (webhooks, receiver, now_s) = (self.clone(), Arc::clone(receiver), taken.now_s);
             let permit = Arc::clone(&self.under_way).acquire_owned().await;
@@ -86,7 +86,7 @@ impl OrderWebhooks {
     }
 
     async fn announce(&self, listens: bool) -> Result<(), LedgerError> {
-        if self.ledger.set_shop_listens(listens).await? {
+        if self.ledger.orders.set_shop_listens(listens).await? {
             tracing::warn!(listens, "whether changes of orders are kept for the webhook receiver has changed");
         }
         Ok(())
@@ -121,7 +121,7 @@ impl OrderWebhooks {
         if let DeliveryOutcome::NotNow(rest) = outcome {
             self.rest(rest, &answer);
         }
-        self.ledger.note_receiver("shop", reached(&answer)).await;
+        self.ledger.policies.note_receiver("shop", reached(&answer)).await;
         if let Some(written) = write_outcome(deadline, || self.ledger.in_time(self.write(event, &outcome))).await {
             self.report(event, &outcome, written);
         }
@@ -129,11 +129,11 @@ impl OrderWebhooks {
 
     async fn write(&self, event: &OrderEvent, outcome: &DeliveryOutcome) -> Result<EventOutcome, LedgerError> {
         match outcome {
-            DeliveryOutcome::Done => self.ledger.order_event_delivered(event).await,
-            DeliveryOutcome::NotNow(rest) => self.ledger.order_event_postponed(event, *rest).await,
+            DeliveryOutcome::Done => self.ledger.orders.order_event_delivered(event).await,
+            DeliveryOutcome::NotNow(rest) => self.ledger.orders.order_event_postponed(event, *rest).await,
             // A refusal may be a mistake of a starting receiver: the event is retried like a failure.
             DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {
-                self.ledger.order_event_failed(event, why, self.retry).await
+                self.ledger.orders.order_event_failed(event, why, self.retry).await
             }
         }
     }

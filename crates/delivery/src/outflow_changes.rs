@@ -32,8 +32,8 @@ pub enum OutflowError {
 
 /// All outflows with their figures. Items are counted anew if no worker has counted them in the last second.
 pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerError> {
-    ledger.count_outflow().await?;
-    ledger.outflow_figures().await
+    ledger.outflows.count_outflow().await?;
+    ledger.outflows.outflow_figures().await
 }
 
 /// Changes an outflow, all parts at once; `false` if there is none of this name. What is already so stays untouched, so that a caller
@@ -48,5 +48,5 @@ pub async fn change(ledger: &Ledger, name: &str, change: OutflowChange, actor: &
         let pace = if wanted == present { None } else { Some(Pace::parse(wanted.0, wanted.1)?) };
         Ok(OutflowUpdate { pace, paused: change.paused.filter(|paused| *paused != now.paused) })
     };
-    ledger.change_outflow(name, actor, decide).await
+    ledger.outflows.change_outflow(name, actor, decide).await
 }

@@ -69,9 +69,11 @@ impl OutflowDrain {
     /// Claims a slot and sends in it, or waits up to a second for one. Idle without a backlog.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         let full = self.full();
-        let Some(wait) = self.ledger.next_slot(&full, &self.channel_names).await? else { return Ok(Step::Idle) };
+        let Some(wait) = self.ledger.outflows.next_slot(&full, &self.channel_names).await? else {
+            return Ok(Step::Idle);
+        };
         if wait.is_zero()
-            && let Some(slot) = self.ledger.claim_slot(&full, &self.channel_names, self.lease()).await?
+            && let Some(slot) = self.ledger.outflows.claim_slot(&full, &self.channel_names, self.lease()).await?
         {
             self.misses.store(0, Ordering::Relaxed);
             let (drain, permit) = (self.clone(), Permit::take(&self.under_way, &slot.channel));
@@ -134,7 +136,7 @@ impl OutflowDrain {
     }
 
     async fn judge(&self, slot: &Slot, answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
-        self.ledger.note_receiver(&format!("outflow {}", slot.channel), reached(answer)).await;
+        self.ledger.policies.note_receiver(&format!("outflow {}", slot.channel), reached(answer)).await;
         outcome_of(answer)
     }
 
@@ -159,7 +161,7 @@ impl OutflowDrain {
         }
         let usual = (late.min(LATENESS) - PROMPT) / slot.rate;
         let hole = (usual + late.saturating_sub(LATENESS)).min(HOLE_MAX);
-        let moved = self.ledger.in_time(self.ledger.leave_hole(&slot.channel, hole)).await;
+        let moved = self.ledger.in_time(self.ledger.outflows.leave_hole(&slot.channel, hole)).await;
         if late > LATENESS {
             count("late", &slot.channel);
             let (late_us, moved) = (late.as_micros(), moved.is_ok());
@@ -171,13 +173,13 @@ impl OutflowDrain {
     async fn forfeit(&self, slot: &Slot) {
         count("forfeited", &slot.channel);
         tracing::debug!(channel = slot.channel, item = %slot.item, "too late for the slot");
-        if let Err(error) = self.ledger.in_time(self.ledger.give_back(slot)).await {
+        if let Err(error) = self.ledger.in_time(self.ledger.outflows.give_back(slot)).await {
             tracing::warn!(channel = slot.channel, %error, "slot not given back; its item waits for the lease");
         }
     }
 
     async fn settle(&self, slot: &Slot, outcome: &DeliveryOutcome) {
-        let write = || self.ledger.in_time(self.ledger.settle_slot(slot, outcome, self.terms.retry));
+        let write = || self.ledger.in_time(self.ledger.outflows.settle_slot(slot, outcome, self.terms.retry));
         if let Some(settled) = write_outcome(slot.earliest + self.lease(), write).await {
             report(slot, outcome, settled);
         }
@@ -185,12 +187,12 @@ impl OutflowDrain {
 
     /// Counts the backlogs, for the bounds of the queues.
     pub async fn count_waiting(&self) -> Result<Step, LedgerError> {
-        self.ledger.count_outflow().await.map(|()| Step::Idle)
+        self.ledger.outflows.count_outflow().await.map(|()| Step::Idle)
     }
 
     /// Shows the outflows as metrics.
     pub async fn watch(&self) -> Result<Step, LedgerError> {
-        for channel in self.ledger.outflow_figures().await? {
+        for channel in self.ledger.outflows.outflow_figures().await? {
             let age_s = channel.oldest_at.map_or(0.0, |at| (channel.now - at).as_seconds_f64());
             let gauge = |name: &'static str, value: f64| {
                 metrics::gauge!(name, "channel" => channel.name.clone()).set(value);

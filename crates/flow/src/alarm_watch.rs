@@ -38,15 +38,15 @@ impl AlarmWatch {
 
     /// Checks the tables. A failed check leaves its own alarms as they are; the other checks go on. Returns the first error.
     pub async fn check_tables(&self) -> Result<(), FlowError> {
-        let (open, ledger) = (self.ledger.open_alarm_kinds().await?, &self.ledger);
+        let (open, ledger) = (self.ledger.alarms.open_alarm_kinds().await?, &self.ledger);
         let mut result = self.check_outbox(&open).await;
         for (kind, troubles) in [
-            (AlarmKind::Drift, ledger.sales_with("reconciler", "drift").await),
-            (AlarmKind::DeadChannel, ledger.dead_channels().await),
-            (AlarmKind::SetAside, ledger.callbacks_aside().await),
-            (AlarmKind::RefundFailed, ledger.failed_refunds().await),
-            (AlarmKind::MoneyStuck, ledger.stuck_money().await),
-            (AlarmKind::ReceiverAway, ledger.dead_receivers().await),
+            (AlarmKind::Drift, ledger.alarms.sales_with("reconciler", "drift").await),
+            (AlarmKind::DeadChannel, ledger.alarms.dead_channels().await),
+            (AlarmKind::SetAside, ledger.alarms.callbacks_aside().await),
+            (AlarmKind::RefundFailed, ledger.alarms.failed_refunds().await),
+            (AlarmKind::MoneyStuck, ledger.alarms.stuck_money().await),
+            (AlarmKind::ReceiverAway, ledger.policies.dead_receivers().await),
         ] {
             let updated = match troubles {
                 Ok(troubles) => self.update(kind, &troubles, &open).await,
@@ -59,7 +59,7 @@ impl AlarmWatch {
 
     /// Shows the outbox's backlog as metrics, and checks for old and parked rows.
     async fn check_outbox(&self, open: &[String]) -> Result<(), FlowError> {
-        let backlog = self.ledger.backlog().await?;
+        let backlog = self.ledger.alarms.backlog().await?;
         for message in ParkedKind::VARIANTS.iter().map(|kind| kind.as_str()) {
             let row = backlog.iter().find(|row| row.kind == message);
             let gauge = |name: &'static str, value: i64| metrics::gauge!(name, "kind" => message).set(value as f64);
@@ -73,23 +73,23 @@ impl AlarmWatch {
         let old = backlog.iter().filter(|row| row.oldest_s >= self.settings.outbox_age_s.cast_signed());
         let old: Vec<_> = old.map(|row| Trouble::new(&row.kind, json!({ "oldest_s": row.oldest_s }))).collect();
         self.update(AlarmKind::OutboxOld, &old, open).await?;
-        metrics::gauge!("seckill_orders_accepted").set(self.ledger.accepted_purchases().await? as f64);
+        metrics::gauge!("seckill_orders_accepted").set(self.ledger.alarms.accepted_purchases().await? as f64);
         Ok(())
     }
 
     /// Checks that Redis keeps all keys of sales.
     pub async fn check_keys(&self) -> Result<(), FlowError> {
-        let mut troubles = self.ledger.sales_with("refill supervisor", "keys-lost").await?;
+        let mut troubles = self.ledger.alarms.sales_with("refill supervisor", "keys-lost").await?;
         // While Redis is away, other alarms say so.
         if let Some(policy) = self.gate.connect_to_runs().await.ok().as_ref().and_then(|servers| servers.evicts()) {
             troubles.push(Trouble::new("redis", json!({ "maxmemory_policy": policy })));
         }
-        self.update(AlarmKind::KeysLost, &troubles, &self.ledger.open_alarm_kinds().await?).await
+        self.update(AlarmKind::KeysLost, &troubles, &self.ledger.alarms.open_alarm_kinds().await?).await
     }
 
     /// Checks the limiter's Redis, and how the policies answer.
     pub async fn check_limiter(&self) -> Result<(), FlowError> {
-        let open = &self.ledger.open_alarm_kinds().await?;
+        let open = &self.ledger.alarms.open_alarm_kinds().await?;
         match self.fastest_ping().await {
             Ok(took) => {
                 self.update(AlarmKind::LimiterDown, &[], open).await?;
@@ -115,7 +115,7 @@ impl AlarmWatch {
         let levels = levels.into_iter().map(|(of, level)| (of, level.unwrap_or(MemoryLevel::Ample)));
         let short = levels.filter(|(_, level)| *level > MemoryLevel::Ample);
         let troubles: Vec<_> = short.map(|(of, level)| Trouble::new(of, json!({ "level": level.as_str() }))).collect();
-        self.update(AlarmKind::RedisMemory, &troubles, &self.ledger.open_alarm_kinds().await?).await
+        self.update(AlarmKind::RedisMemory, &troubles, &self.ledger.alarms.open_alarm_kinds().await?).await
     }
 
     async fn fastest_ping(&self) -> Result<Duration, GateError> {
@@ -130,7 +130,7 @@ impl AlarmWatch {
 
     async fn check_policies(&self, open: &[String]) -> Result<(), FlowError> {
         let (mut refusals, mut broken, mut no_room) = (Vec::new(), Vec::new(), Vec::new());
-        for policy in self.ledger.policies(None).await? {
+        for policy in self.ledger.policies.policies(None).await? {
             let counts = match recent(&self.gate, policy.id, Self::WINDOW_S).await {
                 // Policies on other masters are still checked.
                 Err(FlowError::Gate(error)) if self.gate.is_of_one_master(&error) => continue,
@@ -158,7 +158,7 @@ impl AlarmWatch {
             return Ok(());
         }
         let AlarmChanges { raised, cleared, open } =
-            self.ledger.update_alarms(kind, troubles, self.settings.clear_after_ms.cast_signed()).await?;
+            self.ledger.alarms.update_alarms(kind, troubles, self.settings.clear_after_ms.cast_signed()).await?;
         metrics::gauge!("seckill_alarms", "kind" => kind.as_str()).set(open as f64);
         if raised > 0 {
             tracing::error!(kind = kind.as_str(), ?troubles, "alarm raised");

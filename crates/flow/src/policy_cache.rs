@@ -12,7 +12,7 @@ use super::limiter_health::CallsHealth;
 use super::policy_state::PolicyState;
 use seckill_domain::admission::{Limit, Limits, Window};
 use seckill_domain::policy::{HOUSE_APP, Name, Policy};
-use seckill_postgres::flow::policies::Policies;
+use seckill_postgres::flow::policies::PolicySet;
 use seckill_postgres::{Ledger, LedgerError};
 
 /// A policy as one application has it, and its state in this instance.
@@ -72,7 +72,7 @@ impl PolicyCache {
             if self.follow(version).await? == version {
                 return Ok(());
             }
-            let policies = self.ledger.policies_and_tokens().await?;
+            let policies = self.ledger.policies.policies_and_tokens().await?;
             let version = policies.version;
             self.version.store(version, Ordering::Relaxed);
             self.snapshot.store(Arc::new(self.merge(policies)));
@@ -84,14 +84,14 @@ impl PolicyCache {
 
     /// Records that this instance follows a version; returns the newest one.
     async fn follow(&self, version: i64) -> Result<i64, LedgerError> {
-        let followed = self.ledger.record_policy_version(self.instance, version).await?;
+        let followed = self.ledger.policies.record_policy_version(self.instance, version).await?;
         self.instances.store(followed.instances.max(1), Ordering::Relaxed);
         self.rank.store(followed.rank, Ordering::Relaxed);
         Ok(followed.newest)
     }
 
     /// A policy keeps its state in this instance in its next version.
-    fn merge(&self, loaded: Policies) -> Snapshot {
+    fn merge(&self, loaded: PolicySet) -> Snapshot {
         let all_before = self.snapshot.load();
         let before: HashMap<i64, &Entry> =
             all_before.by_app.values().flat_map(HashMap::values).map(|entry| (entry.policy.id, entry)).collect();

@@ -25,10 +25,10 @@ pub struct NewToken {
 /// Makes an application, and returns its token. Only the token's hash is stored.
 pub async fn create_app(ledger: &Ledger, app: &Name, actor: &str) -> Result<String, FlowError> {
     let (token, hash) = new_token();
-    if !ledger.create_app(app, hash.as_bytes(), actor).await? {
+    if !ledger.policies.create_app(app, hash.as_bytes(), actor).await? {
         return Err(FlowError::Exists(app.to_string()));
     }
-    wait_for_instances(ledger, ledger.policy_version().await?).await?;
+    wait_for_instances(ledger, ledger.policies.policy_version().await?).await?;
     Ok(token)
 }
 
@@ -38,7 +38,7 @@ pub async fn rotate_token(ledger: &Ledger, app: &Name, overlap_ms: i64, actor: &
         return Err(Invalid::new("overlap_ms", "must be 0 to 2592000000 (30 days)").into());
     }
     let (token, hash) = new_token();
-    match ledger.rotate_token(app, hash.as_bytes(), overlap_ms, actor).await? {
+    match ledger.policies.rotate_token(app, hash.as_bytes(), overlap_ms, actor).await? {
         Rotation::Done { version, old_ends_at } => {
             let everywhere = wait_for_instances(ledger, version).await?;
             Ok(NewToken { token, old_ends_at_ms: old_ends_at.timestamp_millis(), everywhere })
@@ -62,12 +62,12 @@ fn new_token() -> (String, blake3::Hash) {
 /// Makes or changes a policy. Returns whether every instance follows already.
 pub async fn set(ledger: &Ledger, policy: NewPolicy, actor: impl Into<Actor>) -> Result<bool, FlowError> {
     let policy = policy.check()?;
-    complete(ledger, ledger.set_policy(&policy, &actor.into()).await?, &policy.name).await
+    complete(ledger, ledger.policies.set_policy(&policy, &actor.into()).await?, &policy.name).await
 }
 
 /// Deletes a policy: callers are then answered with code 0. Returns whether every instance follows already.
 pub async fn delete(ledger: &Ledger, name: &Name, apps: &[Name], actor: impl Into<Actor>) -> Result<bool, FlowError> {
-    complete(ledger, ledger.delete_policy(name, apps, &actor.into()).await?, name).await
+    complete(ledger, ledger.policies.delete_policy(name, apps, &actor.into()).await?, name).await
 }
 
 /// Grants an account a role on the policies of an application; without a role, takes the grant back.
@@ -78,7 +78,7 @@ pub async fn grant(
     role: Option<Role>,
     actor: &str,
 ) -> Result<(), FlowError> {
-    let granted = ledger.grant(app, account, role, actor).await?;
+    let granted = ledger.policies.grant(app, account, role, actor).await?;
     if granted { Ok(()) } else { Err(FlowError::Unknown(format!("application {app}"))) }
 }
 
@@ -92,5 +92,5 @@ async fn complete(ledger: &Ledger, change: PolicyChange, name: &Name) -> Result<
 }
 
 async fn wait_for_instances(ledger: &Ledger, version: i64) -> Result<bool, FlowError> {
-    Ok(ledger.wait_until_followed(version, FOLLOW_TIMEOUT).await?)
+    Ok(ledger.sales.wait_until_followed(version, FOLLOW_TIMEOUT).await?)
 }

@@ -38,7 +38,7 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
 /// Writes finished minutes to PostgreSQL. It replaces sums and adds nothing, so workers may repeat it.
 pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError> {
     let now = gate.now_s().await?.div_euclid(60);
-    for policy in ledger.policies(None).await? {
+    for policy in ledger.policies.policies(None).await? {
         // Workers that were away for less time miss no minute.
         for minute in now - 10..now {
             let seconds = match gate.policy_counts(policy.id, minute).await {
@@ -50,10 +50,13 @@ pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError
                 continue;
             }
             let PolicyCounts { granted, refused, waited_ms, failed, .. } = sum(seconds.into_iter());
-            ledger.write_minute(policy.id, &PolicyMinute { minute, granted, refused, waited_ms, failed }).await?;
+            ledger
+                .policies
+                .write_minute(policy.id, &PolicyMinute { minute, granted, refused, waited_ms, failed })
+                .await?;
         }
     }
-    ledger.clear_minutes().await?;
+    ledger.policies.clear_minutes().await?;
     Ok(())
 }
 

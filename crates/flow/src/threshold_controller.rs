@@ -16,7 +16,7 @@ const ACTOR: &str = "controller";
 
 /// Checks all policies once. `interval_s` is the time over which load is read, and the least time between two moves.
 pub async fn move_thresholds(ledger: &Ledger, gate: &Gate, interval_s: i64) -> Result<(), FlowError> {
-    for policy in ledger.policies(None).await? {
+    for policy in ledger.policies.policies(None).await? {
         match move_threshold(ledger, gate, interval_s, &policy).await {
             // Thresholds of policies on other masters still move.
             Err(FlowError::Gate(error)) if gate.is_of_one_master(&error) => {
@@ -38,7 +38,7 @@ async fn move_threshold(ledger: &Ledger, gate: &Gate, interval_s: i64, policy: &
         return Ok(());
     }
     let details = json!({ "from": threshold, "to": next, "seen": seen });
-    if ledger.move_threshold(policy, threshold, next, interval_s * 1000, ACTOR, details).await? {
+    if ledger.policies.move_threshold(policy, threshold, next, interval_s * 1000, ACTOR, details).await? {
         tracing::info!(policy = %policy.terms.name, from = threshold, to = next, "threshold moved");
     }
     Ok(())

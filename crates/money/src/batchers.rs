@@ -49,7 +49,8 @@ impl PaymentBatchers {
 }
 
 async fn begin(service: PaymentService, requests: Vec<PaymentRequest>) -> Option<Vec<PaymentStart>> {
-    let begins = service.ledger.begin_payments(&requests, &service.settings.currency, service.settings.wait_ms);
+    let begins =
+        service.ledger.payments.begin_payments(&requests, &service.settings.currency, service.settings.wait_ms);
     let begun = service.ledger.in_time(begins).await.inspect_err(|error| {
         tracing::warn!(%error, requests = requests.len(), "payments not begun, or not known to be");
     });
@@ -58,7 +59,7 @@ async fn begin(service: PaymentService, requests: Vec<PaymentRequest>) -> Option
 }
 
 async fn apply(service: PaymentService, reports: Vec<ReportOf>) -> Option<Vec<bool>> {
-    match service.ledger.in_time(service.ledger.pay_orders(&reports)).await {
+    match service.ledger.in_time(service.ledger.payments.pay_orders(&reports)).await {
         Ok(applied) => {
             let paid = reports.iter().zip(&applied).filter(|(_, applied)| **applied);
             paid.for_each(|(of, _)| service.note_taken(&of.report, &ReportOutcome::Applied));

@@ -49,7 +49,7 @@ impl PaymentService {
 
     async fn compare_with(&self, channel: &Channel) -> Result<ChannelVerdict, PayError> {
         // Our books first: a movement that is only in the channel's books may be new; a movement that is only in ours is wrong.
-        let ours: HashSet<Uuid> = self.ledger.moved_through(&channel.name).await?.into_iter().collect();
+        let ours: HashSet<Uuid> = self.ledger.payments.moved_through(&channel.name).await?.into_iter().collect();
         let (mut next_page, mut seen) = (Some(0), HashMap::<Uuid, usize>::new());
         let (mut movements, mut under_way, mut differences) = (0, 0, Vec::new());
         while let Some(after) = next_page {
@@ -58,7 +58,7 @@ impl PaymentService {
                 books.map_err(|error| PayError::Books { channel: channel.name.clone(), error })?;
             next_page = next;
             let keys: Vec<Uuid> = page.iter().map(|report| report.about.key()).collect();
-            let known = self.ledger.money_by_key(&keys).await?;
+            let known = self.ledger.payments.money_by_key(&keys).await?;
             let known: HashMap<_, _> =
                 known.into_iter().map(|(key, status, cents, cur)| (key, (status, cents, cur))).collect();
             movements += page.len();

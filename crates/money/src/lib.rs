@@ -82,13 +82,16 @@ impl PaymentService {
         let open = async || {
             for channel in self.channels.iter() {
                 let (outflow, pace) = (channel.outflow(), channel.refund_pace);
-                let gap_us =
-                    self.ledger.ensure_refund_outflow(&outflow, &channel.name, pace, &channel.refund_url()).await?;
+                let gap_us = self
+                    .ledger
+                    .outflows
+                    .ensure_refund_outflow(&outflow, &channel.name, pace, &channel.refund_url())
+                    .await?;
                 if gap_us != pace.gap_us() {
                     tracing::warn!(outflow, "its rate is not the configured one; `seckill outflow rate` changes it");
                 }
             }
-            for (channel, rows) in self.ledger.money_without_channel(&self.channels.names()).await? {
+            for (channel, rows) in self.ledger.payments.money_without_channel(&self.channels.names()).await? {
                 tracing::error!(channel, rows, "CHANNEL NOT CONFIGURED: its payments and refunds wait until it is");
             }
             Ok(())
@@ -98,7 +101,7 @@ impl PaymentService {
 
     /// Begins to pay an order that was locked before. Waits until it is free.
     pub async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
-        let begins = self.ledger.begin_payment(&request, &self.settings.currency, self.settings.wait_ms);
+        let begins = self.ledger.payments.begin_payment(&request, &self.settings.currency, self.settings.wait_ms);
         let begun = self.ledger.in_time(begins).await?;
         self.notifier.outbox_changed();
         Ok(begun)
@@ -114,7 +117,11 @@ impl PaymentService {
     ) -> Result<RefundAsked, PayError> {
         self.open().await?;
         let outflow = |name: &str| self.channels.get(name).map(|channel| channel.outflow());
-        let asked = self.ledger.ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), outflow).await?;
+        let asked = self
+            .ledger
+            .payments
+            .ask_refund(order, user.map(UserId::as_str), asked_by, reason.as_str(), outflow)
+            .await?;
         self.notifier.outbox_changed();
         self.notifier.orders_changed();
         Ok(asked)
@@ -157,13 +164,14 @@ impl PaymentService {
         count_callback("set-aside");
         tracing::error!(channel = channel.name, message, problem, "CALLBACK SET ASIDE: it does not fit");
         let text = String::from_utf8_lossy(&body);
-        self.ledger.set_aside(&channel.name, &message, problem, &text.replace('\0', "")).await?;
+        self.ledger.payments.set_aside(&channel.name, &message, problem, &text.replace('\0', "")).await?;
         Ok(Some(problem))
     }
 
     async fn take_in(&self, channel: &Channel, report: &ChannelReport) -> Result<ReportOutcome, PayError> {
         self.open().await?;
-        let taken = self.ledger.in_time(self.ledger.take_in(&channel.name, report, &channel.outflow())).await?;
+        let taken =
+            self.ledger.in_time(self.ledger.payments.take_in(&channel.name, report, &channel.outflow())).await?;
         self.note_taken(report, &taken);
         Ok(taken)
     }

@@ -93,7 +93,7 @@ impl PaymentSender {
         let traces = received.traces.into_iter().map(|(index, trace)| (payments[index], trace)).collect();
         self.payment_service.open().await?;
         let (ledger, Channel { name, pace, .. }) = (&self.payment_service.ledger, &*self.channel);
-        self.pace_set.get_or_try_init(async || ledger.set_payment_pace(name, *pace).await).await?;
+        self.pace_set.get_or_try_init(async || ledger.payments.set_payment_pace(name, *pace).await).await?;
         self.send_all(payments, traces, Instant::now() + SETTLE_MAX).await
     }
 
@@ -108,7 +108,7 @@ impl PaymentSender {
         let (ledger, channel) = (&self.payment_service.ledger, &self.channel);
         while !left.is_empty() {
             if self.stop.is_cancelled() || Instant::now() > deadline {
-                return Ok(ledger.postpone_payments(&left, SEND_AGAIN_AFTER).await?);
+                return Ok(ledger.payments.postpone_payments(&left, SEND_AGAIN_AFTER).await?);
             }
             // A channel that keeps failing gets a pause, then one payment at a time as a probe.
             let admission = self.breaker.lock().admit(self.now_ms());
@@ -122,13 +122,13 @@ impl PaymentSender {
             let most = if admission == Admission::Probe { 1 } else { u32::MAX };
             // By then the request has been answered, or has timed out.
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
-            let claimed = ledger.claim_payments(&channel.name, &left, most, ask_after).await;
+            let claimed = ledger.payments.claim_payments(&channel.name, &left, most, ask_after).await;
             if !matches!(&claimed, Ok(Claimed::Due { payments, .. }) if !payments.is_empty()) {
                 self.breaker.lock().withdraw(admission);
             }
             match claimed? {
                 Claimed::Wait(wait) if Instant::now() + wait > deadline => {
-                    return Ok(ledger.postpone_payments(&left, wait.min(SEND_AGAIN_AFTER_MAX)).await?);
+                    return Ok(ledger.payments.postpone_payments(&left, wait.min(SEND_AGAIN_AFTER_MAX)).await?);
                 }
                 // Random, so that the workers do not all wake at the same moment.
                 Claimed::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
@@ -174,7 +174,7 @@ impl PaymentSender {
                     self.breaker.lock().withdraw(admission);
                     count("forfeited");
                     span.iter_mut().for_each(|span| span.fail("too late for its slot; sent again later"));
-                    let taken_back = ledger.take_back(payment.id, payment.claim, None, AGAIN);
+                    let taken_back = ledger.payments.take_back(payment.id, payment.claim, None, AGAIN);
                     return self.write(payment, taken_back).await;
                 };
                 answer
@@ -197,16 +197,16 @@ impl PaymentSender {
         if late > PROMPT * 2 {
             let delay = ((late - PROMPT) / self.channel.pace.rate().max(1)).min(DELAY_MAX);
             let delay = if Instant::now() > payment.latest { late.min(DELAY_MAX) } else { delay };
-            self.write(payment, self.payment_service.ledger.delay_channel(&self.channel.name, delay)).await;
+            self.write(payment, self.payment_service.ledger.payments.delay_channel(&self.channel.name, delay)).await;
         }
     }
 
     async fn settle_payment(&self, payment: &DuePayment, answer: &Result<HttpAnswer, SendError>) {
         let (ledger, channel) = (&self.payment_service.ledger, &self.channel.name);
         let (id, claim) = (payment.id, payment.claim);
-        let take_back = |after| ledger.take_back(id, claim, None, after);
+        let take_back = |after| ledger.payments.take_back(id, claim, None, after);
         let status = answer.as_ref().ok().map(|answer| answer.status);
-        ledger.note_receiver(&format!("payments {channel}"), reached(answer)).await;
+        ledger.policies.note_receiver(&format!("payments {channel}"), reached(answer)).await;
         match (outcome_of(answer), status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");
@@ -219,31 +219,31 @@ impl PaymentSender {
             // The channel knew this key, so it knows the outcome too.
             (DeliveryOutcome::Done, _) => {
                 count("taken");
-                self.write(payment, ledger.ask_soon(id, claim, Duration::ZERO)).await;
+                self.write(payment, ledger.payments.ask_soon(id, claim, Duration::ZERO)).await;
             }
             (DeliveryOutcome::NotNow(rest), _) => {
                 count(if status.is_some() { "limited" } else { "unreachable" });
                 tracing::warn!(channel, rest_ms = rest.as_millis(), ?status, "channel cannot take payments; they wait");
-                self.write(payment, ledger.rest_channel(channel, rest)).await;
+                self.write(payment, ledger.payments.rest_channel(channel, rest)).await;
                 self.write(payment, take_back(rest)).await;
             }
             // It is unknown whether the payment took effect: ask the channel, never guess. 409: the channel is working on this key.
             (DeliveryOutcome::Refused(why), Some(409)) | (DeliveryOutcome::TryAgain(why), _) => {
                 count("unknown");
                 tracing::info!(payment = %id, %why, "no clear answer; the channel is asked later");
-                self.write(payment, ledger.ask_soon(id, claim, ASK_SOON)).await;
+                self.write(payment, ledger.payments.ask_soon(id, claim, ASK_SOON)).await;
             }
             // Our credentials or the address are wrong: this says nothing against the payment.
             (DeliveryOutcome::Refused(why), Some(401 | 403 | 404 | 405) | None) => {
                 count("unreachable");
                 tracing::error!(channel, %why, "CHANNEL REFUSES OUR REQUESTS: check its url and secrets");
-                self.write(payment, ledger.rest_channel(channel, UNREACHABLE_REST)).await;
+                self.write(payment, ledger.payments.rest_channel(channel, UNREACHABLE_REST)).await;
                 self.write(payment, take_back(UNREACHABLE_REST * 5)).await;
             }
             (DeliveryOutcome::Refused(why), Some(_)) => {
                 count("refused");
                 tracing::warn!(payment = %id, %why, "payment refused");
-                self.write(payment, ledger.payment_refused(id, claim, &why)).await;
+                self.write(payment, ledger.payments.payment_refused(id, claim, &why)).await;
             }
         }
     }
@@ -270,7 +270,8 @@ impl PaymentSender {
 
 /// Records accepted requests once. If the write fails, the channel is asked for the outcomes later.
 async fn write_taken(service: PaymentService, sent: Vec<(PaymentId, i32)>) -> Option<Vec<()>> {
-    if let Err(error) = service.ledger.in_time(service.ledger.payments_taken(&sent, service.ask_after())).await {
+    if let Err(error) = service.ledger.in_time(service.ledger.payments.payments_taken(&sent, service.ask_after())).await
+    {
         tracing::warn!(payments = sent.len(), %error, "not written that payments were taken; the channel is asked later");
     }
     Some(vec![(); sent.len()])

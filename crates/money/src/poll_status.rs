@@ -23,11 +23,11 @@ impl PaymentService {
     pub async fn poll(&self, channel: &Channel) -> Result<Step, PayError> {
         self.open().await?;
         let (ledger, again) = (&self.ledger, self.ask_after());
-        if !ledger.is_anything_open(&channel.name).await? {
+        if !ledger.payments.is_anything_open(&channel.name).await? {
             return Ok(Step::Idle);
         }
-        ledger.queue_refunds(&channel.name, &channel.outflow(), BATCH_MAX).await?;
-        let mut queries = ledger.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
+        ledger.payments.queue_refunds(&channel.name, &channel.outflow(), BATCH_MAX).await?;
+        let mut queries = ledger.payments.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
         queries.extend(self.refunds_to_ask(channel, again * 4).await?);
         let asked = queries.len();
         let asking = stream::iter(queries).map(|query| async move {
@@ -45,7 +45,7 @@ impl PaymentService {
         if self.refunds_rest.lock().get(&channel.name).is_some_and(|until| *until > began) {
             return Ok(Vec::new());
         }
-        let queries = self.ledger.refunds_to_ask(&channel.name, BATCH_MAX, after).await?;
+        let queries = self.ledger.payments.refunds_to_ask(&channel.name, BATCH_MAX, after).await?;
         let rest = began.elapsed() * REST_FACTOR;
         self.refunds_rest.lock().insert(channel.name.clone(), began + rest);
         Ok(queries)
@@ -59,22 +59,22 @@ impl PaymentService {
         match (reply, query) {
             (Ok(StatusReply::ChannelReport(report)), _) => match (self.take_in(channel, &report).await?, query) {
                 (ReportOutcome::Pending, StatusQuery::Payment { payment, claim, .. }) => {
-                    ledger.payments_taken(&[(payment, claim)], self.ask_after()).await?;
+                    ledger.payments.payments_taken(&[(payment, claim)], self.ask_after()).await?;
                 }
                 (ReportOutcome::Misfit(problem), _) => {
                     tracing::error!(%key, problem, "MONEY DOES NOT FIT: the channel's answer was set aside");
                     let (message, body) = (format!("asked-{key}"), format!("{report:?}"));
-                    ledger.set_aside(&channel.name, &message, problem, &body).await?;
+                    ledger.payments.set_aside(&channel.name, &message, problem, &body).await?;
                 }
                 _ => {}
             },
             (Ok(StatusReply::Unknown), StatusQuery::Payment { payment, claim, .. }) => {
                 let on_its_way = Duration::from_millis(self.settings.on_its_way_ms);
-                ledger.take_back(payment, claim, Some(on_its_way), Duration::ZERO).await?;
+                ledger.payments.take_back(payment, claim, Some(on_its_way), Duration::ZERO).await?;
                 self.notifier.outbox_changed();
             }
             (Ok(StatusReply::Unknown), StatusQuery::Refund { key, .. }) => {
-                let again = ledger.refund_again(key).await?;
+                let again = ledger.payments.refund_again(key).await?;
                 tracing::warn!(%key, again, "the channel never received this refund");
             }
             (Ok(StatusReply::Unclear(answer)), _) => tracing::info!(%key, answer, "the channel's answer does not say"),
@@ -85,7 +85,7 @@ impl PaymentService {
 
     /// Shows payments and refunds in flight as metrics.
     pub async fn watch(&self) -> Result<Step, PayError> {
-        let figures = self.ledger.money_figures().await?;
+        let figures = self.ledger.payments.money_figures().await?;
         let gauge = |name: &'static str, value: i64| metrics::gauge!(name).set(value as f64);
         gauge("seckill_payments_waiting", figures.created);
         gauge("seckill_payments_oldest_seconds", figures.oldest_s);

@@ -99,7 +99,7 @@ impl Publisher {
 
     pub async fn publish_changes(&mut self) -> Result<Option<Published>, PublishError> {
         let ledger = &self.stores.ledger;
-        let version = ledger.in_time(ledger.catalog_version()).await.map_err(SaleError::from)?;
+        let version = ledger.in_time(ledger.sales.catalog_version()).await.map_err(SaleError::from)?;
         match self.last {
             Some((last, at)) if last == version && at.elapsed() < REPEAT_EVERY => Ok(None),
             _ => self.publish().await.map(Some),
@@ -109,7 +109,7 @@ impl Publisher {
     pub async fn publish(&mut self) -> Result<Published, PublishError> {
         let ledger = self.stores.ledger.clone();
         // Read before the sales: a change in the meantime is published again, and never missed.
-        let catalog_version = ledger.in_time(ledger.catalog_version()).await.map_err(SaleError::from)?;
+        let catalog_version = ledger.in_time(ledger.sales.catalog_version()).await.map_err(SaleError::from)?;
         let retired_before = ledger.in_time(ledger.now_ms()).await.map_err(SaleError::from)? - self.retire_after_ms;
         let mut progress = Progress::default();
         for asset in self.site.assets.all().cloned().collect::<Vec<_>>() {
@@ -117,7 +117,7 @@ impl Publisher {
         }
         let (mut published, mut newest, mut after) = (HashSet::new(), VecDeque::new(), None);
         loop {
-            let batch = ledger.in_time(ledger.sales_after(after, BATCH)).await.map_err(SaleError::from)?;
+            let batch = ledger.in_time(ledger.sales.sales_after(after, BATCH)).await.map_err(SaleError::from)?;
             let Some(last) = batch.last() else { break };
             after = Some(last.id);
             for file in batch.iter().filter_map(|sale| sale.picture.as_ref()).flat_map(|picture| picture.files()) {
@@ -191,7 +191,7 @@ impl Publisher {
             return Ok(());
         }
         let ledger = &self.stores.ledger;
-        let content = ledger.in_time(ledger.picture(file)).await.map_err(SaleError::from)?;
+        let content = ledger.in_time(ledger.sales.picture(file)).await.map_err(SaleError::from)?;
         let content = content.ok_or_else(|| PublishError::PictureReplaced(path.to_owned()))?;
         self.put(progress, Kind::Hashed, path, JPEG, &content)
     }

@@ -40,7 +40,7 @@ impl Pictures {
     /// The picture. Requests for a picture that is being read share one answer.
     pub(super) async fn read(&self, file: PictureFile, thread: &ThreadState) -> Result<File, NoPicture> {
         let (ledger, name) = (thread.ledger.clone(), file.clone());
-        let read = async move { ledger.in_time(ledger.picture(&name)).await.map_err(SaleError::from) };
+        let read = async move { ledger.in_time(ledger.sales.picture(&name)).await.map_err(SaleError::from) };
         let read = async {
             match self.reads.run(read).await {
                 Ok(Some(body)) => Ok(File::new(JPEG, body)),

@@ -6,7 +6,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::sessions::read_role;
-use super::{Ledger, LedgerError, audit_log};
+use super::{Accounts, LedgerError, audit_log};
 use seckill_domain::account::{AccountName, AccountRole};
 
 /// An account.
@@ -45,7 +45,7 @@ pub enum AccountOutcome {
     LastAdmin,
 }
 
-impl Ledger {
+impl Accounts {
     /// Creates an account. Returns `false` if the name is taken.
     pub async fn create_account(
         &self,
@@ -65,7 +65,7 @@ impl Ledger {
             password_hash,
             actor
         );
-        Ok(created.execute(&self.pool).await?.rows_affected() == 1)
+        Ok(created.execute(&self.0.pool).await?.rows_affected() == 1)
     }
 
     /// All accounts, by name. Sessions without a request for `idle_ms` are not counted.
@@ -78,14 +78,14 @@ impl Ledger {
                FROM accounts ORDER BY name"#,
             idle_ms
         );
-        Ok(accounts.fetch_all(&self.pool).await?)
+        Ok(accounts.fetch_all(&self.0.pool).await?)
     }
 
     /// Whether the account exists. It may be disabled.
     pub async fn has_account(&self, name: &AccountName) -> Result<bool, LedgerError> {
         let exists =
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM accounts WHERE name = $1) AS "there!""#, name.as_str());
-        Ok(exists.fetch_one(&self.pool).await?)
+        Ok(exists.fetch_one(&self.0.pool).await?)
     }
 
     /// The data to check a sign-in against; `None` if the account does not exist or is disabled.
@@ -105,7 +105,7 @@ impl Ledger {
             address,
             known_days
         );
-        Ok(terms.fetch_optional(&self.pool).await?)
+        Ok(terms.fetch_optional(&self.0.pool).await?)
     }
 
     /// Makes all parts of the change, or none. `keeps_admin`: not if no admin could sign in afterwards, so that nobody could make one.
@@ -116,7 +116,7 @@ impl Ledger {
         keeps_admin: bool,
         actor: &str,
     ) -> Result<AccountOutcome, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Locks all admins, in one order. If two admins disable each other at once, the second sees the first one's change.
         let locked = sqlx::query!(
             "SELECT name, role, disabled_at FROM accounts

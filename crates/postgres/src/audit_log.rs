@@ -6,7 +6,7 @@ use serde_json::Value;
 use sqlx::{Executor, PgConnection};
 use utoipa::ToSchema;
 
-use super::{Ledger, LedgerError};
+use super::{Accounts, LedgerError};
 use seckill_domain::log_filter::LogFilter;
 
 /// Limit of lines per subject and minute that record no change. They show an attack as well as thousands would.
@@ -36,20 +36,20 @@ pub struct NewLine<'a> {
     pub details: Value,
 }
 
-impl Ledger {
+impl Accounts {
     /// Appends a line for a change outside the ledger's transactions.
     pub async fn record(&self, actor: &str, action: &str, subject: &str, details: Value) -> Result<(), LedgerError> {
-        append(&mut *self.pool.acquire().await?, actor, action, subject, details).await
+        append(&mut *self.0.pool.acquire().await?, actor, action, subject, details).await
     }
 
     /// Appends a line about an event that changed nothing, at most 30 a minute for `counted`. The next line says how many were skipped.
     pub async fn record_bounded(&self, counted: &str, line: NewLine<'_>) -> Result<(), LedgerError> {
-        append_bounded(&mut *self.pool.acquire().await?, counted, line).await
+        append_bounded(&mut *self.0.pool.acquire().await?, counted, line).await
     }
 
     /// The newest lines that pass a filter. Each filter has an index, `audit_log_by_…`. Without a filter, the primary key gives the order.
     pub async fn audit_log(&self, filter: &LogFilter) -> Result<Vec<LogLine>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // A generic plan, for all filters, could use none of the indexes.
         (&mut *tx).execute("SET LOCAL plan_cache_mode = force_custom_plan").await?;
         // The index has only the beginnings of subjects. A policy's subject can be too long for an index page.
@@ -96,7 +96,7 @@ pub(super) async fn append(
     Ok(())
 }
 
-/// As `Ledger::record_bounded`, in the caller's transaction.
+/// As `Accounts::record_bounded`, in the caller's transaction.
 pub(super) async fn append_bounded(tx: &mut PgConnection, counted: &str, line: NewLine<'_>) -> Result<(), LedgerError> {
     sqlx::query!(
         "WITH counted AS (

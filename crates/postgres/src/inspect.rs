@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, raw_sql};
 use uuid::Uuid;
 
 use super::migrate::MIGRATIONS;
-use super::{Ledger, LedgerError};
+use super::{Database, LedgerError};
 use seckill_config::tls::{Protection, Route};
 use seckill_config::{self as config, servers};
 use seckill_domain::clock_reading::ClockReading;
@@ -120,7 +120,7 @@ const PLANNED: &str = "SELECT row_to_json(planned)::text FROM (
 
 const UNDEFINED_TABLE: &str = "42P01";
 
-impl Ledger {
+impl Database {
     pub async fn facts(&self) -> Result<DatabaseFacts, LedgerError> {
         self.ask(FACTS).await
     }

@@ -29,6 +29,7 @@ mod session;
 pub mod sessions;
 
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,9 +55,54 @@ const ANSWERED_MAX: Duration = Duration::from_secs(900);
 /// After this many lost pings in a row, all waiting for the server is given up.
 const PINGS_LOST: u32 = 3;
 
-/// A handle on the ledger. Clones share its pools.
+/// The ledger: a handle for each topic. Clones share its pools.
 #[derive(Debug, Clone)]
 pub struct Ledger {
+    pub sales: Sales,
+    pub orders: Orders,
+    pub payments: Payments,
+    pub outbox: Outbox,
+    pub outflows: Outflows,
+    pub policies: Policies,
+    pub alarms: Alarms,
+    pub accounts: Accounts,
+    database: Arc<Database>,
+}
+
+/// Sales, their terms and stock, products, epochs and waves.
+#[derive(Debug, Clone)]
+pub struct Sales(Arc<Database>);
+
+/// Purchases and orders, from the commit to their end.
+#[derive(Debug, Clone)]
+pub struct Orders(Arc<Database>);
+
+/// Payments, refunds, and the books.
+#[derive(Debug, Clone)]
+pub struct Payments(Arc<Database>);
+
+/// The work that is left to do.
+#[derive(Debug, Clone)]
+pub struct Outbox(Arc<Database>);
+
+/// Requests that are sent at a constant rate.
+#[derive(Debug, Clone)]
+pub struct Outflows(Arc<Database>);
+
+/// Applications, their policies, and what these have granted.
+#[derive(Debug, Clone)]
+pub struct Policies(Arc<Database>);
+
+#[derive(Debug, Clone)]
+pub struct Alarms(Arc<Database>);
+
+/// People's accounts and sessions, and the audit log.
+#[derive(Debug, Clone)]
+pub struct Accounts(Arc<Database>);
+
+/// The connections, and what concerns the whole database.
+#[derive(Debug, Clone)]
+pub struct Database {
     pool: PgPool,
     /// Connections reserved for the commits of purchases, the tickets of repeats, the heartbeat, the ping and notices.
     reserved: PgPool,
@@ -71,9 +117,45 @@ pub struct Ledger {
     primary: Option<(Arc<Primary>, Arc<AbortOnDropHandle<()>>)>,
 }
 
+impl Deref for Ledger {
+    type Target = Database;
+
+    fn deref(&self) -> &Database {
+        &self.database
+    }
+}
+
 impl Ledger {
     /// Prepares the pools. Connections are opened on demand. `committers`: how many commits of purchases may run at once.
     pub fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {
+        Ok(Self::of(Database::new(config, committers)?))
+    }
+
+    fn of(database: Database) -> Self {
+        let database = Arc::new(database);
+        let of = || Arc::clone(&database);
+        Self {
+            sales: Sales(of()),
+            orders: Orders(of()),
+            payments: Payments(of()),
+            outbox: Outbox(of()),
+            outflows: Outflows(of()),
+            policies: Policies(of()),
+            alarms: Alarms(of()),
+            accounts: Accounts(of()),
+            database,
+        }
+    }
+
+    /// A handle with reads on the reserved connections. They suffice for one read at a time.
+    #[must_use]
+    pub fn with_reserved(&self) -> Self {
+        Self::of(Database { pool: self.reserved.clone(), ..Database::clone(self) })
+    }
+}
+
+impl Database {
+    fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {
         let options = connect_options(config)?;
         let encrypted = options.iter().any(is_encrypted);
         let first = options[0].clone();
@@ -126,12 +208,6 @@ impl Ledger {
         if let Some((primary, _)) = &self.primary {
             primary.looked_at().await;
         }
-    }
-
-    /// A handle with reads on the reserved connections. They suffice for one read at a time.
-    #[must_use]
-    pub fn with_reserved(&self) -> Self {
-        Self { pool: self.reserved.clone(), ..self.clone() }
     }
 
     /// A number that rises when another server becomes the primary. Connections from before must not be used again.
@@ -200,7 +276,7 @@ impl Ledger {
     }
 
     /// Pings the server every second. After several lost pings, all waiting for the server is given up: it would last for minutes.
-    pub async fn watch(self, stop: CancellationToken) {
+    pub async fn watch(&self, stop: CancellationToken) {
         let mut lost = 0;
         while stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_some() {
             let ping = async { Ok(sqlx::query("SELECT 1").execute(&self.reserved).await?) };

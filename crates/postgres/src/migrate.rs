@@ -12,7 +12,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Ledger, LedgerError};
+use super::{Database, LedgerError};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
@@ -46,7 +46,7 @@ fn blocked(error: &LedgerError) -> Option<Blocked> {
     ["55P03", "40P01"].contains(&code.as_ref()).then_some(blocked)
 }
 
-impl Ledger {
+impl Database {
     /// Whether the schema has all migrations of this program. It may have more.
     pub async fn has_migrations(&self) -> Result<bool, LedgerError> {
         let ours: Vec<i64> = MIGRATIONS.iter().map(|migration| migration.version).collect();
@@ -64,7 +64,7 @@ impl Ledger {
         let lost = async {
             tokio::select! {
                 _ = outages.changed() => {}
-                () = self.clone().watch(CancellationToken::new()) => {}
+                () = self.watch(CancellationToken::new()) => {}
             }
         };
         tokio::select! {

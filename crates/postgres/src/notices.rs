@@ -8,7 +8,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Ledger, LedgerError};
+use super::{Database, Ledger, LedgerError};
 use seckill_domain::pressure::{Pressure, Report};
 
 /// The topic of a notice. Its text is the channel's name in PostgreSQL.
@@ -32,7 +32,7 @@ pub enum Topic {
     Pressure,
 }
 
-impl Ledger {
+impl Database {
     pub async fn notify(&self, topic: Topic) -> Result<(), LedgerError> {
         self.send_notice(topic, "").await
     }

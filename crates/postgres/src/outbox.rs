@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Ledger, LedgerError};
+use super::{LedgerError, Outbox};
 use claimed::count_failure;
 pub use claimed::{ClaimedBatch, PublishOutcome, ReleaseOutcome};
 pub use parked::{ParkedRow, UNPARK_STEP};
@@ -51,7 +51,7 @@ impl<T> OutboxRow<T> {
     }
 }
 
-impl Ledger {
+impl Outbox {
     /// Whether rows of these kinds are due. Asked before the claiming transaction, because usually none are.
     pub async fn has_due(&self, kinds: &[OutboxKind]) -> Result<bool, LedgerError> {
         // Reads the first entry of each kind in `outbox_due`. Any other query for due rows would scan the outbox in a long backlog.
@@ -61,12 +61,12 @@ impl Ledger {
                FROM unnest($1::text[]) AS k (kind)"#,
             &kinds.iter().map(OutboxKind::to_string).collect::<Vec<_>>()
         );
-        Ok(due.fetch_one(&self.pool).await?)
+        Ok(due.fetch_one(&self.0.pool).await?)
     }
 
     /// Claims due messages, oldest first, up to `limit` of each kind. Skips rows that other workers have claimed.
     pub async fn claim_messages(&self, limit: i64) -> Result<ClaimedBatch<BrokerMessage>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let mut rows = Vec::new();
         for kind in MESSAGES {
             let due = sqlx::query!(
@@ -96,13 +96,13 @@ impl Ledger {
                 rows.push(OutboxRow::new(row.id, row.sale_id, row.shard, row.attempts, task, row.trace));
             }
         }
-        Ok(ClaimedBatch::new(self, tx, rows))
+        Ok(ClaimedBatch::new(&self.0, tx, rows))
     }
 
     /// Claims due releases of units, oldest first, up to `limit` of each kind, with about `HOLDS_A_CLAIM` holds. It locks about as many rows
     /// as it returns, by the size of the first, so that another releaser takes the rows behind them.
     pub async fn claim_releases(&self, limit: i64) -> Result<ClaimedBatch<UnitRelease>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let mut rows = Vec::new();
         for kind in RELEASES {
             let due = sqlx::query!(
@@ -139,7 +139,7 @@ impl Ledger {
                 rows.push(OutboxRow::new(row.id, row.sale_id, row.shard, row.attempts, task, row.trace));
             }
         }
-        Ok(ClaimedBatch::new(self, tx, rows))
+        Ok(ClaimedBatch::new(&self.0, tx, rows))
     }
 
     /// Counts a failure. The message is sent again later, or parked after `max_attempts`. Returns whether it was parked.
@@ -150,7 +150,7 @@ impl Ledger {
         error: &str,
         terms: RetryTerms,
     ) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let row = sqlx::query!(
             "SELECT id, attempts FROM outbox WHERE kind = $1 AND order_id = $2 AND status || '' IN ('pending', 'sent')
              FOR UPDATE",
@@ -167,7 +167,7 @@ impl Ledger {
 
     /// Sends messages again later, without counting a failure. Skips locked rows: their messages are sent again like lost ones.
     pub async fn put_off(&self, kind: OutboxKind, about: &[Uuid], pause: Duration) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
+        self.0.run(sqlx::query!(
             "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $3::bigint * interval '1 ms'
              WHERE id IN (SELECT id FROM outbox WHERE kind = $1 AND order_id = ANY($2) AND status || '' IN ('pending', 'sent')
                           ORDER BY id FOR UPDATE SKIP LOCKED)",

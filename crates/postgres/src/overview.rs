@@ -1,9 +1,9 @@
 //! Reads for the console's overview: current and next sales, the number of open alarms, and the last message.
 
 use crate::sales::terms::{SaleFigures, figures_of};
-use crate::{Ledger, LedgerError};
+use crate::{Database, LedgerError};
 
-impl Ledger {
+impl Database {
     /// The sales that are neither over nor closed, ordered by start (index `sales_by_end`).
     pub async fn current_sales(&self, limit: i64) -> Result<Vec<SaleFigures>, LedgerError> {
         let mut tx = self.begin_snapshot(&self.pool).await?;

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::sales::catalog::ALIVE_FOR;
-use crate::{Ledger, LedgerError};
+use crate::{Database, LedgerError};
 
 /// How often a process of workers reports. After three missed reports, it does not count as live.
 pub const WORKERS_REPORT_S: u64 = 5;
@@ -26,7 +26,7 @@ pub struct SeenProcess {
     pub workers: Vec<String>,
 }
 
-impl Ledger {
+impl Database {
     /// The serving instances. The table drops those without a report for a day.
     pub async fn instances(&self) -> Result<Vec<SeenProcess>, LedgerError> {
         let seen = sqlx::query_as!(

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::audit_log::{self, NewLine};
-use super::{Ledger, LedgerError};
+use super::{Accounts, LedgerError};
 use seckill_domain::account::{Account, AccountName, AccountRole};
 use seckill_domain::policy::{Name, Role};
 
@@ -12,7 +12,7 @@ const SESSIONS_MAX: i64 = 20;
 /// How many addresses of an account are remembered, newest sign-ins first.
 const ADDRESSES_MAX: i64 = 20;
 
-impl Ledger {
+impl Accounts {
     /// Opens a session, and deletes expired ones. `password_hash`: the one that the password was checked against. Returns the account's role
     /// and the session's end, in ms since the epoch. Returns `None` if, since the check, the password was changed or the account disabled.
     pub async fn open_session(
@@ -23,7 +23,7 @@ impl Ledger {
         session_ms: i64,
         address: &str,
     ) -> Result<Option<(AccountRole, i64)>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Orders the sign-ins of one account, so that two at once see each other's session. Waits for a change of the account.
         let role = sqlx::query_scalar!(
             "SELECT role FROM accounts WHERE name = $1 AND password_hash = $2 AND disabled_at IS NULL FOR UPDATE",
@@ -83,7 +83,7 @@ impl Ledger {
             token_hash.as_slice(),
             idle_ms
         );
-        let Some(row) = row.fetch_optional(&self.pool).await? else { return Ok(None) };
+        let Some(row) = row.fetch_optional(&self.0.pool).await? else { return Ok(None) };
         let grants = row.apps.iter().zip(&row.roles).map(|(app, role)| {
             let app = Name::parse(app, "app").map_err(|_| LedgerError::Unreadable("policy_grants.app"))?;
             Ok((app, role.parse::<Role>().map_err(|_| LedgerError::Unreadable("policy_grants.role"))?))
@@ -97,7 +97,7 @@ impl Ledger {
     }
 
     pub async fn close_session(&self, token_hash: &[u8; 32]) -> Result<(), LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let ended =
             sqlx::query_scalar!("DELETE FROM sessions WHERE token_hash = $1 RETURNING account", token_hash.as_slice());
         if let Some(account) = ended.fetch_optional(&mut *tx).await? {
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// Ends all sessions of an account. Returns how many; `None` if there is no such account.
     pub async fn close_sessions(&self, account: &AccountName, actor: &str) -> Result<Option<u64>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Waits for a session that is being opened, and ends it too.
         let locked = sqlx::query_scalar!("SELECT name FROM accounts WHERE name = $1 FOR UPDATE", account.as_str());
         if locked.fetch_optional(&mut *tx).await?.is_none() {

@@ -159,9 +159,9 @@ async fn the_bank_reports_another_amount(scene: Scene<'_>, paid: Uuid) {
     };
     let settle = async {
         let ledger = &scene.system.stores.ledger;
-        let aside = ledger.callbacks_set_aside(None, 10).await.unwrap();
+        let aside = ledger.payments.callbacks_set_aside(None, 10).await.unwrap();
         let ids: Vec<i64> = aside.iter().map(|callback| callback.id).collect();
-        assert_eq!(ledger.settle_set_aside(&ids, "test").await.unwrap(), 1);
+        assert_eq!(ledger.payments.settle_set_aside(&ids, "test").await.unwrap(), 1);
     };
     scene.drill.fires_and_clears(&alerts, report, settle).await;
 }
@@ -176,7 +176,7 @@ async fn the_bank_declines_a_refund(scene: Scene<'_>, bank: &Bank<'_>, paid: Uui
         bank.switch(json!({ "decline_permille": 0 })).await;
         let failed = sqlx::query_scalar("SELECT id FROM refunds WHERE status = 'failed'");
         let refund = RefundId(failed.fetch_one(&scene.system.sql).await.unwrap());
-        assert!(scene.system.stores.ledger.retry_refund(refund, "test").await.unwrap());
+        assert!(scene.system.stores.ledger.payments.retry_refund(refund, "test").await.unwrap());
     };
     scene.drill.fires_and_clears(&alerts, decline, retry).await;
     scene.has_status(paid, "refunded").await;
@@ -240,7 +240,7 @@ async fn a_receiver_refuses_an_item(scene: Scene<'_>) {
     scene.create_outflow("coupons", &receiver).await;
     let retry = async {
         well.store(true, Ordering::Relaxed);
-        let retried = scene.system.stores.ledger.unpark_outflow("coupons", &[], "test").await.unwrap();
+        let retried = scene.system.stores.ledger.outflows.unpark_outflow("coupons", &[], "test").await.unwrap();
         assert_eq!(retried, 1);
     };
     scene.drill.fires_and_clears(&alerts, scene.add_item("coupons"), retry).await;
@@ -263,14 +263,15 @@ async fn an_outflow_is_paused(scene: Scene<'_>) {
 impl Scene<'_> {
     async fn create_outflow(&self, name: &str, receiver: &Receiver) {
         let pace = Pace::parse(50, 60).unwrap();
-        let created = self.system.stores.ledger.create_outflow(name, pace, &receiver.url(), 1_000, "test").await;
+        let created =
+            self.system.stores.ledger.outflows.create_outflow(name, pace, &receiver.url(), 1_000, "test").await;
         assert!(created.unwrap());
     }
 
     async fn add_item(&self, outflow: &str) {
         let (id, key) = (Uuid::now_v7(), "key".to_owned());
         let item = NewItem { id, channel: outflow.to_owned(), key, payload: json!({}) };
-        self.system.stores.ledger.enqueue_outflow(&item).await.unwrap();
+        self.system.stores.ledger.outflows.enqueue_outflow(&item).await.unwrap();
     }
 
     async fn set_paused(&self, outflow: &str, paused: bool) {

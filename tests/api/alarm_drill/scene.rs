@@ -41,7 +41,7 @@ impl Scene<'_> {
 
     /// Forgets the counts of the last minute under a policy, in a loop, so that nobody waits for it.
     pub async fn forget_counts(&self, policy: &str) -> ! {
-        let policies = self.system.stores.ledger.policies(None).await.unwrap();
+        let policies = self.system.stores.ledger.policies.policies(None).await.unwrap();
         let found = policies.iter().find(|one| one.terms.name.to_string() == policy).unwrap();
         loop {
             for counts in keys(self.system, &format!("figures:{{{}}}:", found.id)).await {

@@ -73,6 +73,7 @@ async fn too_little_memory_for_the_planned_sales_is_found() {
     for new in [waved, terms(-1)] {
         stores
             .ledger
+            .sales
             .create_sale(&new.check().unwrap(), ["open", "waiting"].map(str::to_owned), None, "test")
             .await
             .unwrap();

@@ -347,7 +347,7 @@ impl System {
     /// Waits until every instance has loaded the present catalogue.
     pub async fn is_followed(&self) {
         let version = sqlx::query_scalar("SELECT version FROM catalog_version").fetch_one(&self.sql).await.unwrap();
-        let followed = self.stores.ledger.wait_for_instances(version, PATIENCE).await.unwrap();
+        let followed = self.stores.ledger.sales.wait_for_instances(version, PATIENCE).await.unwrap();
         assert!(followed, "an instance has not loaded the catalogue of version {version}");
     }
 
@@ -498,7 +498,7 @@ impl System {
 
     /// The shards, which decide the sale's keys in Redis.
     pub async fn shards(&self, sale: &Sale) -> SaleShards {
-        self.stores.ledger.shards_of(&[sale.id]).await.unwrap()[0].shards
+        self.stores.ledger.sales.shards_of(&[sale.id]).await.unwrap()[0].shards
     }
 
     pub async fn available(&self, sale: &Sale) -> Option<i64> {

@@ -21,7 +21,7 @@ pub fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Inval
 impl Console {
     pub async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
         admins_only(account)?;
-        Ok(self.ledger.accounts(self.idle_ms).await?)
+        Ok(self.ledger.accounts.accounts(self.idle_ms).await?)
     }
 
     pub async fn create_account(
@@ -33,7 +33,7 @@ impl Console {
     ) -> Result<(), AdminError> {
         admins_only(account)?;
         let hash = self.hasher.hash(password).await?;
-        let created = self.ledger.create_account(name, role, &hash, account.name.as_str()).await?;
+        let created = self.ledger.accounts.create_account(name, role, &hash, account.name.as_str()).await?;
         if created { Ok(()) } else { Err(AdminError::Conflict(format!("account {name} exists already"))) }
     }
 
@@ -48,13 +48,13 @@ impl Console {
     ) -> Result<(), AdminError> {
         admins_only(account)?;
         // Nothing is hashed for a name that no account has.
-        found(self.ledger.has_account(name).await?, "account")?;
+        found(self.ledger.accounts.has_account(name).await?, "account")?;
         let hash = match password {
             Some(password) => Some(self.hasher.hash(password).await?),
             None => None,
         };
         let of_row = AccountChange { role, disabled, password_hash: hash.as_deref() };
-        match self.ledger.change_account(name, &of_row, true, account.name.as_str()).await? {
+        match self.ledger.accounts.change_account(name, &of_row, true, account.name.as_str()).await? {
             AccountOutcome::Changed => Ok(()),
             AccountOutcome::Unknown => Err(AdminError::Unknown("account")),
             AccountOutcome::LastAdmin => Err(AdminError::Conflict(format!(

@@ -45,15 +45,15 @@ pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
 impl Console {
     pub async fn audit_log(&self, account: &Account, filter: LogFilter) -> Result<Vec<LogLine>, AdminError> {
         admins_only(account)?;
-        Ok(self.ledger.audit_log(&filter.check()?).await?)
+        Ok(self.ledger.accounts.audit_log(&filter.check()?).await?)
     }
 
     /// The newest alarms, open ones first. Only admins see alarms that name an application, and kinds that only a newer
     /// version knows: they may name one.
     pub async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
         let alarms = match account.is_admin() {
-            true => self.ledger.alarms(limit).await?,
-            false => self.ledger.alarms_of(&visible_kinds(account), limit).await?,
+            true => self.ledger.alarms.alarms(limit).await?,
+            false => self.ledger.alarms.alarms_of(&visible_kinds(account), limit).await?,
         };
         Ok(alarms.into_iter().map(Alarm::from).collect())
     }

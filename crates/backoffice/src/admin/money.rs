@@ -77,13 +77,13 @@ impl Console {
     pub async fn payments(&self, account: &Account, query: &PaymentQuery) -> Result<MoneyPage, AdminError> {
         let PaymentQuery { status, before, limit } = query;
         let filter = self.money_filter::<PaymentStatus>(account, "payments", [status, before, limit]).await?;
-        self.money_page(self.ledger.payments(&filter).await?, filter.limit - 1).await
+        self.money_page(self.ledger.payments.payments(&filter).await?, filter.limit - 1).await
     }
 
     pub async fn refunds(&self, account: &Account, query: &RefundQuery) -> Result<MoneyPage, AdminError> {
         let RefundQuery { status, before, limit } = query;
         let filter = self.money_filter::<RefundStatus>(account, "refunds", [status, before, limit]).await?;
-        self.money_page(self.ledger.refunds(&filter).await?, filter.limit - 1).await
+        self.money_page(self.ledger.payments.refunds(&filter).await?, filter.limit - 1).await
     }
 
     /// Which rows are read of a list: one more than the page has, which shows that there is another page.
@@ -107,26 +107,26 @@ impl Console {
 
     async fn money_page(&self, mut rows: Vec<MoneyRow>, limit: i64) -> Result<MoneyPage, AdminError> {
         let next = cut(&mut rows, limit).map(|last| last.id);
-        Ok(MoneyPage { figures: self.ledger.money_figures().await?, rows, next })
+        Ok(MoneyPage { figures: self.ledger.payments.money_figures().await?, rows, next })
     }
 
     pub async fn conflicts(&self, account: &Account, query: &ConflictQuery) -> Result<ConflictPage, AdminError> {
         operators_only(account)?;
         let (before, limit) = (before_number(&query.before)?, limit(&query.limit)?);
         self.record_pages(account, "callbacks", before.is_some(), limit).await?;
-        let mut conflicts = self.ledger.callbacks_set_aside(before, limit + 1).await?;
+        let mut conflicts = self.ledger.payments.callbacks_set_aside(before, limit + 1).await?;
         let next_before = cut(&mut conflicts, limit).map(|last| last.id);
         Ok(ConflictPage { conflicts, next_before })
     }
 
     pub async fn settle_conflict(&self, account: &Account, id: i64) -> Result<(), AdminError> {
         operators_only(account)?;
-        let settled = self.ledger.settle_set_aside(&[id], account.name.as_str()).await?;
+        let settled = self.ledger.payments.settle_set_aside(&[id], account.name.as_str()).await?;
         found(settled > 0, "callback that is set aside")
     }
 
     pub async fn retry_refund(&self, account: &Account, refund: RefundId) -> Result<(), AdminError> {
         operators_only(account)?;
-        found(self.ledger.retry_refund(refund, account.name.as_str()).await?, "refund that was refused")
+        found(self.ledger.payments.retry_refund(refund, account.name.as_str()).await?, "refund that was refused")
     }
 }

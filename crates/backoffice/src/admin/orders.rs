@@ -90,10 +90,14 @@ impl Console {
         let mut found = match query.order()? {
             None => {
                 self.record_pages(account, "orders", search.before.is_some(), search.limit).await?;
-                self.ledger.search_orders(&search).await?.ok_or(Invalid::new("before", "is no order of this list"))?
+                self.ledger
+                    .orders
+                    .search_orders(&search)
+                    .await?
+                    .ok_or(Invalid::new("before", "is no order of this list"))?
             }
             Some(order) => {
-                let found = self.ledger.order(order).await?;
+                let found = self.ledger.orders.order(order).await?;
                 let orders = found.into_iter().filter(|found| fits(&search, found)).collect();
                 FoundOrders { orders, next: None, lacks_accepted: false }
             }
@@ -104,7 +108,7 @@ impl Console {
 
     /// An order with its history. Payments, refunds and messages are for operators: other accounts get an order without them.
     pub async fn order(&self, account: &Account, order: OrderId) -> Result<OrderDetails, AdminError> {
-        let mut details = self.ledger.order_details(order).await?.ok_or(AdminError::Unknown("order"))?;
+        let mut details = self.ledger.orders.order_details(order).await?.ok_or(AdminError::Unknown("order"))?;
         if !account.may_operate() {
             details.payments.clear();
             details.refunds.clear();
@@ -127,9 +131,13 @@ impl Console {
         let details = json!({
             "sale": search.sale, "status": search.status, "user": search.user, "before": search.before,
         });
-        let orders =
-            self.ledger.export_orders(search).await?.ok_or(Invalid::new("before", "is no order of this list"))?;
-        self.ledger.record(account.name.as_str(), "export orders", "orders", details).await?;
+        let orders = self
+            .ledger
+            .orders
+            .export_orders(search)
+            .await?
+            .ok_or(Invalid::new("before", "is no order of this list"))?;
+        self.ledger.accounts.record(account.name.as_str(), "export orders", "orders", details).await?;
         Ok(Export { orders, until: Instant::now() + EXPORT_TIME_MAX, _place: place })
     }
 
@@ -151,7 +159,7 @@ impl Console {
             RefundAsked::IllegalState => {
                 Err(AdminError::IllegalState("the order is not paid, or was not paid through a payment channel"))
             }
-            RefundAsked::Unknown => match self.ledger.order(order).await? {
+            RefundAsked::Unknown => match self.ledger.orders.order(order).await? {
                 Some(_) => Err(AdminError::IllegalState("the order is still being made")),
                 None => Err(AdminError::Unknown("order")),
             },

@@ -38,7 +38,7 @@ impl Console {
         }
         let (actor, details) = (account.name.as_str(), json!({ "limit": limit }));
         let line = NewLine { actor, action: "read list", subject: list, details };
-        Ok(self.ledger.record_bounded(&format!("lists of {actor}"), line).await?)
+        Ok(self.ledger.accounts.record_bounded(&format!("lists of {actor}"), line).await?)
     }
 }
 

@@ -66,7 +66,7 @@ impl Console {
         if let Some(app) = app {
             self.check_visible(account, app).await?;
         }
-        let policies = self.ledger.policies(None).await?;
+        let policies = self.ledger.policies.policies(None).await?;
         let selected = |policy: &&Policy| {
             let apps = &policy.terms.apps;
             app.map_or(apps.iter().any(|app| account.sees(app)), |app| apps.contains(app))
@@ -106,7 +106,7 @@ impl Console {
     /// Replays the last hour under the terms of a change, for an account that may make the change. It changes nothing.
     pub async fn preview_policy(&self, account: &Account, policy: NewPolicy) -> Result<Preview, AdminError> {
         let policy = self.check_change(account, policy).await?;
-        let all = self.ledger.policies(None).await?;
+        let all = self.ledger.policies.policies(None).await?;
         let is_shared = |other: &&Policy| other.terms.apps.iter().any(|app| policy.apps.contains(app));
         let mut found = all.iter().filter(|other| other.terms.name == policy.name).filter(is_shared);
         let existing = match (found.next(), found.next()) {
@@ -176,7 +176,7 @@ impl Console {
     }
 
     async fn recorded(&self, policy: i64, range: Range<i64>) -> Result<Vec<RecordedMinute>, AdminError> {
-        let minutes = self.ledger.policy_minutes(policy, range).await?.into_iter();
+        let minutes = self.ledger.policies.policy_minutes(policy, range).await?.into_iter();
         let minutes =
             minutes.map(|row| RecordedMinute { minute: row.minute, granted: row.granted, refused: row.refused });
         Ok(minutes.collect())
@@ -189,7 +189,7 @@ impl Console {
 
     /// The applications that the account sees, with all grants for an admin, and only their own for others.
     pub async fn apps(&self, account: &Account) -> Result<Vec<App>, AdminError> {
-        let mut apps = self.ledger.apps().await?;
+        let mut apps = self.ledger.policies.apps().await?;
         apps.retain(|app| account.sees(&app.name));
         if !account.is_admin() {
             apps.iter_mut().for_each(|app| app.grants.retain(|grant| grant.account == account.name.as_str()));
@@ -216,7 +216,7 @@ impl Console {
         role: Option<Role>,
     ) -> Result<(), AdminError> {
         admins_only(account)?;
-        found(self.ledger.has_account(to).await?, "account")?;
+        found(self.ledger.accounts.has_account(to).await?, "account")?;
         Ok(policy_changes::grant(&self.ledger, app, to, role, account.name.as_str()).await?)
     }
 
@@ -225,7 +225,7 @@ impl Console {
         if !account.sees(app) {
             return Err(AdminError::Denied(Denied::Hidden));
         }
-        found(self.ledger.has_app(app).await?, "application")
+        found(self.ledger.policies.has_app(app).await?, "application")
     }
 }
 

@@ -36,13 +36,13 @@ impl Console {
                 );
             }
         }
-        Ok(self.ledger.products(after, text, limit).await?)
+        Ok(self.ledger.sales.products(after, text, limit).await?)
     }
 
     pub async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
         operators_only(account)?;
         let named = ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
-        Ok(self.ledger.product_named(&named.name).await?)
+        Ok(self.ledger.sales.product_named(&named.name).await?)
     }
 
     pub async fn set_product(

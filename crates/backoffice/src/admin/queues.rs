@@ -86,9 +86,9 @@ impl Console {
         let kind = given(&query.kind).map(ParkedKind::parse).transpose()?;
         let before = before_number(&query.before)?;
         self.record_pages(account, "outbox", before.is_some(), limit).await?;
-        let mut parked = self.ledger.parked_page(kind, before, limit + 1).await?;
+        let mut parked = self.ledger.outbox.parked_page(kind, before, limit + 1).await?;
         let next = cut(&mut parked, limit).map(|last| last.id);
-        let mut figures = self.ledger.shown_backlog().await?;
+        let mut figures = self.ledger.alarms.shown_backlog().await?;
         figures.sort_by(|a, b| a.kind.cmp(&b.kind));
         Ok(OutboxPage { figures, parked, next })
     }
@@ -130,19 +130,19 @@ impl Console {
         let limit = limit(&query.limit)?;
         let before = before_number(&query.before)?;
         self.record_pages(account, "outflow items", before.is_some(), limit).await?;
-        let mut items = self.ledger.parked_outflow(given(&query.outflow), before, limit + 1).await?;
+        let mut items = self.ledger.outflows.parked_outflow(given(&query.outflow), before, limit + 1).await?;
         let next_before = cut(&mut items, limit).map(|last| last.seq);
         Ok(ItemPage { items, next_before })
     }
 
     pub async fn retry_item(&self, account: &Account, id: Uuid) -> Result<(), AdminError> {
         operators_only(account)?;
-        found(self.ledger.unpark_outflow_item(id, account.name.as_str()).await?, "parked item")
+        found(self.ledger.outflows.unpark_outflow_item(id, account.name.as_str()).await?, "parked item")
     }
 
     pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
-        let outflows = self.ledger.outflow_figures().await?;
+        let outflows = self.ledger.outflows.outflow_figures().await?;
         found(outflows.iter().any(|known| known.name == outflow), "outflow")?;
         let _place = self.retries.try_acquire().map_err(|_| AdminError::Busy("retries"))?;
         Ok(parked::retry_items(&self.ledger, outflow, ANSWER_MAX, account.name.as_str()).await?)

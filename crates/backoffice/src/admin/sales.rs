@@ -143,13 +143,14 @@ impl SaleQuery {
 
 impl Console {
     pub async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
-        let (sales, now_ms) = (self.ledger.sale_figures(search).await?, self.ledger.now_ms().await?);
+        let (sales, now_ms) = (self.ledger.sales.sale_figures(search).await?, self.ledger.now_ms().await?);
         Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())
     }
 
     pub async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
-        let figures = self.ledger.sale_figures(&SaleSearch::one(sale)).await?.pop();
-        let (figures, plan) = figures.zip(self.ledger.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
+        let figures = self.ledger.sales.sale_figures(&SaleSearch::one(sale)).await?.pop();
+        let (figures, plan) =
+            figures.zip(self.ledger.sales.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
         Ok(SaleDetails {
             sale: ManagedSale::new(figures, self.ledger.now_ms().await?),
             keep_refunded: !plan.refund_returns_stock,
@@ -162,7 +163,7 @@ impl Console {
     /// The sale's orders by status, and its backlog, as they were counted last; `None` if counting takes too long.
     pub async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
         let ledger = self.ledger.clone();
-        self.orders_of_sales.of(sale, || async move { ledger.live_figures(sale).await }).await
+        self.orders_of_sales.of(sale, || async move { ledger.sales.live_figures(sale).await }).await
     }
 
     /// Who let most holds of a sale lapse, as they were counted last; `None` if counting takes too long, and for an account that may
@@ -173,8 +174,8 @@ impl Console {
         }
         let ledger = self.ledger.clone();
         let count = async move {
-            let by_buyer = ledger.lapsed_holds(sale, false, LAPSED_MAX).await?;
-            let by_address = ledger.lapsed_holds(sale, true, LAPSED_MAX).await?;
+            let by_buyer = ledger.sales.lapsed_holds(sale, false, LAPSED_MAX).await?;
+            let by_address = ledger.sales.lapsed_holds(sale, true, LAPSED_MAX).await?;
             Ok::<_, LedgerError>(Some(LapsedLists { by_buyer, by_address }))
         };
         self.lapsed_of_sales.of(sale, || count).await
@@ -190,7 +191,7 @@ impl Console {
         those_who_see_buyers_only(account)?;
         self.check_sale(sale).await?;
         self.record_pages(account, "lapsed holds", false, limit).await?;
-        Ok(self.ledger.lapsed_holds(sale, by_address, limit).await?)
+        Ok(self.ledger.sales.lapsed_holds(sale, by_address, limit).await?)
     }
 
     pub async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
@@ -229,6 +230,6 @@ impl Console {
     }
 
     pub async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
-        found(self.ledger.epoch(sale).await?.is_some(), "sale")
+        found(self.ledger.sales.epoch(sale).await?.is_some(), "sale")
     }
 }

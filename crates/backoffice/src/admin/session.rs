@@ -132,7 +132,7 @@ impl Console {
 
     /// Looks up the account, and counts the attempt for the account if it is a stranger's.
     pub async fn look_up(&self, attempt: Attempt) -> Result<Candidate, AdminError> {
-        let found = self.ledger.sign_in_terms(&attempt.name, &attempt.source.address, KNOWN_DAYS).await?;
+        let found = self.ledger.accounts.sign_in_terms(&attempt.name, &attempt.source.address, KNOWN_DAYS).await?;
         let is_known = attempt.device.is_some() || found.as_ref().is_some_and(|found| found.address_is_known);
         if !is_known {
             self.attempts.count_stranger(&attempt.name).await?;
@@ -156,7 +156,8 @@ impl Console {
         let token_hash = token.hash();
         if let Some(password_hash) = &password_hash {
             let (hash, session_ms) = (token_hash.as_bytes(), self.session_ms);
-            let opened = self.ledger.open_session(hash, &name, password_hash, session_ms, &source.address).await?;
+            let opened =
+                self.ledger.accounts.open_session(hash, &name, password_hash, session_ms, &source.address).await?;
             if let Some((role, expires_at_ms)) = opened {
                 let device_token = self.devices.issue(&name, device.as_ref(), source.now_ms);
                 return Ok(SignedIn { token, device_token, role, expires_at_ms });
@@ -170,7 +171,7 @@ impl Console {
             subject: &format!("account {name}"),
             details: json!({ "address": source.address }),
         };
-        self.ledger.record_bounded(&counted, line).await?;
+        self.ledger.accounts.record_bounded(&counted, line).await?;
         Err(AdminError::WrongCredentials)
     }
 
@@ -179,12 +180,12 @@ impl Console {
     }
 
     pub async fn account(&self, token: &SessionToken) -> Result<(Account, i64), AdminError> {
-        let found = self.ledger.session(token.hash().as_bytes(), self.idle_ms).await?;
+        let found = self.ledger.accounts.session(token.hash().as_bytes(), self.idle_ms).await?;
         found.ok_or(AdminError::SignedOut)
     }
 
     pub async fn sign_out(&self, token: &SessionToken) -> Result<(), AdminError> {
-        Ok(self.ledger.close_session(token.hash().as_bytes()).await?)
+        Ok(self.ledger.accounts.close_session(token.hash().as_bytes()).await?)
     }
 
     /// Ends all sessions of the account or, for an admin, of another one. Returns how many there were.
@@ -193,7 +194,7 @@ impl Console {
         if *of != account.name {
             admins_only(account)?;
         }
-        let ended = self.ledger.close_sessions(of, account.name.as_str()).await?;
+        let ended = self.ledger.accounts.close_sessions(of, account.name.as_str()).await?;
         ended.ok_or(AdminError::Unknown("account"))
     }
 
@@ -202,7 +203,7 @@ impl Console {
     pub async fn record_refusal(&self, account: &Account, attempt: &str, why: &str) -> Result<(), AdminError> {
         let actor = account.name.as_str();
         let line = NewLine { actor, action: "refused", subject: attempt, details: json!({ "why": why }) };
-        Ok(self.ledger.record_bounded(&format!("refusals of {actor}"), line).await?)
+        Ok(self.ledger.accounts.record_bounded(&format!("refusals of {actor}"), line).await?)
     }
 }
 

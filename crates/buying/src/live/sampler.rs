@@ -12,7 +12,7 @@ use super::{KEPT_MAX, Sample, Samples, Shared};
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::{Counters, Drift, InstanceFigures, LedgerFigures, LiveFigures, RedisFigures, rate};
 use seckill_domain::shards::SaleShards;
-use seckill_postgres::Ledger;
+use seckill_postgres::Database;
 use seckill_postgres::sales::live::REST_FACTOR;
 use seckill_redis::sale_state::SaleView;
 
@@ -125,7 +125,7 @@ impl Sampler {
         let shared = Arc::clone(&self.shared);
         let sources = &shared.sources;
         if self.shards.is_none() {
-            let found = timeout(REDIS_MAX, sources.stores.ledger.shards_of(&[self.sale])).await;
+            let found = timeout(REDIS_MAX, sources.stores.ledger.sales.shards_of(&[self.sale])).await;
             self.shards = found.ok().and_then(Result::ok).and_then(|mut found| found.pop()).map(|of| of.shards);
         }
         let of = self.shards;
@@ -185,7 +185,7 @@ async fn read_ledger(shared: &Shared, sale: SaleId, figures: &mut Option<LedgerF
     if !shared.ledger_turns.lock().is_due(sale, purchases_wait, began) {
         return;
     }
-    let read = Ledger::within(LEDGER_MAX, sources.stores.ledger.live_figures(sale)).await;
+    let read = Database::within(LEDGER_MAX, sources.stores.ledger.sales.live_figures(sale)).await;
     let mut turns = shared.ledger_turns.lock();
     turns.read = Some((began, began.elapsed()));
     turns.leave(sale);

@@ -48,7 +48,7 @@ impl ThreadState {
 
     /// The same, without the line of readers.
     pub(super) async fn order_of_now(&self, user: &UserId, order: OrderId) -> Result<Option<Order>, SaleError> {
-        Ok(own(user, self.ledger.order_of(order, user.as_str()).await?))
+        Ok(own(user, self.ledger.orders.order_of(order, user.as_str()).await?))
     }
 
     /// A page of this buyer's orders, newest first: those after the order `after` in this list, or the first ones.
@@ -60,7 +60,8 @@ impl ThreadState {
     ) -> Result<OrderPage, SaleError> {
         let limit = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
         let search = OrderSearch { sale, user: Some(user.clone()), status: None, before: after, limit };
-        let mut orders: Vec<Order> = self.ledger.orders(&search).await?.into_iter().map(|owned| owned.order).collect();
+        let mut orders: Vec<Order> =
+            self.ledger.orders.orders(&search).await?.into_iter().map(|owned| owned.order).collect();
         let more = orders.len() > PAGE;
         orders.truncate(PAGE);
         Ok(OrderPage { orders, more })
@@ -73,7 +74,7 @@ impl ThreadState {
             Some(found) if found.status == OrderStatus::Accepted => return Ok(Cancellation::NotReady),
             Some(_) => {}
         }
-        if !self.ledger.cancel_by_buyer(order, user.as_str()).await? {
+        if !self.ledger.orders.cancel_by_buyer(order, user.as_str()).await? {
             return Ok(Cancellation::TooLate);
         }
         self.committer.orders_changed();

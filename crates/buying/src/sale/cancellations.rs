@@ -64,20 +64,20 @@ async fn cancel_unlocked(
     named: &[(OrderId, &str)],
 ) -> Result<HashSet<OrderId>, LedgerError> {
     if !locked.is_any() {
-        match ledger.in_time(ledger.cancel_by_buyers(named)).await {
+        match ledger.in_time(ledger.orders.cancel_by_buyers(named)).await {
             Err(LedgerError::Locked) => {}
             cancelled => return cancelled,
         }
     }
     let orders: Vec<OrderId> = named.iter().map(|(order, _)| *order).collect();
     let mut cancelled = HashSet::new();
-    for (sale, orders) in ledger.in_time(ledger.orders_by_sale(&orders)).await? {
+    for (sale, orders) in ledger.in_time(ledger.orders.orders_by_sale(&orders)).await? {
         if locked.contains(sale) {
             continue;
         }
         let of_sale: Vec<_> = named.iter().copied().filter(|(order, _)| orders.contains(order)).collect();
         // Cancelled orders of other sales stay cancelled.
-        match ledger.in_time(ledger.cancel_by_buyers(&of_sale)).await {
+        match ledger.in_time(ledger.orders.cancel_by_buyers(&of_sale)).await {
             Ok(of_sale) => cancelled.extend(of_sale),
             Err(LedgerError::Locked) => {
                 tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled one by one");
@@ -107,7 +107,7 @@ async fn cancel_together(
     if !cancelled.is_empty() {
         committer.orders_changed();
     }
-    let found = match ledger.in_time(ledger.orders_of_buyers(&named)).await {
+    let found = match ledger.in_time(ledger.orders.orders_of_buyers(&named)).await {
         Ok(found) => found,
         Err(error) => {
             tracing::warn!(%error, orders = asked.len(), "cancelled orders not read");

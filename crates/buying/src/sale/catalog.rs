@@ -18,7 +18,7 @@ use seckill_domain::database_clock::DatabaseClock;
 use seckill_domain::ids::{DocId, SaleId};
 use seckill_domain::sale::{Document, Product, Sale};
 use seckill_postgres::sales::catalog::{CatalogChanges, Heartbeat};
-use seckill_postgres::{Ledger, LedgerError};
+use seckill_postgres::{Database, Ledger, LedgerError};
 
 /// All live sales are loaded this often, also without a change. This repairs a missed change, and drops sales that ended long ago.
 const RELOAD_EVERY: Duration = Duration::from_secs(300);
@@ -132,19 +132,19 @@ impl Catalog {
     /// Checks within two seconds that PostgreSQL takes purchases, and records that this instance is alive.
     pub async fn beat(&self) -> Result<Heartbeat, SaleError> {
         let beat = async {
-            self.ledger.can_commit().await?;
+            self.ledger.orders.can_commit().await?;
             self.send_heartbeat().await
         };
-        Ok(Ledger::within(BEAT_MAX, beat).await?)
+        Ok(Database::within(BEAT_MAX, beat).await?)
     }
 
     pub async fn has_migrations(&self) -> Result<bool, SaleError> {
-        Ok(Ledger::within(BEAT_MAX, self.ledger.has_migrations()).await?)
+        Ok(Database::within(BEAT_MAX, self.ledger.has_migrations()).await?)
     }
 
     async fn send_heartbeat(&self) -> Result<Heartbeat, LedgerError> {
         let asked_at = Instant::now();
-        let answer = self.ledger.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;
+        let answer = self.ledger.sales.send_heartbeat(self.instance, self.version.load(Ordering::Relaxed)).await?;
         self.clock.set(answer.now_ms, asked_at);
         Ok(answer)
     }
@@ -164,7 +164,7 @@ impl Catalog {
         let changes = match newest.cmp(&version) {
             Less => None,
             Equal => Some(CatalogChanges { version, ..CatalogChanges::default() }),
-            Greater => self.ledger.changes_since(version, self.retire_after_ms).await?,
+            Greater => self.ledger.sales.changes_since(version, self.retire_after_ms).await?,
         };
         match changes {
             None => self.start_over().await?,
@@ -206,7 +206,7 @@ impl Catalog {
     /// Loads all live sales, and where asked the filter of all ids. Returns their version. The caller still follows the changes up to it.
     async fn reload(&self, with_filter: bool) -> Result<i64, SaleError> {
         let mut loaded = self.loaded.lock().await;
-        let all = self.ledger.catalogue(self.retire_after_ms, with_filter).await?;
+        let all = self.ledger.sales.catalogue(self.retire_after_ms, with_filter).await?;
         if let Some(ids) = all.ids {
             self.reader.set_filter(IdFilter::of(&ids).map_err(SaleError::Filter)?);
         }
@@ -221,7 +221,7 @@ impl Catalog {
 
     /// Removes this instance from the list of live instances: no change waits for it then.
     pub async fn leave(&self) -> Result<(), SaleError> {
-        Ok(self.ledger.leave(self.instance).await?)
+        Ok(self.ledger.sales.leave(self.instance).await?)
     }
 }
 

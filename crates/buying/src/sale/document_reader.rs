@@ -187,7 +187,7 @@ impl Loader {
 
     async fn load(&self, id: DocId) -> Result<Versioned, SaleError> {
         hit("ledger");
-        let (doc, as_of) = self.ledger.in_time(self.ledger.document(id)).await?;
+        let (doc, as_of) = self.ledger.in_time(self.ledger.sales.document(id)).await?;
         let text = doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok());
         self.gate.cache(id, &CachedDocument { as_of, text }).await?;
         Ok(Versioned { as_of, doc: doc.map(Arc::new) })

@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use super::SaleError;
 use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::pressure::Pressure;
-use seckill_postgres::Ledger;
 use seckill_postgres::orders::read::OwnedOrder;
+use seckill_postgres::{Database, Ledger};
 
 const BATCH_MAX: usize = 256;
 /// How long a statement may take, and how long the reader rests after a slower one: the pool gets its connection back meanwhile, or gives it
@@ -84,7 +84,7 @@ async fn answer(ledger: &Ledger, read_max: Duration, batch: &mut Vec<Queued>) {
     // Nothing is read for callers who have gone away.
     batch.retain(|(_, _, reply)| !reply.is_closed());
     let asked: Vec<(OrderId, &str)> = batch.iter().map(|(order, user, _)| (*order, user.as_str())).collect();
-    let found = Ledger::within(read_max, ledger.orders_of_buyers(&asked)).await;
+    let found = Database::within(read_max, ledger.orders.orders_of_buyers(&asked)).await;
     let found = found.inspect_err(|error| tracing::warn!(%error, orders = asked.len(), "orders not read")).ok();
     for (order, _, reply) in batch.drain(..) {
         let answer = match found.as_ref().map(|found| found.get(&order)) {

@@ -98,12 +98,12 @@ impl OrderStreams {
 
     /// An order's steps so far. A purchase without an order, and an order whose steps were cleared, have the current status as only step.
     async fn history(&self, user: &UserId, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
-        let mut steps = self.ledger.steps_since(&[(order, 0)]).await?;
+        let mut steps = self.ledger.orders.steps_since(&[(order, 0)]).await?;
         if steps.is_empty() {
-            let Some(of) = self.ledger.order_of(order, user.as_str()).await? else { return Ok(None) };
+            let Some(of) = self.ledger.orders.order_of(order, user.as_str()).await? else { return Ok(None) };
             if of.order.status != OrderStatus::Accepted {
                 // The order was made between the two queries, or its steps were cleared.
-                steps = self.ledger.steps_since(&[(order, 0)]).await?;
+                steps = self.ledger.orders.steps_since(&[(order, 0)]).await?;
             }
             if steps.is_empty() {
                 steps.push(OrderStep { id: 0, of });
@@ -121,7 +121,7 @@ impl OrderStreams {
         let mut asked_for = Duration::ZERO;
         for some in seen.chunks(BATCH_MAX) {
             let asked = Instant::now();
-            let steps = self.ledger.steps_since(some).await?;
+            let steps = self.ledger.orders.steps_since(some).await?;
             asked_for += asked.elapsed();
             for (n, steps) in steps.chunks(FEED_AT_ONCE).enumerate() {
                 if n > 0 {

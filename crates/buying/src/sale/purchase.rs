@@ -197,7 +197,7 @@ impl ThreadState {
                 false => Err(Refusal::IdempotencyMismatch),
             };
         }
-        let holdings = self.ledger.holdings(request.sale, request.user.as_str());
+        let holdings = self.ledger.orders.holdings(request.sale, request.user.as_str());
         let (units, newest) = self.ledger.in_time(holdings).await.map_err(|error| unavailable(error.into()))?;
         if units >= i64::from(terms.per_user.get()) {
             return Err(Refusal::AlreadyPurchased { order: newest });

@@ -77,9 +77,9 @@ impl Stores {
     }
 
     async fn check_once(&self, sale: SaleId, retire_after_ms: u64) -> Result<Option<SaleVerdict>, SaleError> {
-        let Some(of) = self.ledger.shards_of(&[sale]).await?.pop() else { return Ok(None) };
+        let Some(of) = self.ledger.sales.shards_of(&[sale]).await?.pop() else { return Ok(None) };
         let mut redis = self.gate.snapshot(of.shards).await?;
-        let ledger = self.ledger.audit_snapshot(sale, OVERDUE_GRACE_MS, retire_after_ms).await?;
+        let ledger = self.ledger.sales.audit_snapshot(sale, OVERDUE_GRACE_MS, retire_after_ms).await?;
         let Some(ledger) = ledger else { return Ok(None) };
         redis = redis.filter(|redis| redis.view.serving && redis.view.epoch == ledger.epoch && !ledger.retired);
         if let Some(snapshot) = &redis
@@ -118,7 +118,7 @@ impl Stores {
     /// Unconfirmed holds without a row in PostgreSQL.
     async fn without_row(&self, sale: SaleId, redis: &Snapshot) -> Result<HashSet<OrderId>, SaleError> {
         let unconfirmed: Vec<OrderId> = redis.shards.iter().flat_map(|shard| &shard.unconfirmed).copied().collect();
-        let known = self.ledger.known_orders(sale, &unconfirmed).await?;
+        let known = self.ledger.sales.known_orders(sale, &unconfirmed).await?;
         Ok(unconfirmed.into_iter().filter(|order| !known.contains(order)).collect())
     }
 }

@@ -49,7 +49,7 @@ impl OrderExpiry {
     /// Cancels orders that are overdue by more than `grace_ms`, because their message was lost. Skips locked sales until later.
     pub async fn sweep(&self, grace_ms: u64, batch_max: usize) -> Result<Step, SaleError> {
         let limit = i64::try_from(batch_max).unwrap_or(i64::MAX);
-        let overdue = self.work.ledger.overdue(grace_ms, limit, &self.work.locked.all()).await?;
+        let overdue = self.work.ledger.orders.overdue(grace_ms, limit, &self.work.locked.all()).await?;
         if !overdue.is_empty() {
             tracing::warn!(orders = overdue.len(), "overdue orders found by the sweeper");
             self.expire(&overdue).await?;
@@ -59,14 +59,14 @@ impl OrderExpiry {
 
     /// Expires groups. Groups of locked sales are postponed, and have no outcome.
     async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
-        let groups = self.work.ledger.group_sizes(groups).await?;
+        let groups = self.work.ledger.orders.group_sizes(groups).await?;
         let expire = |groups: Vec<GroupSize>| async move { self.expire_together(&groups).await };
         self.work.in_transactions(OutboxKind::GroupExpire, groups, expire).await
     }
 
     async fn expire_together(&self, sizes: &[GroupSize]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let groups: Vec<GroupId> = sizes.iter().map(|size| size.group).collect();
-        match self.work.ledger.expire(&groups).await {
+        match self.work.ledger.orders.expire(&groups).await {
             Err(error) if !error.is_outage() => {
                 tracing::warn!(%error, groups = groups.len(), "expiry failed, trying one by one");
             }
@@ -74,7 +74,7 @@ impl OrderExpiry {
         }
         let mut done = Vec::with_capacity(groups.len());
         for size in sizes {
-            match self.work.ledger.expire(&[size.group]).await {
+            match self.work.ledger.orders.expire(&[size.group]).await {
                 Ok(outcome) => done.extend(outcome),
                 Err(error) if error.is_temporary() => return Err(error),
                 Err(error) => self.expire_unusual(size, &error.to_string()).await?,
@@ -88,7 +88,7 @@ impl OrderExpiry {
     async fn expire_unusual(&self, size: &GroupSize, why: &str) -> Result<(), LedgerError> {
         let group = size.group;
         let failure = if size.members > 1 {
-            match self.work.ledger.split_expiry(group, why).await {
+            match self.work.ledger.orders.split_expiry(group, why).await {
                 Ok(orders) => {
                     tracing::warn!(%group, why, orders, "group not cancelled; its orders are, one by one");
                     return Ok(());
@@ -99,7 +99,8 @@ impl OrderExpiry {
         } else {
             why.to_owned()
         };
-        let parked = self.work.ledger.fail_message(OutboxKind::GroupExpire, group, &failure, self.work.retry).await?;
+        let parked =
+            self.work.ledger.outbox.fail_message(OutboxKind::GroupExpire, group, &failure, self.work.retry).await?;
         tracing::error!(%group, failure, parked, "orders not cancelled");
         Ok(())
     }

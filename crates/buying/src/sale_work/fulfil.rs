@@ -30,7 +30,7 @@ impl GroupWork {
 
     async fn settle_all(&self, messages: Vec<GroupsPlacedV1>, traces: &Traces) -> Result<(), LedgerError> {
         let groups: Vec<GroupId> = messages.into_iter().flat_map(|message| message.groups).collect();
-        let groups = self.ledger.unsettled_groups(&groups).await?;
+        let groups = self.ledger.orders.unsettled_groups(&groups).await?;
         let settle = |groups: Vec<GroupSize>| async move { self.settle_together(&groups, traces).await };
         self.in_transactions(OutboxKind::GroupPlaced, groups, settle).await.map(drop)
     }
@@ -41,7 +41,7 @@ impl GroupWork {
             let trace_id = traces.get(group).map(TraceContext::trace_id);
             tracing::debug!(%group, trace_id, "to be fulfilled");
         }
-        match self.ledger.settle_groups(&groups, traces).await? {
+        match self.ledger.orders.settle_groups(&groups, traces).await? {
             Settling::Settled { orders } => count("accepted", orders),
             Settling::Unusual(why) if groups.len() == 1 => self.settle_unusual(&together[0], &why, traces).await?,
             Settling::Unusual(why) => {
@@ -51,7 +51,7 @@ impl GroupWork {
                         self.settle_unusual(size, &why, traces).await?;
                         continue;
                     }
-                    match self.ledger.settle_groups(&[size.group], traces).await? {
+                    match self.ledger.orders.settle_groups(&[size.group], traces).await? {
                         Settling::Settled { orders } => count("accepted", orders),
                         Settling::Unusual(why) => self.settle_unusual(size, &why, traces).await?,
                     }
@@ -65,12 +65,12 @@ impl GroupWork {
     async fn settle_unusual(&self, size: &GroupSize, why: &str, traces: &Traces) -> Result<(), LedgerError> {
         let group = size.group;
         let settled = if size.members > 1 {
-            self.ledger.split_group(group, why).await.map(|ones| {
+            self.ledger.orders.split_group(group, why).await.map(|ones| {
                 tracing::warn!(%group, why, ones, "group split; its purchases are settled one by one");
                 metrics::counter!("seckill_groups_split_total").increment(1);
             })
         } else {
-            self.ledger.settle_one(group, traces).await.map(|settled| match settled {
+            self.ledger.orders.settle_one(group, traces).await.map(|settled| match settled {
                 SettledOne::Accepted => count("accepted", 1),
                 SettledOne::Rejected(_) => count("rejected", 1),
                 SettledOne::Known => {}
@@ -79,7 +79,8 @@ impl GroupWork {
         match settled {
             Err(error) if !error.is_temporary() => {
                 let failure = error.to_string();
-                let parked = self.ledger.fail_message(OutboxKind::GroupPlaced, group, &failure, self.retry).await?;
+                let parked =
+                    self.ledger.outbox.fail_message(OutboxKind::GroupPlaced, group, &failure, self.retry).await?;
                 let trace_id = traces.get(&group).map(TraceContext::trace_id);
                 tracing::error!(%group, %error, why, parked, trace_id, "group not settled");
                 Ok(())

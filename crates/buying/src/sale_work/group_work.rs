@@ -71,7 +71,7 @@ impl GroupWork {
             self.locked.insert(sale);
         }
         let groups: Vec<Uuid> = groups.iter().map(|size| size.group.0).collect();
-        self.ledger.put_off(kind, &groups, self.locked.put_off_for()).await
+        self.ledger.outbox.put_off(kind, &groups, self.locked.put_off_for()).await
     }
 }
 

@@ -22,14 +22,14 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 impl Stores {
     /// Creates a sale and fills Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let (sale, version) = self.ledger.create_sale(new, random_keys(), None, actor).await?;
+        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), None, actor).await?;
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 
     /// Creates a sale with times that count from `from_ms`. Returns whether it is loaded everywhere after a brief wait. Once it is in the
     /// ledger, there is no error: instances fill and load it by themselves, and the caller must not create it twice.
     pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let (sale, version) = self.ledger.create_sale(new, random_keys(), Some(from_ms), actor).await?;
+        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), Some(from_ms), actor).await?;
         let published = timeout(WAIT_MAX, self.publish_sale(sale, version)).await.unwrap_or(Ok(false));
         Ok((
             sale,
@@ -43,7 +43,7 @@ impl Stores {
     /// Fills a new sale in Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     async fn publish_sale(&self, sale: SaleId, version: i64) -> Result<bool, SaleError> {
         // Serving instances do the same. The first one fills the sale, and the others find it complete.
-        let Some(of) = self.ledger.epoch(sale).await?.map(|row| row.shards) else { return Ok(false) };
+        let Some(of) = self.ledger.sales.epoch(sale).await?.map(|row| row.shards) else { return Ok(false) };
         let (mut servers, one) = (self.gate.connect_to_runs().await?, Arc::new(Semaphore::new(1)));
         let slots = LedgerSlots { short: Arc::clone(&one), long: one };
         let deadline = Instant::now() + WAIT_MAX;
@@ -56,12 +56,12 @@ impl Stores {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.ledger.wait_for_instances(version, WAIT_MAX).await?)
+        Ok(self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?)
     }
 
     /// Adds units to a sale's stock and puts them on sale. Returns `false` if the sale does not exist, is closed, or has unlimited stock.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
-        let added = self.ledger.add_stock(sale, units, actor).await?;
+        let added = self.ledger.sales.add_stock(sale, units, actor).await?;
         if added {
             // Workers do the same. A failure is no error: the units are already added, and the caller must not add them twice.
             let released = timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await;
@@ -74,8 +74,8 @@ impl Stores {
 
     /// Removes a sale without purchases, everywhere. Returns `false` if the sale does not exist or has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<bool, SaleError> {
-        let Some(of) = self.ledger.shards_of(&[sale]).await?.pop().map(|of| of.shards) else { return Ok(false) };
-        if self.ledger.is_bought_in(sale).await? {
+        let Some(of) = self.ledger.sales.shards_of(&[sale]).await?.pop().map(|of| of.shards) else { return Ok(false) };
+        if self.ledger.sales.is_bought_in(sale).await? {
             return Ok(false);
         }
         // Redis first: keys of a removed sale would never be found. The lock keeps a refill from starting in between.
@@ -84,7 +84,7 @@ impl Stores {
         let Some(lock) = lock else { return Err(SaleError::Busy("a refill of the sale")) };
         self.gate.delete_sale(of).await?;
         die_at!("remove.deleted");
-        let removed = self.ledger.remove_sale(sale, actor).await;
+        let removed = self.ledger.sales.remove_sale(sale, actor).await;
         if let Err(error) = lock.release().await {
             tracing::debug!(%sale, %error, "refill lock not released; its lease ends by itself");
         }
@@ -92,23 +92,23 @@ impl Stores {
             self.gate.refill_wanted.add(sale);
         }
         let Some(version) = removed? else { return Ok(false) };
-        self.ledger.wait_for_instances(version, WAIT_MAX).await?;
+        self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?;
         Ok(true)
     }
 
     /// Pauses, resumes or closes a sale, first in the ledger. Returns `false` if the sale does not exist or is closed, which is final.
     pub async fn set_sale_status(&self, sale: SaleId, status: SaleStatus, actor: &str) -> Result<bool, SaleError> {
-        let Some(version) = self.ledger.set_sale_status(sale, status, actor).await? else { return Ok(false) };
+        let Some(version) = self.ledger.sales.set_sale_status(sale, status, actor).await? else { return Ok(false) };
         // A refill in progress may have read the old status. Repeat until the served epoch has the new one.
         let deadline = Instant::now() + WAIT_MAX;
-        while let Some(row) = self.ledger.epoch(sale).await? {
+        while let Some(row) = self.ledger.sales.epoch(sale).await? {
             let taken = self.gate.set_sale_state(row.shards, row.epoch, row.status, row.version).await?;
             if taken || Instant::now() >= deadline {
                 break;
             }
             sleep(Duration::from_millis(50)).await;
         }
-        self.ledger.wait_for_instances(version, deadline.saturating_duration_since(Instant::now())).await?;
+        self.ledger.sales.wait_for_instances(version, deadline.saturating_duration_since(Instant::now())).await?;
         Ok(true)
     }
 
@@ -119,12 +119,12 @@ impl Stores {
         picture: Option<&NewPicture>,
         actor: &str,
     ) -> Result<ProductSet, SaleError> {
-        let Some((id, version)) = self.ledger.set_product(change, picture, actor).await? else {
+        let Some((id, version)) = self.ledger.sales.set_product(change, picture, actor).await? else {
             return Ok(ProductSet::NoPicture);
         };
-        let known_everywhere = self.ledger.wait_for_instances(version, WAIT_MAX).await?;
+        let known_everywhere = self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?;
         if picture.is_some() {
-            self.ledger.clear_unused_pictures().await?;
+            self.ledger.sales.clear_unused_pictures().await?;
         }
         Ok(ProductSet::Done { id, known_everywhere })
     }

@@ -18,7 +18,7 @@ pub struct RetriedAll {
 
 /// Retries these parked messages. Returns how many. A message takes effect once, even if it is sent several times.
 pub async fn retry(ledger: &Ledger, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-    let rows = ledger.unpark(ids, actor).await?;
+    let rows = ledger.outbox.unpark(ids, actor).await?;
     wake_workers(ledger, rows).await;
     Ok(rows)
 }
@@ -31,9 +31,9 @@ pub async fn retry_all(
     most: Duration,
     actor: &str,
 ) -> Result<RetriedAll, LedgerError> {
-    let retried = in_steps(most, async || ledger.unpark_step(kind, actor).await).await?;
+    let retried = in_steps(most, async || ledger.outbox.unpark_step(kind, actor).await).await?;
     wake_workers(ledger, retried).await;
-    let left = ledger.parked_page(kind, None, 1).await;
+    let left = ledger.outbox.parked_page(kind, None, 1).await;
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 
@@ -44,8 +44,8 @@ pub async fn retry_items(
     most: Duration,
     actor: &str,
 ) -> Result<RetriedAll, LedgerError> {
-    let retried = in_steps(most, async || ledger.unpark_outflow(outflow, &[], actor).await).await?;
-    let left = ledger.parked_outflow(Some(outflow), None, 1).await;
+    let retried = in_steps(most, async || ledger.outflows.unpark_outflow(outflow, &[], actor).await).await?;
+    let left = ledger.outflows.parked_outflow(Some(outflow), None, 1).await;
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 

@@ -52,7 +52,7 @@ impl DriftWatch {
         let mut sales: HashSet<SaleId> = self.selling.next(ledger).await?.iter().copied().collect();
         sales.extend(self.in_turn.next(ledger).await?.sales);
         sales.extend(self.suspects.keys());
-        let resting = ledger.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
+        let resting = ledger.sales.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
         let units = gate.units_of(&resting.iter().map(|resting| resting.shards).collect::<Vec<_>>()).await?;
         let (mut suspects, mut judged) = (HashMap::new(), HashSet::new());
         for (RestingSale { shards, epoch, left }, units) in resting.into_iter().zip(units) {
@@ -98,8 +98,8 @@ impl DriftWatch {
         metrics::counter!("seckill_drift_total").increment(1);
         metrics::counter!("seckill_drift_units_total").increment(drift.unsigned_abs());
         let details = serde_json::json!({ "epoch": epoch.0, "drift": drift });
-        self.stores.ledger.record("reconciler", "drift", &format!("sale {sale}"), details).await?;
-        self.stores.ledger.request_refill(sale, epoch).await?;
+        self.stores.ledger.accounts.record("reconciler", "drift", &format!("sale {sale}"), details).await?;
+        self.stores.ledger.sales.request_refill(sale, epoch).await?;
         self.stores.ledger.notify(Topic::Catalog).await?;
         Ok(())
     }
@@ -132,7 +132,7 @@ impl HoldWatch {
         sales.extend(&self.unfinished);
         sales.sort_unstable();
         sales.dedup();
-        let shards = ledger.shards_of(&sales).await?.into_iter();
+        let shards = ledger.sales.shards_of(&sales).await?.into_iter();
         let shards = shards.flat_map(|of| of.shards.count.all().map(move |shard| (of.shards, shard)));
         let shards: Vec<(SaleShards, Shard)> = shards.collect();
         let unconfirmed = self.stores.gate.maybe_unconfirmed(&shards).await?;
@@ -185,7 +185,7 @@ impl Stores {
         }
         // A hold may be durable in its group's row. If it is committed meanwhile, it gets a second record, which is harmless.
         let asked: Vec<(OrderId, &str)> = found.iter().map(|hold| (hold.order, hold.ticket.user.as_str())).collect();
-        let known: HashSet<OrderId> = self.ledger.orders_of_buyers(&asked).await?.into_keys().collect();
+        let known: HashSet<OrderId> = self.ledger.orders.orders_of_buyers(&asked).await?.into_keys().collect();
         let (loans, holds): (Vec<_>, Vec<_>) = found.iter().partition(|hold| hold.ticket.kind == TicketKind::OpenLoan);
         let (recorded, open): (Vec<_>, Vec<_>) = loans.into_iter().partition(|loan| known.contains(&loan.order));
         self.finish_holds_at(of, shard, holds, &known).await?;
@@ -218,7 +218,7 @@ impl Stores {
                 trace: None,
             })
             .collect();
-        let verdicts = self.ledger.commit_purchases(&purchases).await?;
+        let verdicts = self.ledger.orders.commit_purchases(&purchases).await?;
         die_at!("reconcile.inserted");
         let durable = purchases.iter().zip(verdicts).filter(|(_, verdict)| *verdict == Committed::Durable);
         let finished: HashSet<OrderId> = durable.map(|(purchase, _)| purchase.order).collect();
@@ -237,7 +237,7 @@ impl Stores {
             tracing::warn!(%sale, holds = finished.len(), "holds of dead processes were committed");
             metrics::counter!("seckill_holds_finished_total").increment(finished.len() as u64);
             let details = serde_json::json!({ "orders": finished });
-            self.ledger.record("reconciler", "finish holds", &format!("sale {sale}"), details).await?;
+            self.ledger.accounts.record("reconciler", "finish holds", &format!("sale {sale}"), details).await?;
             self.ledger.notify(Topic::Outbox).await?;
         }
         Ok(())

@@ -30,10 +30,10 @@ impl Relay {
     #[tracing::instrument(level = "debug", name = "relay", skip_all)]
     pub async fn step(&self) -> Result<Step, SaleError> {
         self.publisher.connect().await?;
-        if !self.ledger.has_due(&MESSAGES).await? {
+        if !self.ledger.outbox.has_due(&MESSAGES).await? {
             return Ok(Step::Idle);
         }
-        let mut claim = self.ledger.claim_messages(self.batch_max).await?;
+        let mut claim = self.ledger.outbox.claim_messages(self.batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }
@@ -110,7 +110,7 @@ impl Relay {
     /// A message sent before the mark, and not processed `after_ms` after the mark came out, is lost.
     pub async fn resend(&self, after_ms: u64) -> Result<Step, SaleError> {
         let now_ms = self.ledger.now_ms().await?;
-        let overdue = self.ledger.queues_with_overdue(after_ms).await?;
+        let overdue = self.ledger.outbox.queues_with_overdue(after_ms).await?;
         let mut sources = self.publisher.sources();
         sources.retain(|source| overdue.iter().any(|queue| queue == source.as_str()));
         let mark = |source: &Source| {
@@ -124,7 +124,7 @@ impl Relay {
         for source in &sources {
             metrics::counter!("seckill_queue_marks_total", "queue" => source.key()).increment(1);
         }
-        let rows = self.ledger.resend_unsettled(after_ms, self.batch_max).await?;
+        let rows = self.ledger.outbox.resend_unsettled(after_ms, self.batch_max).await?;
         if rows > 0 {
             tracing::warn!(rows, "messages were sent and not processed; sending them again");
         }

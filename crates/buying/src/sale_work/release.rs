@@ -25,10 +25,10 @@ impl Stores {
         retry: RetryTerms,
         retire_after_ms: u64,
     ) -> Result<Step, SaleError> {
-        if !self.ledger.has_due(&RELEASES).await? {
+        if !self.ledger.outbox.has_due(&RELEASES).await? {
             return Ok(Step::Idle);
         }
-        let mut claim = self.ledger.claim_releases(batch_max).await?;
+        let mut claim = self.ledger.outbox.claim_releases(batch_max).await?;
         if claim.rows.is_empty() {
             return Ok(Step::Idle);
         }

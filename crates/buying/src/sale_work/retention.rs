@@ -49,18 +49,18 @@ impl Retention {
             return Ok(Step::Idle);
         }
         let (ledger, terms, at) = (&self.stores.ledger, self.terms, &mut self.at);
-        let marked = ledger.mark_cleared(terms.messages_days, terms.steps_days).await;
-        let messages = ledger.clear_processed_messages(terms.messages_days).await;
-        let outflow_items = ledger.clear_outflow_items(at.outflow_items, terms.messages_days).await;
+        let marked = ledger.sales.mark_cleared(terms.messages_days, terms.steps_days).await;
+        let messages = ledger.sales.clear_processed_messages(terms.messages_days).await;
+        let outflow_items = ledger.sales.clear_outflow_items(at.outflow_items, terms.messages_days).await;
         let pages = [
-            ("outbox", walk(ledger.clear_outbox(at.outbox).await, &mut at.outbox)),
-            ("steps", walk(ledger.clear_steps(at.steps).await, &mut at.steps)),
-            ("lapsed-holds", walk(ledger.clear_lapsed_holds(at.lapsed_holds).await, &mut at.lapsed_holds)),
-            ("groups", walk(ledger.clear_groups(at.groups).await, &mut at.groups)),
-            ("buyers", walk(ledger.clear_buyers(at.buyers).await, &mut at.buyers)),
+            ("outbox", walk(ledger.sales.clear_outbox(at.outbox).await, &mut at.outbox)),
+            ("steps", walk(ledger.sales.clear_steps(at.steps).await, &mut at.steps)),
+            ("lapsed-holds", walk(ledger.sales.clear_lapsed_holds(at.lapsed_holds).await, &mut at.lapsed_holds)),
+            ("groups", walk(ledger.sales.clear_groups(at.groups).await, &mut at.groups)),
+            ("buyers", walk(ledger.sales.clear_buyers(at.buyers).await, &mut at.buyers)),
             ("outflow-items", walk(outflow_items, &mut at.outflow_items)),
-            ("records", walk(ledger.clear_records(at.records, terms.records_days).await, &mut at.records)),
-            ("audit-log", ledger.clear_audit_log(terms.records_days).await),
+            ("records", walk(ledger.sales.clear_records(at.records, terms.records_days).await, &mut at.records)),
+            ("audit-log", ledger.sales.clear_audit_log(terms.records_days).await),
             ("messages", messages),
         ];
         let is_at_the_end = at.outbox == 0 && at.steps == 0;

@@ -42,7 +42,7 @@ impl SalesInTurn {
     pub(super) async fn next(&mut self, ledger: &Ledger) -> Result<Turn, LedgerError> {
         if self.ahead.is_empty() {
             let limit = self.limit * TURNS_A_READ;
-            let sales = ledger.in_time(ledger.sales_in_redis(self.last, limit)).await?;
+            let sales = ledger.in_time(ledger.sales.sales_in_redis(self.last, limit)).await?;
             self.last = sales.last().copied().filter(|_| sales.len() == limit).unwrap_or(BEFORE_ALL);
             self.ahead = sales.into();
         }
@@ -66,7 +66,7 @@ impl SellingInTurn {
     pub async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
         if self.passed >= self.sales.len() {
             if self.read_at.is_none_or(|read_at| read_at.elapsed() >= SELLING_READ_APART) {
-                self.sales = ledger.in_time(ledger.selling_sales()).await?;
+                self.sales = ledger.in_time(ledger.sales.selling_sales()).await?;
                 self.read_at = Some(Instant::now());
             }
             self.passed = 0;

@@ -35,7 +35,7 @@ impl WaveWatch {
             return Ok(Step::Idle);
         }
         let later: Vec<SaleId> = self.locked.all().into_iter().chain(self.failed.all()).collect();
-        let due = self.stores.ledger.due_waves(self.waves_max, &later).await?;
+        let due = self.stores.ledger.sales.due_waves(self.waves_max, &later).await?;
         let mut released = 0;
         for sale in due.sales {
             match self.stores.release_waves(sale).await {
@@ -59,7 +59,7 @@ impl WaveWatch {
 impl Stores {
     /// Releases the due waves of a sale. Returns how many.
     pub async fn release_waves(&self, sale: SaleId) -> Result<usize, SaleError> {
-        let released = self.ledger.release_waves(sale).await?;
+        let released = self.ledger.sales.release_waves(sale).await?;
         if released > 0 {
             tracing::info!(%sale, waves = released, "waves released");
             self.ledger.notify(Topic::Outbox).await?;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use strum::VariantArray;
 
-use crate::{Ledger, LedgerError};
+use crate::{Alarms, LedgerError};
 use seckill_domain::alarm::{AlarmKind, Trouble};
 use seckill_domain::message::OutboxKind;
 
@@ -106,10 +106,10 @@ async fn backlog_on(connection: &mut PgConnection, most: i64) -> Result<Vec<Back
     Ok(kinds)
 }
 
-impl Ledger {
+impl Alarms {
     pub async fn open_alarm_kinds(&self) -> Result<Vec<String>, LedgerError> {
         let kinds = sqlx::query_scalar!("SELECT DISTINCT kind FROM alarms WHERE cleared_at IS NULL");
-        Ok(kinds.fetch_all(&self.pool).await?)
+        Ok(kinds.fetch_all(&self.0.pool).await?)
     }
 
     /// Raises an alarm for each trouble that is not slight. Clears an alarm that was not seen for `clear_after_ms`.
@@ -123,7 +123,7 @@ impl Ledger {
         let subjects: Vec<String> = troubles.iter().map(|trouble| trouble.subject.clone()).collect();
         let details: Vec<Value> = troubles.iter().map(|trouble| trouble.details.clone()).collect();
         let slight: Vec<bool> = troubles.iter().map(|trouble| trouble.slight).collect();
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         sqlx::query!(
             "UPDATE alarms a SET seen_at = now(), details = wrong.details
              FROM unnest($2::text[], $3::jsonb[]) AS wrong (subject, details)
@@ -179,18 +179,19 @@ impl Ledger {
                RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
             limit
         );
-        Ok(unsent.fetch_all(&self.pool).await?)
+        Ok(unsent.fetch_all(&self.0.pool).await?)
     }
 
     pub async fn mark_alarm_sent(&self, id: i64, raised: bool) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
+        self.0
+            .run(sqlx::query!(
             "UPDATE alarms SET told_raised = told_raised OR $2, told_cleared = told_cleared OR NOT $2, attempts = 0,
                     next_at = now()
              WHERE id = $1",
             id,
             raised
         ))
-        .await
+            .await
     }
 
     /// Newest first, but open alarms before all others.
@@ -201,7 +202,7 @@ impl Ledger {
              ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $1",
             limit
         );
-        Ok(alarms.fetch_all(&self.pool).await?)
+        Ok(alarms.fetch_all(&self.0.pool).await?)
     }
 
     /// The alarms of some kinds, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
@@ -213,17 +214,17 @@ impl Ledger {
             kinds,
             limit
         );
-        Ok(alarms.fetch_all(&self.pool).await?)
+        Ok(alarms.fetch_all(&self.0.pool).await?)
     }
 
     /// The backlog by kind, with order events. Reads at most `WATCHED_MAX` rows of each index, oldest first.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
-        backlog_on(&mut *self.pool.acquire().await?, WATCHED_MAX).await
+        backlog_on(&mut *self.0.pool.acquire().await?, WATCHED_MAX).await
     }
 
     /// The same for people, who look often: at most `BACKLOG_MAX` rows.
     pub async fn shown_backlog(&self) -> Result<Vec<Backlog>, LedgerError> {
-        backlog_on(&mut *self.begin_reading().await?, BACKLOG_MAX).await
+        backlog_on(&mut *self.0.begin_reading().await?, BACKLOG_MAX).await
     }
 
     /// Counts the purchases without an order in up to `WATCHED_MAX` groups. A purchase in two groups counts twice until both are settled.
@@ -233,7 +234,7 @@ impl Ledger {
                FROM (SELECT members FROM purchase_groups WHERE settled_at IS NULL LIMIT $1) AS part"#,
             WATCHED_MAX
         );
-        Ok(accepted.fetch_one(&self.pool).await?)
+        Ok(accepted.fetch_one(&self.0.pool).await?)
     }
 
     /// Sales of which this actor has recorded this action within the last minute.
@@ -244,14 +245,14 @@ impl Ledger {
             actor,
             action
         );
-        Ok(sales.fetch_all(&self.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
+        Ok(sales.fetch_all(&self.0.pool).await?.iter().map(|sale| Trouble::new(sale, json!({}))).collect())
     }
 
     pub async fn dead_channels(&self) -> Result<Vec<Trouble>, LedgerError> {
         let channels = sqlx::query!(
             r#"SELECT channel, count(*) AS "items!" FROM outflow_items WHERE status = 'parked' GROUP BY channel"#
         );
-        let channels = channels.fetch_all(&self.pool).await?;
+        let channels = channels.fetch_all(&self.0.pool).await?;
         Ok(channels.iter().map(|row| Trouble::new(&row.channel, json!({ "parked": row.items }))).collect())
     }
 
@@ -262,7 +263,7 @@ impl Ledger {
                WHERE settled_at IS NULL GROUP BY channel"#
         );
         let details = |messages: i64, problem: &str| json!({ "messages": messages, "problem": problem });
-        let aside = aside.fetch_all(&self.pool).await?;
+        let aside = aside.fetch_all(&self.0.pool).await?;
         Ok(aside.iter().map(|row| Trouble::new(&row.channel, details(row.messages, &row.problem))).collect())
     }
 
@@ -270,7 +271,7 @@ impl Ledger {
         let refused = sqlx::query!(
             r#"SELECT channel, count(*) AS "refunds!" FROM refunds WHERE status = 'failed' GROUP BY channel"#
         );
-        let refused = refused.fetch_all(&self.pool).await?;
+        let refused = refused.fetch_all(&self.0.pool).await?;
         Ok(refused.iter().map(|row| Trouble::new(&row.channel, json!({ "refunds": row.refunds }))).collect())
     }
 
@@ -285,7 +286,7 @@ impl Ledger {
                  WHERE r.status = 'requested' AND i.done_at < now() - interval '15 minutes') AS stuck
                GROUP BY channel"#
         );
-        let stuck = stuck.fetch_all(&self.pool).await?;
+        let stuck = stuck.fetch_all(&self.0.pool).await?;
         Ok(stuck.iter().map(|row| Trouble::new(&row.channel, json!({ "rows": row.rows }))).collect())
     }
 }

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use utoipa::ToSchema;
 
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Policies, audit_log};
 use seckill_domain::account::{AccountName, AppToken, Granted};
 use seckill_domain::policy::{Name, Role};
 
@@ -41,10 +41,10 @@ pub enum Rotation {
     TwoTokens { until: DateTime<Utc> },
 }
 
-impl Ledger {
+impl Policies {
     /// Returns `false` if it exists already.
     pub async fn create_app(&self, app: &Name, token_hash: &[u8; 32], actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let created = sqlx::query!(
             "INSERT INTO apps (name, token_hash, created_by) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING",
             app.as_str(),
@@ -76,7 +76,7 @@ impl Ledger {
                         AS "tokens!: Json<Vec<AppToken>>"
                FROM apps ORDER BY name"#
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         rows.into_iter()
             .map(|row| {
@@ -95,7 +95,7 @@ impl Ledger {
         overlap_ms: i64,
         actor: &str,
     ) -> Result<Rotation, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let before = sqlx::query!(
             r#"SELECT old_token_ends_at AS "until", coalesce(old_token_ends_at > now(), false) AS "overlaps!"
                FROM apps WHERE name = $1 AND token_hash IS NOT NULL FOR UPDATE"#,
@@ -141,7 +141,7 @@ impl Ledger {
     pub async fn has_app(&self, app: &Name) -> Result<bool, LedgerError> {
         let exists =
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM apps WHERE name = $1) AS "there!""#, app.as_str());
-        Ok(exists.fetch_one(&self.pool).await?)
+        Ok(exists.fetch_one(&self.0.pool).await?)
     }
 
     /// Grants an account a role on an application's policies, or revokes it. Returns `false` if the application does not exist.
@@ -155,7 +155,7 @@ impl Ledger {
         if !self.has_app(app).await? {
             return Ok(false);
         }
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         match role {
             Some(role) => {
                 sqlx::query!(

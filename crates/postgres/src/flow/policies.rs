@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::flow::apps::TokenHash;
 use crate::flow::policy_rows::{load, write};
 use crate::sales::catalog::ALIVE_FOR;
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Policies, audit_log};
 use seckill_domain::account::Actor;
 use seckill_domain::policy::{Name, NewPolicy, Policy};
 
@@ -30,24 +30,24 @@ pub struct Followed {
 }
 
 /// All policies and applications, read in one snapshot.
-pub struct Policies {
+pub struct PolicySet {
     pub version: i64,
     pub policies: Vec<Policy>,
     pub tokens: Vec<TokenHash>,
 }
 
-impl Ledger {
-    pub async fn policies_and_tokens(&self) -> Result<Policies, LedgerError> {
-        let mut tx = self.begin_snapshot(&self.pool).await?;
+impl Policies {
+    pub async fn policies_and_tokens(&self) -> Result<PolicySet, LedgerError> {
+        let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         let version = sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&mut *tx).await?;
         let policies = load(&mut tx, None).await?;
         let tokens = self.app_tokens(&mut tx).await?;
-        Ok(Policies { version, policies, tokens })
+        Ok(PolicySet { version, policies, tokens })
     }
 
     /// Creates a policy, or changes the policy of these applications with this name. Its counts stay.
     pub async fn set_policy(&self, new: &NewPolicy, actor: &Actor) -> Result<PolicyChange, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let apps: Vec<String> = new.apps.iter().map(Name::to_string).collect();
         let before = match find(&mut tx, new.name.as_str(), &apps, actor).await? {
             Ok(before) => before,
@@ -73,7 +73,7 @@ impl Ledger {
     }
 
     pub async fn delete_policy(&self, name: &Name, apps: &[Name], actor: &Actor) -> Result<PolicyChange, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let names: Vec<String> = apps.iter().map(Name::to_string).collect();
         let policy = match find(&mut tx, name.as_str(), &names, actor).await? {
             Ok(Some(policy)) => policy,
@@ -96,7 +96,7 @@ impl Ledger {
         actor: &str,
         details: Value,
     ) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let moved = sqlx::query!(
             "UPDATE policies SET adapted = $3, adapted_at = now(), version = version + 1,
                     trouble_at = CASE WHEN $3 < $5::bigint THEN $5 ELSE trouble_at END
@@ -119,11 +119,11 @@ impl Ledger {
     }
 
     pub async fn policies(&self, app: Option<&Name>) -> Result<Vec<Policy>, LedgerError> {
-        load(&mut *self.pool.acquire().await?, app.map(Name::as_str)).await
+        load(&mut *self.0.pool.acquire().await?, app.map(Name::as_str)).await
     }
 
     pub async fn policy_version(&self) -> Result<i64, LedgerError> {
-        Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.0.pool).await?)
     }
 
     pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<Followed, LedgerError> {
@@ -137,7 +137,7 @@ impl Ledger {
             version,
             ALIVE_FOR
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         let to_u32 = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(Followed { newest: row.newest, instances: to_u32(row.alive), rank: to_u32(row.rank) })

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Policies};
 
 /// The counts of a policy in one minute since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,27 +14,28 @@ pub struct PolicyMinute {
     pub failed: u64,
 }
 
-impl Ledger {
+impl Policies {
     /// Writes the counts of one minute. A count only grows.
     pub async fn write_minute(&self, policy: i64, minute: &PolicyMinute) -> Result<(), LedgerError> {
         let [granted, refused, waited_ms, failed] =
             [minute.granted, minute.refused, minute.waited_ms, minute.failed].map(u64::cast_signed);
-        self.run(sqlx::query!(
-            "INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
+        self.0
+            .run(sqlx::query!(
+                "INSERT INTO policy_minutes (policy_id, minute, granted, refused, waited_ms, failed)
              VALUES ($1, to_timestamp($2::bigint * 60), $3, $4, $5, $6)
              ON CONFLICT (policy_id, minute) DO UPDATE
              SET granted = excluded.granted, refused = excluded.refused, waited_ms = excluded.waited_ms,
                  failed = excluded.failed
              WHERE policy_minutes.granted + policy_minutes.refused + policy_minutes.failed
                    < excluded.granted + excluded.refused + excluded.failed",
-            policy,
-            minute.minute,
-            granted,
-            refused,
-            waited_ms,
-            failed
-        ))
-        .await
+                policy,
+                minute.minute,
+                granted,
+                refused,
+                waited_ms,
+                failed
+            ))
+            .await
     }
 
     /// The counts of a policy in a range of minutes since the epoch, by time. Minutes without a call have no row.
@@ -48,7 +49,7 @@ impl Ledger {
             range.start,
             range.end
         );
-        let minutes = rows.fetch_all(&self.pool).await?.into_iter().map(|row| {
+        let minutes = rows.fetch_all(&self.0.pool).await?.into_iter().map(|row| {
             let [granted, refused, waited_ms, failed] =
                 [row.granted, row.refused, row.waited_ms, row.failed].map(i64::unsigned_abs);
             PolicyMinute { minute: row.minute, granted, refused, waited_ms, failed }
@@ -57,6 +58,6 @@ impl Ledger {
     }
 
     pub async fn clear_minutes(&self) -> Result<(), LedgerError> {
-        self.run(sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")).await
+        self.0.run(sqlx::query!("DELETE FROM policy_minutes WHERE minute < now() - interval '90 days'")).await
     }
 }

@@ -2,18 +2,18 @@
 
 use serde_json::json;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Policies};
 use seckill_domain::alarm::Trouble;
 
 /// A receiver raises an alarm after this time away. A shorter absence may be a restart.
 const RECEIVER_AWAY_S: i64 = 10;
 
-impl Ledger {
+impl Policies {
     /// Records whether a connection to a receiver succeeded. A success costs a statement only after this process has reported a failure.
     pub async fn note_receiver(&self, receiver: &str, reached: Option<Result<(), String>>) {
         let statement = match reached {
             Some(Err(why)) => {
-                self.away.lock().insert(receiver.to_owned());
+                self.0.away.lock().insert(receiver.to_owned());
                 // A receiver is away since the first failed attempt. After a minute without a failure, the time starts again.
                 sqlx::query!(
                     "INSERT INTO receivers_away AS known (receiver, error) VALUES ($1, left($2, 1000))
@@ -24,12 +24,12 @@ impl Ledger {
                     why
                 )
             }
-            Some(Ok(())) if self.away.lock().remove(receiver) => {
+            Some(Ok(())) if self.0.away.lock().remove(receiver) => {
                 sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver)
             }
             Some(Ok(())) | None => return,
         };
-        if let Err(error) = self.in_time(self.run(statement)).await {
+        if let Err(error) = self.0.in_time(self.0.run(statement)).await {
             tracing::debug!(%error, receiver, "not written whether a receiver is away");
         }
     }
@@ -42,7 +42,7 @@ impl Ledger {
             RECEIVER_AWAY_S
         );
         let details = |away_s: i64, error: &str| json!({ "away_s": away_s, "error": error });
-        let away = away.fetch_all(&self.pool).await?;
+        let away = away.fetch_all(&self.0.pool).await?;
         Ok(away.iter().map(|row| Trouble::new(&row.receiver, details(row.away_s, &row.error))).collect())
     }
 }

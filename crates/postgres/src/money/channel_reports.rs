@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::money::payments::{Movement, lock_order_of, write};
 use crate::money::refunds::refund_unwanted;
 use crate::orders::cancel::{abandon, settle_expiries};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Payments};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{About, ChannelReport, PaymentId, Progress, ReportOutcome};
 use seckill_runtime::die_at;
@@ -35,7 +35,7 @@ impl PaymentRow {
     }
 }
 
-impl Ledger {
+impl Payments {
     /// Applies a channel's report of a payment or refund. `outflow`: for a refund.
     pub async fn take_in(
         &self,
@@ -66,7 +66,7 @@ impl Ledger {
                 currencies.push(report.currency.clone());
             }
         }
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // An order has only one payment at a time, so no other payment needs to be abandoned here.
         let paid = sqlx::query_scalar!(
             "WITH reported AS (
@@ -117,7 +117,7 @@ impl Ledger {
         report: &ChannelReport,
         outflow: &str,
     ) -> Result<ReportOutcome, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let waits = lock_order_of(&mut tx, id).await?;
         let row = sqlx::query_as!(
             PaymentRow,
@@ -175,7 +175,7 @@ impl Ledger {
 
     /// The channel has refused a payment for good. No money has moved.
     pub async fn payment_refused(&self, id: PaymentId, claim: i32, why: &str) -> Result<(), LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         lock_order_of(&mut tx, id).await?;
         let row = sqlx::query_as!(
             PaymentRow,
@@ -193,7 +193,8 @@ impl Ledger {
 
     /// Quarantines a callback for an operator. A repeated callback adds no row.
     pub async fn set_aside(&self, channel: &str, message: &str, problem: &str, body: &str) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
+        self.0
+            .run(sqlx::query!(
             "INSERT INTO callbacks_set_aside (channel, message_id, problem, body) VALUES ($1, $2, $3, left($4, 16384))
              ON CONFLICT DO NOTHING",
             channel,
@@ -201,7 +202,7 @@ impl Ledger {
             problem,
             body
         ))
-        .await
+            .await
     }
 }
 

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Payments, audit_log};
 use seckill_domain::ids::OrderId;
 
 /// A payment or refund.
@@ -55,13 +55,13 @@ pub struct SetAside {
     pub body: String,
 }
 
-impl Ledger {
+impl Payments {
     pub async fn payments(&self, filter: &MoneyFilter) -> Result<Vec<MoneyRow>, LedgerError> {
-        payments_on(&mut *self.begin_reading().await?, filter).await
+        payments_on(&mut *self.0.begin_reading().await?, filter).await
     }
 
     pub async fn refunds(&self, filter: &MoneyFilter) -> Result<Vec<MoneyRow>, LedgerError> {
-        refunds_on(&mut *self.begin_reading().await?, filter).await
+        refunds_on(&mut *self.0.begin_reading().await?, filter).await
     }
 
     /// Quarantined callbacks that are not settled, newest first, with ids below `before` (index `callbacks_set_aside_open`).
@@ -73,13 +73,13 @@ impl Ledger {
             before,
             limit
         )
-        .fetch_all(&mut *self.begin_reading().await?)
+        .fetch_all(&mut *self.0.begin_reading().await?)
         .await?)
     }
 
     /// Marks callbacks as settled by an operator. Returns how many were marked.
     pub async fn settle_set_aside(&self, ids: &[i64], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let done = sqlx::query!(
             "UPDATE callbacks_set_aside SET settled_at = now() WHERE id = ANY($1) AND num_nulls(settled_at) = 1",
             ids

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::money::payments::lock_order_of;
-use crate::{Ledger, LedgerError, micros};
+use crate::{LedgerError, Payments, micros};
 use seckill_domain::ids::OrderId;
 use seckill_domain::outflow::{LATENESS, LEAD, LOOKAHEAD, Pace};
 use seckill_domain::payment::PaymentId;
@@ -35,23 +35,24 @@ pub enum Claimed {
     Wait(Duration),
 }
 
-impl Ledger {
+impl Payments {
     /// Sets a channel's rate. After a change, the first slot is more than a second after the last slot of the old rate.
     pub async fn set_payment_pace(&self, channel: &str, pace: Pace) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
+        self.0
+            .run(sqlx::query!(
+                "INSERT INTO payment_pace AS p (channel, rate, jitter_ms, gap_us) VALUES ($1, $2, $3, $4)
              ON CONFLICT (channel) DO UPDATE
              SET rate = $2, jitter_ms = $3, gap_us = $4,
                  next_at = greatest(p.next_at, clock_timestamp())
                            + interval '1 s' + greatest(p.jitter_ms, $3) * interval '1 ms' + $5::bigint * interval '1 us'
              WHERE p.gap_us <> $4",
-            channel,
-            pace.rate().cast_signed(),
-            pace.jitter_ms().cast_signed(),
-            pace.gap_us(),
-            micros(LATENESS)
-        ))
-        .await
+                channel,
+                pace.rate().cast_signed(),
+                pace.jitter_ms().cast_signed(),
+                pace.gap_us(),
+                micros(LATENESS)
+            ))
+            .await
     }
 
     /// Claims slots for due payments, and marks the messages of all checked payments as processed. Checks the first payments, at most
@@ -63,7 +64,7 @@ impl Ledger {
         most: u32,
         ask_after: Duration,
     ) -> Result<Claimed, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let pace = sqlx::query!(
             r#"SELECT rate, gap_us,
                       greatest(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint AS "wait_us!"
@@ -157,7 +158,7 @@ impl Ledger {
         sent: Option<Duration>,
         after: Duration,
     ) -> Result<(), LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let pending = lock_order_of(&mut tx, payment).await?;
         let status = sqlx::query_scalar!(
             "UPDATE payments p SET status = t.status, unsure = unsure OR NOT $4,
@@ -186,64 +187,69 @@ impl Ledger {
 
     pub async fn postpone_payments(&self, payments: &[PaymentId], after: Duration) -> Result<(), LedgerError> {
         let ids: Vec<Uuid> = payments.iter().map(|payment| payment.0).collect();
-        self.run(sqlx::query!(
-            "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
+        self.0
+            .run(sqlx::query!(
+                "UPDATE outbox SET status = 'pending', next_attempt_at = now() + $2::bigint * interval '1 us',
                     processed_at = NULL
              WHERE id IN (SELECT b.id FROM outbox b JOIN payments p ON p.id = b.order_id
                           WHERE b.kind = 'payment_requested' AND b.order_id = ANY($1) AND p.status || '' = 'created'
                           ORDER BY b.id FOR UPDATE OF b)",
-            &ids,
-            micros(after)
-        ))
-        .await
+                &ids,
+                micros(after)
+            ))
+            .await
     }
 
     /// Pauses a channel that asked for a pause or is away.
     pub async fn rest_channel(&self, channel: &str, rest: Duration) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
+        self.0
+            .run(sqlx::query!(
+                "UPDATE payment_pace SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us')
              WHERE channel = $1",
-            channel,
-            micros(rest)
-        ))
-        .await
+                channel,
+                micros(rest)
+            ))
+            .await
     }
 
     /// Delays the slots that are not claimed yet, because a request left later than its slot.
     pub async fn delay_channel(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
-            channel,
-            micros(late)
-        ))
-        .await
+        self.0
+            .run(sqlx::query!(
+                "UPDATE payment_pace SET next_at = next_at + $2::bigint * interval '1 us' WHERE channel = $1",
+                channel,
+                micros(late)
+            ))
+            .await
     }
 
     /// The channel has accepted these payments, each sent under this claim. The outcome comes by a callback, or the channel is asked. A
     /// locked payment is skipped: another worker decides it or asks about it.
     pub async fn payments_taken(&self, sent: &[(PaymentId, i32)], ask_after: Duration) -> Result<(), LedgerError> {
         let (ids, claims): (Vec<Uuid>, Vec<i32>) = sent.iter().map(|(payment, claim)| (payment.0, *claim)).unzip();
-        self.run(sqlx::query!(
-            "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
+        self.0
+            .run(sqlx::query!(
+                "UPDATE payments SET status = 'waiting', ask_at = now() + $3::bigint * interval '1 us'
              WHERE id IN (SELECT p.id FROM unnest($1::uuid[], $2::integer[]) AS sent (id, claim)
                           JOIN payments p ON p.id = sent.id AND p.claim = sent.claim
                           WHERE p.status || '' = 'sending' FOR UPDATE OF p SKIP LOCKED)",
-            &ids,
-            &claims,
-            micros(ask_after)
-        ))
-        .await
+                &ids,
+                &claims,
+                micros(ask_after)
+            ))
+            .await
     }
 
     /// It is unknown whether the payment has reached the channel. The channel is asked after a while.
     pub async fn ask_soon(&self, payment: PaymentId, claim: i32, after: Duration) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'
+        self.0
+            .run(sqlx::query!(
+                "UPDATE payments SET ask_at = now() + $3::bigint * interval '1 us'
              WHERE id = $1 AND claim = $2 AND status || '' = 'sending'",
-            payment.0,
-            claim,
-            micros(after)
-        ))
-        .await
+                payment.0,
+                claim,
+                micros(after)
+            ))
+            .await
     }
 }

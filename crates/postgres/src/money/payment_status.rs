@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::money::refunds::{RefundItem, queue};
 use crate::outflow::items::add_or_lock_key;
-use crate::{Ledger, LedgerError, audit_log, micros};
+use crate::{LedgerError, Payments, audit_log, micros};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{About, PaymentId, RefundId, RefundKey};
 
@@ -50,7 +50,7 @@ pub struct MoneyFigures {
     pub set_aside: i64,
 }
 
-impl Ledger {
+impl Payments {
     /// Whether a channel has payments to ask about now, or undecided refunds.
     pub async fn is_anything_open(&self, channel: &str) -> Result<bool, LedgerError> {
         let open = sqlx::query_scalar!(
@@ -60,7 +60,7 @@ impl Ledger {
                                 ORDER BY created_at LIMIT 1), false) AS "open!""#,
             channel
         );
-        Ok(open.fetch_one(&self.pool).await?)
+        Ok(open.fetch_one(&self.0.pool).await?)
     }
 
     /// Claims payments to ask about, at growing intervals, up to 5 minutes.
@@ -80,7 +80,7 @@ impl Ledger {
             micros(again),
             channel
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let query = |id, order, claim| StatusQuery::Payment { payment: PaymentId(id), order: OrderId(order), claim };
         Ok(rows.into_iter().map(|row| query(row.id, row.order_id, row.claim)).collect())
@@ -104,7 +104,7 @@ impl Ledger {
             micros(after),
             channel
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let query = |key, payment| StatusQuery::Refund { key: RefundKey(key), payment: PaymentId(payment) };
         Ok(rows.into_iter().map(|row| query(row.key, row.payment_id)).collect())
@@ -119,7 +119,7 @@ impl Ledger {
                WHERE channel <> ALL($1) GROUP BY channel"#,
             configured
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         Ok(rows.into_iter().map(|row| (row.channel, row.rows)).collect())
     }
@@ -131,10 +131,10 @@ impl Ledger {
                                 ORDER BY created_at LIMIT 1), false) AS "waiting!""#,
             channel
         );
-        if !waiting.fetch_one(&self.pool).await? {
+        if !waiting.fetch_one(&self.0.pool).await? {
             return Ok(());
         }
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let rows = sqlx::query!(
             "SELECT id, key, payment_id, amount_cents, currency FROM refunds
              WHERE status = 'requested' AND NOT queued AND channel = $1 ORDER BY created_at LIMIT $2
@@ -157,7 +157,7 @@ impl Ledger {
 
     /// Sends a refund again under the same key: the channel has never received it. Returns `false` if the item is parked for an operator.
     pub async fn refund_again(&self, key: RefundKey) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let item = sqlx::query!("SELECT channel, key FROM outflow_items WHERE id = $1 AND status = 'done'", key.0)
             .fetch_optional(&mut *tx)
             .await?;
@@ -176,7 +176,7 @@ impl Ledger {
 
     /// Retries a refused refund under a new key. Returns `false` if there is no such refund.
     pub async fn retry_refund(&self, refund: RefundId, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let done = sqlx::query!(
             "UPDATE refunds SET status = 'requested', key = $2, queued = false, ended_at = NULL, asked_at = NULL
              WHERE id = $1 AND status || '' = 'failed'",
@@ -205,7 +205,7 @@ impl Ledger {
                       (SELECT count(*) FROM refunds WHERE status = 'failed') AS "refunds_failed!",
                       (SELECT count(*) FROM callbacks_set_aside WHERE settled_at IS NULL) AS "set_aside!""#
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?)
     }
 
@@ -217,7 +217,7 @@ impl Ledger {
                UNION ALL SELECT key, status, amount_cents, currency FROM refunds WHERE key = ANY($1)"#,
             keys
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         Ok(rows.into_iter().map(|r| (r.key, r.status, r.amount, r.currency)).collect())
     }
@@ -229,7 +229,7 @@ impl Ledger {
                UNION ALL SELECT key FROM refunds WHERE channel = $1 AND status = 'succeeded' AND amount_cents > 0"#,
             channel
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Payments};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{PaymentId, PaymentStatus};
 use seckill_domain::trace_context::TraceContext;
@@ -32,7 +32,7 @@ pub enum PaymentStart {
     Failed,
 }
 
-impl Ledger {
+impl Payments {
     /// Begins payments of orders, or finds their payments in flight. An order waits for the outcome, up to `wait_ms` beyond its deadline.
     /// An order that cannot be paid never fails its batch. A locked order does not delay it.
     pub async fn begin_payments(
@@ -41,7 +41,7 @@ impl Ledger {
         currency: &str,
         wait_ms: u64,
     ) -> Result<Vec<PaymentStart>, LedgerError> {
-        match self.try_begin(self.begin().await?, requests, currency, wait_ms).await {
+        match self.try_begin(self.0.begin().await?, requests, currency, wait_ms).await {
             Err(error) if !error.is_outage() => {
                 tracing::info!(%error, requests = requests.len(), "payments not begun together; trying one by one");
             }
@@ -50,7 +50,7 @@ impl Ledger {
         let mut all = Vec::with_capacity(requests.len());
         for request in requests {
             let one = std::slice::from_ref(request);
-            match self.try_begin(self.begin().await?, one, currency, wait_ms).await {
+            match self.try_begin(self.0.begin().await?, one, currency, wait_ms).await {
                 Ok(begun) => all.extend(begun),
                 Err(error) if error.is_temporary() => return Err(error),
                 Err(error) => {
@@ -69,7 +69,7 @@ impl Ledger {
         currency: &str,
         wait_ms: u64,
     ) -> Result<PaymentStart, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", request.order.0).execute(&mut *tx).await?;
         let begun = self.try_begin(tx, std::slice::from_ref(request), currency, wait_ms).await?;
         Ok(begun.first().copied().unwrap_or(PaymentStart::Failed))

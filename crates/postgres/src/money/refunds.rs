@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::money::payments::{Movement, lock_order_of, write};
 use crate::orders::cancel::give_back;
 use crate::outflow::items::{Enqueued, NewItem, enqueue};
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Payments, audit_log};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{
     ChannelReport, PaymentId, Progress, RefundCause, RefundId, RefundKey, RefundStatus, ReportOutcome,
@@ -39,7 +39,7 @@ struct NewRefund<'a> {
     reason: &'a str,
 }
 
-impl Ledger {
+impl Payments {
     /// Asks for the refund of a paid order. A repeated call returns the refund in flight. Refunds that the buyer did not ask for (`user` is
     /// `None`) are in the audit log. `outflow_of`: the outflow for the refunds of a payment channel.
     pub async fn ask_refund(
@@ -50,7 +50,7 @@ impl Ledger {
         reason: &str,
         outflow_of: impl Fn(&str) -> Option<String>,
     ) -> Result<RefundAsked, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let row = sqlx::query!(
             "SELECT status FROM orders WHERE id = $1 AND ($2::text IS NULL OR user_id = $2) FOR UPDATE",
             order.0,
@@ -110,7 +110,7 @@ impl Ledger {
         report: &ChannelReport,
     ) -> Result<ReportOutcome, LedgerError> {
         let succeeded = report.progress == Progress::Succeeded;
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         if succeeded {
             lock_order_of(&mut tx, payment).await?;
         }

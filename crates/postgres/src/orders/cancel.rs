@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, HashSet};
 use sqlx::{Executor, PgConnection};
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::order::CancelReason;
 use seckill_runtime::die_at;
 
-impl Ledger {
+impl Orders {
     pub async fn orders_by_sale(&self, orders: &[OrderId]) -> Result<BTreeMap<SaleId, Vec<OrderId>>, LedgerError> {
         let ids: Vec<Uuid> = orders.iter().map(|order| order.0).collect();
         let rows = sqlx::query!("SELECT id, sale_id FROM orders WHERE id = ANY($1) ORDER BY id", &ids);
         let mut by_sale = BTreeMap::<_, Vec<_>>::new();
-        for row in rows.fetch_all(&self.pool).await? {
+        for row in rows.fetch_all(&self.0.pool).await? {
             by_sale.entry(SaleId::from_db(row.sale_id)).or_default().push(OrderId(row.id));
         }
         Ok(by_sale)
@@ -23,7 +23,7 @@ impl Ledger {
 
     /// Cancels an order for its buyer. Returns `false` if the order does not wait for payment.
     pub async fn cancel_by_buyer(&self, order: OrderId, user: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         sqlx::query!("SELECT FROM orders WHERE id = $1 FOR UPDATE", order.0).execute(&mut *tx).await?;
         let locked = lock_of_buyers(&mut tx, &[(order, user)]).await?;
         let cancelled = cancel(&mut tx, locked, CancelReason::ByBuyer).await?;
@@ -34,7 +34,7 @@ impl Ledger {
     /// Cancels orders in one transaction. Skips orders that do not wait for payment, belong to another buyer than the given one, or are
     /// locked. Returns the cancelled orders. Fails with `Locked` if the row of a sale is locked. Then no order is cancelled.
     pub async fn cancel_by_buyers(&self, orders: &[(OrderId, &str)]) -> Result<HashSet<OrderId>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Shorter than a buyer waits. Orders of a locked sale are cancelled separately.
         (&mut *tx).execute("SET LOCAL lock_timeout = '500ms'").await?;
         let locked = lock_of_buyers(&mut tx, orders).await?;

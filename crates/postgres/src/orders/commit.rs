@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use crate::orders::insert::{insert_on, unlocked_epochs};
 use crate::orders::purchase::{Committed, Purchase};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::{GroupId, SaleId};
 use seckill_domain::locked_sales::LockedSales;
 use seckill_domain::trace_context::TraceContext;
@@ -15,16 +15,16 @@ use seckill_runtime::die_at;
 /// How long a sale with a locked epoch sells nothing. Then a commit tries again.
 pub(super) const LOCKED_FOR: Duration = Duration::from_secs(1);
 
-impl Ledger {
+impl Orders {
     /// Commits purchases. One bad row does not fail the others (rule 4). Fails only in an outage of PostgreSQL.
     pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
         let locked = LockedSales::new(LOCKED_FOR);
-        commit_on(&mut *self.pool.acquire().await?, purchases, &locked).await
+        commit_on(&mut *self.0.pool.acquire().await?, purchases, &locked).await
     }
 
     /// Checks that purchases could be written, without writing one. A read-only server, or one without a table, fails.
     pub async fn can_commit(&self) -> Result<(), LedgerError> {
-        insert_on(&mut *self.reserved.acquire().await?, &[]).await.map(drop)
+        insert_on(&mut *self.0.reserved.acquire().await?, &[]).await.map(drop)
     }
 }
 

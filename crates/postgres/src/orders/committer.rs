@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::notices::Notifier;
 use crate::orders::commit::{LOCKED_FOR, commit_on};
 use crate::orders::purchase::{Committed, Purchase};
-use crate::{Ledger, LedgerError};
+use crate::{Database, Ledger, LedgerError};
 use seckill_domain::ids::SaleId;
 use seckill_domain::locked_sales::LockedSales;
 use seckill_runtime::die_at;
@@ -220,7 +220,7 @@ impl Lane {
         let mut outages = ledger.outages();
         let written = tokio::select! {
             biased;
-            written = Ledger::within(COMMIT_MAX, self.commit(&ledger, rows)) => written,
+            written = Database::within(COMMIT_MAX, self.commit(&ledger, rows)) => written,
             // The server is away, or another server is the primary now. This connection may never answer.
             _ = outages.changed() => Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)),
         };

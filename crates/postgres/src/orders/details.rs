@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::money::lists::{MoneyFilter, MoneyRow, payments_on, refunds_on};
 use crate::orders::read::{OwnedOrder, order_on};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::OrderId;
 use seckill_domain::message::OutboxKind;
 
@@ -55,9 +55,9 @@ pub struct OrderMessage {
     pub created_at: DateTime<Utc>,
 }
 
-impl Ledger {
+impl Orders {
     pub async fn order_details(&self, id: OrderId) -> Result<Option<OrderDetails>, LedgerError> {
-        let mut tx = self.begin_reading().await?;
+        let mut tx = self.0.begin_reading().await?;
         let Some(order) = order_on(&mut tx, id).await? else { return Ok(None) };
         let changes = sqlx::query_as!(
             StatusChange,

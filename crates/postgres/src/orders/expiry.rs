@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::orders::cancel::{cancel, lock_overdue, settle_expiries};
 use crate::orders::groups::{GroupSize, uuids};
 use crate::outbox::close_split;
-use crate::{Ledger, LedgerError, numbers};
+use crate::{LedgerError, Orders, numbers};
 use seckill_domain::ids::{GroupId, SaleId};
 use seckill_domain::message::OutboxKind;
 use seckill_domain::order::CancelReason;
@@ -21,7 +21,7 @@ pub enum ExpiryOutcome {
     Early { remaining_ms: i64 },
 }
 
-impl Ledger {
+impl Orders {
     /// The sizes of these groups, each once. A single order of a larger group counts as one member. So does an unknown id, without a sale.
     pub async fn group_sizes(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let mut ids = uuids(groups);
@@ -33,7 +33,7 @@ impl Ledger {
                SELECT id, sale_id, 1 FROM orders WHERE id = ANY($1) AND group_id <> id"#,
             &ids
         );
-        let rows = rows.fetch_all(&self.pool).await?;
+        let rows = rows.fetch_all(&self.0.pool).await?;
         let sizes = rows.into_iter().map(|row| (row.id, GroupSize::new(row.id, row.sale_id, row.members)));
         let sizes: HashMap<Uuid, GroupSize> = sizes.collect();
         Ok(ids.into_iter().map(|id| sizes.get(&id).copied().unwrap_or(GroupSize::new(id, 0, 1))).collect())
@@ -42,7 +42,7 @@ impl Ledger {
     /// Cancels the unpaid, overdue orders of these groups in one transaction. A group is early while a payment in flight began in time.
     pub async fn expire(&self, groups: &[GroupId]) -> Result<Vec<(GroupId, ExpiryOutcome)>, LedgerError> {
         let ids = uuids(groups);
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let mut orders = sqlx::query_scalar!(
             r#"SELECT m.order_id AS "order!" FROM purchase_groups g CROSS JOIN LATERAL unnest(g.order_ids) AS m (order_id)
                WHERE g.id = ANY($1) AND g.members > 1"#,
@@ -78,7 +78,7 @@ impl Ledger {
 
     /// Gives each unpaid order of a group its own expiry instead of the group's. Returns their number; `None` if the group's was closed.
     pub async fn split_expiry(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         if !close_split(&mut tx, OutboxKind::GroupExpire, group, why).await? {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ impl Ledger {
             limit,
             &numbers(without)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         Ok(ids.into_iter().map(GroupId).collect())
     }

@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::outbox::close_split;
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::{GroupId, SaleId};
 use seckill_domain::message::OutboxKind;
 use seckill_domain::order::Rejection;
@@ -56,13 +56,13 @@ pub(super) struct Claimed {
     pub(super) trace: Option<String>,
 }
 
-impl Ledger {
+impl Orders {
     pub async fn unsettled_groups(&self, groups: &[GroupId]) -> Result<Vec<GroupSize>, LedgerError> {
         let rows = sqlx::query!(
             "SELECT id, sale_id, members FROM purchase_groups WHERE id = ANY($1) AND num_nulls(settled_at) = 1 ORDER BY place",
             &uuids(groups)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         Ok(rows.into_iter().map(|row| GroupSize::new(row.id, row.sale_id, row.members)).collect())
     }
@@ -78,7 +78,7 @@ impl Ledger {
     }
 
     async fn try_to_settle(&self, groups: &[GroupId], traces: &Traces) -> Result<Settling, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let claimed = claim(&mut tx, groups).await?;
         if claimed.is_empty() {
             return Ok(Settling::Settled { orders: 0 });
@@ -111,7 +111,7 @@ impl Ledger {
     /// Splits a group into groups of one, for its purchases without an order, and closes it, in one transaction. Returns the number of new
     /// groups; `None` if the group was settled or split before.
     pub async fn split_group(&self, group: GroupId, why: &str) -> Result<Option<u64>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         if !close_split(&mut tx, OutboxKind::GroupPlaced, group, why).await? {
             return Ok(None);
         }

@@ -3,7 +3,7 @@
 use sqlx::PgConnection;
 
 use crate::orders::groups::{Traces, claim, close, count_buyers, make_orders, take_units, traces_of, write_dedup_rows};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::GroupId;
 use seckill_domain::order::Rejection;
 use seckill_runtime::die_at;
@@ -16,7 +16,7 @@ pub enum SettledOne {
     Known,
 }
 
-impl Ledger {
+impl Orders {
     /// Settles a group of one in one transaction. The group is closed in every case, except after an error. `orders_pkey` is the error if
     /// another group made the order meanwhile. The next try finds the order.
     pub async fn settle_one(&self, group: GroupId, traces: &Traces) -> Result<SettledOne, LedgerError> {
@@ -27,7 +27,7 @@ impl Ledger {
     }
 
     async fn try_one(&self, group: GroupId, traces: &Traces) -> Result<SettledOne, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let claimed = claim(&mut tx, &[group]).await?;
         let [row] = &claimed[..] else { return Ok(SettledOne::Known) };
         let id = &[row.group];

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_domain::order::{Order, OrderStatus};
 
@@ -69,10 +69,10 @@ pub struct OrderSearch {
     pub limit: i64,
 }
 
-impl Ledger {
+impl Orders {
     /// One order of any buyer. For an accepted order, this may read all unsettled groups: people know only the order's id.
     pub async fn order(&self, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
-        order_on(&mut *self.begin_reading().await?, order).await
+        order_on(&mut *self.0.begin_reading().await?, order).await
     }
 
     pub async fn order_of(&self, order: OrderId, user: &str) -> Result<Option<OwnedOrder>, LedgerError> {
@@ -112,7 +112,7 @@ impl Ledger {
             &ids,
             &users as &[&str]
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let readable = rows.into_iter().map(|row| {
             let (order, found) = (OrderId(row.id), OwnedOrder::try_from(row));
@@ -156,7 +156,7 @@ impl Ledger {
             search.limit,
             search.before.map(|order| order.0)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         rows.into_iter().map(OwnedOrder::try_from).collect()
     }
@@ -170,7 +170,7 @@ impl Ledger {
             sale.get(),
             user
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok((row.units, row.newest.map(OrderId)))
     }
@@ -202,17 +202,17 @@ impl Ledger {
             };
             Ok(OrderStep { id: row.step, of: order.try_into()? })
         });
-        rows.fetch_all(&self.pool).await?.into_iter().collect()
+        rows.fetch_all(&self.0.pool).await?.into_iter().collect()
     }
 
     pub async fn order_id_secret(&self) -> Result<[u8; 32], LedgerError> {
         let secret =
-            sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.pool).await?;
+            sqlx::query_scalar!("SELECT secret FROM keyring WHERE name = 'order-id'").fetch_one(&self.0.pool).await?;
         secret.try_into().map_err(|_| LedgerError::Unreadable("keyring.secret"))
     }
 }
 
-/// As `Ledger::order`, on the caller's connection.
+/// As `Orders::order`, on the caller's connection.
 pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> Result<Option<OwnedOrder>, LedgerError> {
     // One snapshot, as above. A group of one is found by its key. If nothing is found, all unsettled groups are read.
     let row = sqlx::query_as!(

@@ -7,7 +7,7 @@ use sqlx::{Connection, Executor, PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::orders::read::{OrderRow, OrderSearch, OwnedOrder};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_domain::order::OrderStatus;
 
@@ -42,10 +42,10 @@ pub struct OrderExport {
     at: Option<(List, Place)>,
 }
 
-impl Ledger {
+impl Orders {
     /// A page of results; `None` if the order `before` does not exist.
     pub async fn search_orders(&self, search: &OrderSearch) -> Result<Option<FoundOrders>, LedgerError> {
-        let mut tx = self.begin_reading().await?;
+        let mut tx = self.0.begin_reading().await?;
         let list = if search.status == Some(OrderStatus::Accepted) { List::Accepted } else { List::Orders };
         let (mut found, mut lacks_accepted) = (Vec::new(), false);
         let Some(place) = Place::find(&mut tx, list, search.before).await? else { return Ok(None) };
@@ -68,7 +68,7 @@ impl Ledger {
 
     /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist.
     pub async fn export_orders(&self, search: OrderSearch) -> Result<Option<OrderExport>, LedgerError> {
-        let mut tx = self.begin_reading().await?;
+        let mut tx = self.0.begin_reading().await?;
         let with_accepted =
             search.status == Some(OrderStatus::Accepted) || search.status.is_none() && search.before.is_none();
         let list = if with_accepted { List::Accepted } else { List::Orders };

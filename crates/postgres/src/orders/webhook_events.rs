@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::outbox::{RetryTerms, one_line};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::trace_context::TraceContext;
 use seckill_webhook::backoff_ms;
@@ -47,7 +47,7 @@ pub enum EventOutcome {
     Overtaken,
 }
 
-impl Ledger {
+impl Orders {
     /// Records whether a receiver is configured. Events are kept only for a configured receiver. Returns whether this has changed.
     pub async fn set_shop_listens(&self, listens: bool) -> Result<bool, LedgerError> {
         let changed = sqlx::query!(
@@ -56,7 +56,7 @@ impl Ledger {
              SELECT 'worker', 'shop', 'webhook', jsonb_build_object('listens', listens) FROM changed",
             listens
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(changed.rows_affected() > 0)
     }
@@ -88,7 +88,7 @@ impl Ledger {
             limit,
             millis(lease)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let now_s = rows.first().map_or(0, |row| row.now_s);
         let more = rows.len() as u64 >= limit.unsigned_abs();
@@ -122,7 +122,7 @@ impl Ledger {
             event.step,
             event.claims
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(if written.told == 1 { EventOutcome::Delivered { freed: written.freed } } else { EventOutcome::Overtaken })
     }
@@ -166,7 +166,7 @@ impl Ledger {
             parked,
             wait_ms
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(match (written.rows_affected(), parked) {
             (0, _) => EventOutcome::Overtaken,

@@ -1,6 +1,7 @@
 //! Rows that a worker has claimed. They are locked or leased until they are settled.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use seckill_webhook::backoff_ms;
@@ -9,7 +10,7 @@ use sqlx::{Postgres, Transaction};
 use super::task::{BrokerMessage, UnitRelease};
 use super::{OutboxRow, RetryTerms, one_line};
 use crate::sales::epochs::{Sharded, shards_of};
-use crate::{Ledger, LedgerError};
+use crate::{Database, LedgerError, Sales};
 use seckill_domain::ids::{Epoch, SaleId};
 
 /// Pauses of rows: if the queue has no room; if the queue does not answer; if the channel is not configured, which only a restart changes.
@@ -21,7 +22,7 @@ const LEASE_MS: i64 = 30_000;
 
 /// Claimed outbox rows. They are locked until they are settled or the connection is lost, or leased until `leased_until`.
 pub struct ClaimedBatch<T> {
-    ledger: Ledger,
+    database: Arc<Database>,
     /// `None` once they are leased.
     tx: Option<Transaction<'static, Postgres>>,
     /// `next_attempt_at` of the leased rows. A row with another value is no longer ours.
@@ -53,8 +54,8 @@ pub struct ReleaseOutcome {
 }
 
 impl<T> ClaimedBatch<T> {
-    pub(super) fn new(ledger: &Ledger, tx: Transaction<'static, Postgres>, rows: Vec<OutboxRow<T>>) -> Self {
-        Self { ledger: ledger.clone(), tx: Some(tx), leased_until: None, rows }
+    pub(super) fn new(database: &Arc<Database>, tx: Transaction<'static, Postgres>, rows: Vec<OutboxRow<T>>) -> Self {
+        Self { database: Arc::clone(database), tx: Some(tx), leased_until: None, rows }
     }
 
     /// A transaction with the row locks, and the ids of the rows that are still ours: a consumer may have changed a leased row.
@@ -62,7 +63,7 @@ impl<T> ClaimedBatch<T> {
         if let Some(tx) = self.tx.take() {
             return Ok((tx, self.ids().into_iter().collect()));
         }
-        let mut tx = self.ledger.begin().await?;
+        let mut tx = self.database.begin().await?;
         let still = sqlx::query_scalar!(
             "SELECT id FROM outbox WHERE id = ANY($1) AND status || '' = 'pending' AND next_attempt_at = $2
              ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -129,7 +130,7 @@ impl ClaimedBatch<UnitRelease> {
     pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
         match &mut self.tx {
             Some(tx) => shards_of(&mut **tx, sales).await,
-            None => self.ledger.shards_of(sales).await,
+            None => Sales(Arc::clone(&self.database)).shards_of(sales).await,
         }
     }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Outbox, audit_log};
 use seckill_domain::message::ParkedKind;
 
 /// Row limit per transaction that makes rows pending again. It keeps locks and work small, however many rows are parked.
@@ -33,7 +33,7 @@ pub struct ParkedRow {
     pub payload: Value,
 }
 
-impl Ledger {
+impl Outbox {
     /// The newest parked rows, in ascending order.
     pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
         let mut rows = self.parked_page(None, None, limit).await?;
@@ -75,7 +75,7 @@ impl Ledger {
             before,
             limit
         )
-        .fetch_all(&mut *self.begin_reading().await?)
+        .fetch_all(&mut *self.0.begin_reading().await?)
         .await?)
     }
 
@@ -99,7 +99,7 @@ impl Ledger {
         actor: &str,
     ) -> Result<u64, LedgerError> {
         let kind = kind.map(ParkedKind::as_str);
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let done = sqlx::query!(
             "UPDATE outbox SET status = 'pending', attempts = 0, next_attempt_at = now()
              WHERE id IN (SELECT id FROM outbox

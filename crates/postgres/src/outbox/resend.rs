@@ -1,8 +1,8 @@
 //! Finds sent messages that were lost, by marks in their queues, and sends them again.
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Outbox};
 
-impl Ledger {
+impl Outbox {
     /// The queues that may hold overdue messages: sent, not processed, and late by `after_ms`. All payment channels count as one.
     pub async fn queues_with_overdue(&self, after_ms: u64) -> Result<Vec<String>, LedgerError> {
         Ok(sqlx::query_scalar!(
@@ -17,24 +17,25 @@ impl Ledger {
                WHERE at < now() - $1::bigint * interval '1 ms'"#,
             after_ms.cast_signed()
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 
     /// Records that a mark published at `mark_ms` has left its queue.
     pub async fn mark_passed(&self, queue: &str, mark_ms: i64) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "INSERT INTO queue_marks (queue, published_at) VALUES ($1, to_timestamp($2::bigint / 1000.0))
+        self.0
+            .run(sqlx::query!(
+                "INSERT INTO queue_marks (queue, published_at) VALUES ($1, to_timestamp($2::bigint / 1000.0))
              ON CONFLICT DO NOTHING",
-            queue,
-            mark_ms
-        ))
-        .await
+                queue,
+                mark_ms
+            ))
+            .await
     }
 
     /// Clears marks that left their queue more than an hour ago.
     pub async fn clear_marks(&self) -> Result<(), LedgerError> {
-        self.run(sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'")).await
+        self.0.run(sqlx::query!("DELETE FROM queue_marks WHERE passed_at < now() - interval '1 hour'")).await
     }
 
     /// Makes lost messages pending again, at most `limit` of each kind: sent before a mark that left the queue `after_ms` ago, and not
@@ -51,7 +52,7 @@ impl Ledger {
             after_ms,
             limit
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         let expiries = sqlx::query!(
             "WITH mark AS (SELECT max(published_at) AS at FROM queue_marks
@@ -64,7 +65,7 @@ impl Ledger {
             after_ms,
             limit
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         let payments = sqlx::query!(
             "WITH marks AS (SELECT queue, max(published_at) AS at FROM queue_marks
@@ -78,7 +79,7 @@ impl Ledger {
             after_ms,
             limit
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         // A process may die after it took back a payment, before the payment's message is pending again. Then the payment has no message.
         let forgotten = sqlx::query!(
@@ -90,7 +91,7 @@ impl Ledger {
             after_ms,
             limit
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         let rows = [groups, expiries, payments, forgotten].map(|done| done.rows_affected());
         Ok(rows.into_iter().max().unwrap_or(0))

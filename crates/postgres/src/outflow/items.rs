@@ -5,7 +5,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError, audit_log, micros};
+use crate::{LedgerError, Outflows, audit_log, micros};
 use seckill_domain::outflow::{LATENESS, Pace};
 
 #[derive(Debug, Clone)]
@@ -169,10 +169,10 @@ async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, a
     Ok(())
 }
 
-impl Ledger {
+impl Outflows {
     /// Adds an item to its channel, in its own transaction.
     pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<Enqueued, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let enqueued = enqueue(&mut tx, item).await?;
         tx.commit().await?;
         Ok(enqueued)
@@ -187,7 +187,7 @@ impl Ledger {
         capacity: i64,
         actor: &str,
     ) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let made = sqlx::query!(
             "INSERT INTO outflow_channels (name, rate, jitter_ms, gap_us, target, capacity) VALUES ($1, $2, $3, $4, $5, $6)
              ON CONFLICT (name) DO NOTHING",
@@ -229,7 +229,7 @@ impl Ledger {
             target,
             payment_channel
         );
-        Ok(gap_us.fetch_one(&self.pool).await?)
+        Ok(gap_us.fetch_one(&self.0.pool).await?)
     }
 
     /// Changes a channel's settings to the result of `decide`, with a line in the audit log. Returns `false` if there is no such channel. A
@@ -240,7 +240,7 @@ impl Ledger {
         actor: &str,
         decide: impl FnOnce(OutflowTerms) -> Result<OutflowUpdate, E>,
     ) -> Result<bool, E> {
-        let mut tx = self.begin().await.map_err(LedgerError::from)?;
+        let mut tx = self.0.begin().await.map_err(LedgerError::from)?;
         let terms = sqlx::query_as!(
             OutflowTerms,
             "SELECT rate, jitter_ms, paused FROM outflow_channels WHERE name = $1 FOR NO KEY UPDATE",
@@ -258,7 +258,7 @@ impl Ledger {
 
     /// Counts the waiting items of each channel, for the queue limits and for metrics. Writes nothing for a channel that stays empty.
     pub async fn count_outflow(&self) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
+        self.0.run(sqlx::query!(
             "INSERT INTO outflow_depths (channel, items, at)
              SELECT name, items, now()
              FROM (SELECT c.name, d.items AS before, (SELECT count(*) FROM outflow_items i
@@ -280,7 +280,7 @@ impl Ledger {
                       (SELECT count(*) FROM outflow_items i WHERE i.channel = c.name AND i.status = 'parked') AS "parked!"
                FROM outflow_channels c LEFT JOIN outflow_depths d ON d.channel = c.name ORDER BY c.name"#
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?)
     }
 }

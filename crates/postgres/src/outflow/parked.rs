@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::outbox::UNPARK_STEP;
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Outflows, audit_log};
 
 /// An item that its receiver did not take, and which is no longer tried.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -29,7 +29,7 @@ pub struct ParkedItem {
     pub payload: String,
 }
 
-impl Ledger {
+impl Outflows {
     /// Newest first, with a `seq` below `before`, by the index `outflow_items_parked`.
     pub async fn parked_outflow(
         &self,
@@ -47,7 +47,7 @@ impl Ledger {
             before,
             limit
         )
-        .fetch_all(&mut *self.begin_reading().await?)
+        .fetch_all(&mut *self.0.begin_reading().await?)
         .await?)
     }
 
@@ -55,7 +55,7 @@ impl Ledger {
     pub async fn unpark_outflow_item(&self, id: Uuid, actor: &str) -> Result<bool, LedgerError> {
         let channel =
             sqlx::query_scalar!("SELECT channel FROM outflow_items WHERE id = $1 AND status || '' = 'parked'", id)
-                .fetch_optional(&self.pool)
+                .fetch_optional(&self.0.pool)
                 .await?;
         match channel {
             Some(channel) => Ok(self.unpark_outflow(&channel, &[id], actor).await? > 0),
@@ -65,7 +65,7 @@ impl Ledger {
 
     /// Makes parked items pending again: these, or the first `UNPARK_STEP`. Returns how many. They precede later items of their keys.
     pub async fn unpark_outflow(&self, channel: &str, ids: &[Uuid], actor: &str) -> Result<u64, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Not locked, because keys are locked first. Items that become pending meanwhile are skipped below.
         let found = sqlx::query_scalar!(
             "SELECT id FROM outflow_items

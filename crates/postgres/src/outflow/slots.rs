@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::outbox::{RetryTerms, one_line};
 use crate::outflow::items::drop_key_if_empty;
-use crate::{Ledger, LedgerError, micros};
+use crate::{LedgerError, Outflows, micros};
 use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
 use seckill_webhook::backoff_ms;
 
@@ -53,7 +53,7 @@ impl Slot {
     }
 }
 
-impl Ledger {
+impl Outflows {
     /// Claims the next slot of a channel with due items, together with an item. Keys take turns, and items of a key are first in, first
     /// out. Returns `None`, without using a slot, if no item is due, the next slot is too far away, or other workers hold the rows. Skips
     /// channels in `without`, and refunds of payment channels outside `payment_channels`.
@@ -63,7 +63,7 @@ impl Ledger {
         payment_channels: &[String],
         lease: Duration,
     ) -> Result<Option<Slot>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // Random among the channels with work, so that none is always last. Not FOR UPDATE: a transaction that adds an item holds its
         // channel's row by the foreign key, and must not block a claim.
         let channel = sqlx::query!(
@@ -156,14 +156,14 @@ impl Ledger {
             micros(LOOKAHEAD),
             payment_channels
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         Ok(wait_us.map(|us| Duration::from_micros(us.max(0).unsigned_abs())))
     }
 
     /// Returns an unused slot. The item keeps its turn. The next claim gets the slot, unless later slots are already claimed.
     pub async fn give_back(&self, slot: &Slot) -> Result<(), LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         if !self.let_go(&mut tx, slot).await? {
             return Ok(());
         }
@@ -181,12 +181,13 @@ impl Ledger {
 
     /// Delays the unclaimed slots: a request left late, and the next ones could come too close to it.
     pub async fn leave_hole(&self, channel: &str, late: Duration) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",
-            channel,
-            micros(late)
-        ))
-        .await
+        self.0
+            .run(sqlx::query!(
+                "UPDATE outflow_channels SET next_at = next_at + $2::bigint * interval '1 us' WHERE name = $1",
+                channel,
+                micros(late)
+            ))
+            .await
     }
 
     pub async fn settle_slot(
@@ -195,7 +196,7 @@ impl Ledger {
         outcome: &DeliveryOutcome,
         terms: RetryTerms,
     ) -> Result<Settled, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let settled = match outcome {
             DeliveryOutcome::Done => finish(&mut tx, slot).await?,
             DeliveryOutcome::Refused(why) => fail(&mut tx, slot, why, None).await?,

@@ -7,7 +7,7 @@ use sqlx::Executor;
 use uuid::Uuid;
 
 use crate::sales::audit_checks::{CHECKS, Needs};
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Sales};
 use seckill_domain::ids::{Epoch, OrderId, SaleId, Shard, WaveId};
 
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub struct Finding {
 
 const EVIDENCE_MAX: i64 = 20;
 
-impl Ledger {
+impl Sales {
     /// Audits a sale in one snapshot; `None` if there is no such sale.
     pub async fn audit_snapshot(
         &self,
@@ -58,7 +58,7 @@ impl Ledger {
         overdue_grace_ms: i64,
         retire_after_ms: u64,
     ) -> Result<Option<LedgerSnapshot>, LedgerError> {
-        let mut tx = self.begin_snapshot(&self.pool).await?;
+        let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         // This counts all rows of a sale, and searches the whole outbox.
         (&mut *tx).execute("SET LOCAL statement_timeout = '300s'").await?;
         // Right after a rush, the planner still takes these tables for small, and would choose nested loops.
@@ -172,13 +172,13 @@ impl Ledger {
             "SELECT order_ids FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL",
             sale.get()
         )
-        .fetch(&self.pool);
+        .fetch(&self.0.pool);
         while let Some(members) = groups.try_next().await? {
             known.extend(members.into_iter().filter(|order| asked.contains(order)).map(OrderId));
         }
         drop(groups);
         let rows = sqlx::query_scalar!("SELECT id FROM orders WHERE id = ANY($1)", &ids);
-        known.extend(rows.fetch_all(&self.pool).await?.into_iter().map(OrderId));
+        known.extend(rows.fetch_all(&self.0.pool).await?.into_iter().map(OrderId));
         Ok(known)
     }
 }

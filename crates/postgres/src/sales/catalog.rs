@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::sales::terms::load_sales;
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Sales};
 use seckill_domain::ids::DocId;
 use seckill_domain::sale::Sale;
 
@@ -40,10 +40,10 @@ pub struct Heartbeat {
 
 const CHANGES_MAX: i64 = 1000;
 
-impl Ledger {
+impl Sales {
     /// The catalogue in one snapshot. `with_ids`: also the ids of all sales and products, which are far more than Redis keeps.
     pub async fn catalogue(&self, retire_after_ms: u64, with_ids: bool) -> Result<CatalogSnapshot, LedgerError> {
-        let mut tx = self.begin_snapshot(&self.pool).await?;
+        let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         let version = sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(&mut *tx).await?;
         let live = sqlx::query_scalar!(
             "SELECT id FROM sales WHERE ends_at > now() - $1::bigint * interval '1 ms'",
@@ -67,7 +67,7 @@ impl Ledger {
         version: i64,
         retire_after_ms: u64,
     ) -> Result<Option<CatalogChanges>, LedgerError> {
-        let mut tx = self.begin_snapshot(&self.reserved).await?;
+        let mut tx = self.0.begin_snapshot(&self.0.reserved).await?;
         let rows = sqlx::query!(
             "SELECT version, kind, id, removed FROM catalog_changes WHERE version > $1 ORDER BY version LIMIT $2",
             version,
@@ -110,11 +110,12 @@ impl Ledger {
 
     /// Clears changes older than a day. An instance further behind loads the whole catalogue.
     pub async fn clear_changes(&self) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "DELETE FROM catalog_changes WHERE at < now() - interval '1 day'
+        self.0
+            .run(sqlx::query!(
+                "DELETE FROM catalog_changes WHERE at < now() - interval '1 day'
                AND version < (SELECT version FROM catalog_version)"
-        ))
-        .await
+            ))
+            .await
     }
 
     /// Records that an instance is live and has loaded `version`.
@@ -127,14 +128,15 @@ impl Ledger {
             instance,
             version
         )
-        .fetch_one(&self.reserved)
+        .fetch_one(&self.0.reserved)
         .await?;
         Ok(Heartbeat { now_ms: row.now.timestamp_millis(), catalog_version: row.version })
     }
 
     /// Removes an instance, and all instances without a heartbeat for a day.
     pub async fn leave(&self, instance: Uuid) -> Result<(), LedgerError> {
-        self.run(sqlx::query!("DELETE FROM instances WHERE id = $1 OR seen_at < now() - interval '1 day'", instance))
+        self.0
+            .run(sqlx::query!("DELETE FROM instances WHERE id = $1 OR seen_at < now() - interval '1 day'", instance))
             .await
     }
 
@@ -158,7 +160,7 @@ impl Ledger {
                 policies,
                 ALIVE_FOR
             );
-            if behind.fetch_one(&self.pool).await? == 0 {
+            if behind.fetch_one(&self.0.pool).await? == 0 {
                 return Ok(true);
             }
             if Instant::now() >= deadline {

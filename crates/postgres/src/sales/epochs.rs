@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, Executor, PgExecutor, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::terms::{per_user, shard_count};
-use crate::{Ledger, LedgerError, numbers};
+use crate::{LedgerError, Sales, numbers};
 use seckill_domain::ids::{Epoch, OrderId, SaleId, Shard, Units, WaveId};
 use seckill_domain::sale::SaleStatus;
 use seckill_domain::shards::SaleShards;
@@ -103,7 +103,7 @@ pub struct RefillSnapshot {
     unread: &'static [&'static str],
 }
 
-impl Ledger {
+impl Sales {
     /// The epochs of all sales that Redis keeps: not ended, or ended less than `retire_after_ms` ago.
     pub async fn epochs(&self, retire_after_ms: u64) -> Result<Vec<EpochRow>, LedgerError> {
         let rows = sqlx::query_as!(
@@ -117,14 +117,14 @@ impl Ledger {
                ORDER BY e.sale_id"#,
             retire_after_ms.cast_signed()
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
     /// The shards of the existing sales among these.
     pub async fn shards_of(&self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
-        shards_of(&self.pool, sales).await
+        shards_of(&self.0.pool, sales).await
     }
 
     pub async fn epoch(&self, sale: SaleId) -> Result<Option<EpochRow>, LedgerError> {
@@ -143,7 +143,7 @@ impl Ledger {
                WHERE e.sale_id = ANY($1)"#,
             &numbers(sales)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         rows.into_iter().map(EpochRow::try_from).collect()
     }
@@ -161,19 +161,20 @@ impl Ledger {
             &numbers(sales),
             retire_after_ms.cast_signed()
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         rows.into_iter().map(EpochRow::try_from).collect()
     }
 
     /// Records that Redis has dropped a sale, unless a refill has begun meanwhile.
     pub async fn forget_sale(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "UPDATE sale_epochs SET run_id = NULL, in_redis = false WHERE sale_id = $1 AND epoch = $2",
-            sale.get(),
-            epoch.0
-        ))
-        .await
+        self.0
+            .run(sqlx::query!(
+                "UPDATE sale_epochs SET run_id = NULL, in_redis = false WHERE sale_id = $1 AND epoch = $2",
+                sale.get(),
+                epoch.0
+            ))
+            .await
     }
 
     /// Raises the epoch, after all transactions that share its row have ended. Later purchases of older epochs are refused. Fails with
@@ -193,7 +194,7 @@ impl Ledger {
     /// Locks an epoch's row. New shared row locks overtake a waiting exclusive one, so the second attempt queues for the table.
     async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
         for wait in [IN_ROW, IN_TABLE] {
-            let mut tx = self.begin().await?;
+            let mut tx = self.0.begin().await?;
             (&mut *tx).execute(wait).await?;
             let lock = sqlx::query!("SELECT FROM sale_epochs WHERE sale_id = $1 FOR UPDATE", sale.get());
             match lock.execute(&mut *tx).await.map_err(LedgerError::from) {
@@ -206,12 +207,13 @@ impl Ledger {
 
     /// Requests a refill of the sale, unless its epoch was raised meanwhile.
     pub async fn request_refill(&self, sale: SaleId, epoch: Epoch) -> Result<(), LedgerError> {
-        self.run(sqlx::query!(
-            "UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2",
-            sale.get(),
-            epoch.0
-        ))
-        .await
+        self.0
+            .run(sqlx::query!(
+                "UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND epoch = $2",
+                sale.get(),
+                epoch.0
+            ))
+            .await
     }
 
     /// The sales in Redis, among these, without pending work: no purchase without an order, and no release on its way to Redis.
@@ -226,7 +228,7 @@ impl Ledger {
             retire_after_ms.cast_signed(),
             &numbers(sales)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let resting = rows.into_iter().map(|row| {
             let shards = sharding(row.id, row.shards, row.asks_pass)?;
@@ -256,12 +258,12 @@ impl Ledger {
             sale.get(),
             more_than
         );
-        Ok(found.fetch_one(&self.pool).await?)
+        Ok(found.fetch_one(&self.0.pool).await?)
     }
 
     /// Begins to read a refill. After `raise_epoch`, no purchase of an older epoch can commit after this snapshot.
     pub async fn refill_snapshot(&self, sale: SaleId) -> Result<RefillSnapshot, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // The first page sorts all purchases of the sale, which may be millions.
         (&mut *tx)
             .execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 0")

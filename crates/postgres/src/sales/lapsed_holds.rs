@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Sales};
 use seckill_domain::ids::SaleId;
 
 /// Lapsed holds of one buyer, or of one network address.
@@ -20,7 +20,7 @@ pub struct LapsedHolds {
     pub last_lapsed_at_ms: i64,
 }
 
-impl Ledger {
+impl Sales {
     /// The lapsed holds of a sale by address or by buyer, most holds first. Reads all of them, within 3 s.
     pub async fn lapsed_holds(
         &self,
@@ -40,7 +40,7 @@ impl Ledger {
             by_address,
             limit
         )
-        .fetch_all(&mut *self.begin_reading().await?)
+        .fetch_all(&mut *self.0.begin_reading().await?)
         .await?)
     }
 }

@@ -2,7 +2,7 @@
 
 use sqlx::Executor;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Sales};
 use seckill_domain::alarm::AlarmKind;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::{LedgerFigures, OrderFigures, OutboxFigures};
@@ -13,12 +13,12 @@ const DEPTH_MAX: i64 = 10_000;
 /// After a count that took T, there is a pause of 19 T, so that counting takes at most 5 % of PostgreSQL's time.
 pub const REST_FACTOR: u32 = 19;
 
-impl Ledger {
+impl Sales {
     /// A sale's figures; `None` if there is no such sale. Rows are read by key, or by partial indexes (`outbox_due`, `outbox_sent`,
     /// `outbox_parked`, `alarms_open`), at most 10,000 each. Only the sale's orders are counted (`orders_of_sale`,
     /// `purchase_groups_unsettled`), so the caller rests. A purchase in two groups counts twice until one is settled.
     pub async fn live_figures(&self, sale: SaleId) -> Result<Option<LedgerFigures>, LedgerError> {
-        let mut tx = self.begin_snapshot(&self.pool).await?;
+        let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         (&mut *tx).execute("SET LOCAL statement_timeout = '2s'").await?;
         let row = sqlx::query!(
             r#"SELECT status, total_stock, stock, (extract(epoch FROM now()) * 1000)::bigint AS "read_at_ms!",

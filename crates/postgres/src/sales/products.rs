@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::types::Json;
 
 use crate::sales::terms::{self, load_sales, product};
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::SaleId;
 use seckill_domain::picture::{Picture, PictureFile, Size};
 use seckill_domain::sale::{Product, ProductChange, Sale};
@@ -19,7 +19,7 @@ pub struct NewPicture {
 /// How long an unused picture is kept, for pages that are still open.
 const UNUSED_FOR: &str = "1 day";
 
-impl Ledger {
+impl Sales {
     /// Creates or changes a product, with its picture if given. Returns its id, and the first catalogue version with the change; `None` if
     /// the change has an alternative text and the product has no picture.
     pub async fn set_product(
@@ -28,7 +28,7 @@ impl Ledger {
         picture: Option<&NewPicture>,
         actor: &str,
     ) -> Result<Option<(i64, i64)>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         if let Some(NewPicture { hash, small, large }) = picture {
             // DO UPDATE also locks the row, so that a picture that is about to be used is not cleared.
             sqlx::query!(
@@ -83,14 +83,15 @@ impl Ledger {
             "UPDATE pictures SET unused_since = now()
              WHERE unused_since IS NULL AND NOT EXISTS (SELECT FROM products WHERE picture = hash)"
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
-        self.run(sqlx::query!(
-            "DELETE FROM pictures WHERE unused_since < now() - $1::text::interval
+        self.0
+            .run(sqlx::query!(
+                "DELETE FROM pictures WHERE unused_since < now() - $1::text::interval
                AND NOT EXISTS (SELECT FROM products WHERE picture = hash)",
-            UNUSED_FOR
-        ))
-        .await
+                UNUSED_FOR
+            ))
+            .await
     }
 
     pub async fn picture(&self, file: &PictureFile) -> Result<Option<Bytes>, LedgerError> {
@@ -99,7 +100,7 @@ impl Ledger {
             file.hash(),
             file.width()
         )
-        .fetch_optional(&self.pool)
+        .fetch_optional(&self.0.pool)
         .await?;
         Ok(found.flatten().map(Bytes::from))
     }
@@ -107,7 +108,7 @@ impl Ledger {
     /// At most `limit` sales with ids above `after`, ordered by id.
     pub async fn sales_after(&self, after: Option<SaleId>, limit: i64) -> Result<Vec<Sale>, LedgerError> {
         let after = after.map_or(0, SaleId::get);
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.0.pool.acquire().await?;
         let ids = sqlx::query_scalar!("SELECT id FROM sales WHERE id > $1 ORDER BY id LIMIT $2", after, limit);
         let ids = ids.fetch_all(&mut *connection).await?;
         let mut sales = load_sales(&mut connection, &ids).await?;
@@ -132,7 +133,7 @@ impl Ledger {
             text,
             limit
         );
-        let rows = rows.fetch_all(&self.pool).await?.into_iter();
+        let rows = rows.fetch_all(&self.0.pool).await?.into_iter();
         Ok(rows.map(|row| product(row.id, row.name, row.description, row.picture)).collect())
     }
 
@@ -144,11 +145,11 @@ impl Ledger {
                FROM products WHERE name = $1"#,
             name
         );
-        let row = row.fetch_optional(&self.pool).await?;
+        let row = row.fetch_optional(&self.0.pool).await?;
         Ok(row.map(|row| product(row.id, row.name, row.description, row.picture)))
     }
 
     pub async fn catalog_version(&self) -> Result<i64, LedgerError> {
-        terms::version(&mut *self.pool.acquire().await?).await
+        terms::version(&mut *self.0.pool.acquire().await?).await
     }
 }

@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError};
+use crate::{LedgerError, Sales};
 
 /// Rows per step.
 const PAGE: i64 = 5000;
@@ -21,7 +21,7 @@ pub struct Page<C> {
     pub gone: i64,
 }
 
-impl Ledger {
+impl Sales {
     /// Marks the sales that ended `messages_days` ago with all orders settled, and the sales whose steps can be cleared. Skips locked ones
     /// until later. The indexes `sales_to_clear` and `sales_steps_to_clear` have them in this order.
     pub async fn mark_cleared(&self, messages_days: i32, steps_days: i32) -> Result<(), LedgerError> {
@@ -33,16 +33,17 @@ impl Ledger {
                           ORDER BY ends_at LIMIT 10 FOR NO KEY UPDATE SKIP LOCKED)",
             messages_days
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
-        self.run(sqlx::query!(
-            "UPDATE sales SET steps_cleared_at = now()
+        self.0
+            .run(sqlx::query!(
+                "UPDATE sales SET steps_cleared_at = now()
              WHERE id IN (SELECT id FROM sales WHERE steps_cleared_at IS NULL
                             AND cleared_at < now() - make_interval(days => $1)
                           ORDER BY cleared_at LIMIT 10 FOR NO KEY UPDATE SKIP LOCKED)",
-            steps_days
-        ))
-        .await
+                steps_days
+            ))
+            .await
     }
 
     /// Clears the processed outbox rows of cleared sales, one page.
@@ -59,7 +60,7 @@ impl Ledger {
             from,
             PAGE
         );
-        Ok(page.fetch_one(&self.pool).await?)
+        Ok(page.fetch_one(&self.0.pool).await?)
     }
 
     /// Clears the settled group rows of cleared sales, one page.
@@ -75,7 +76,7 @@ impl Ledger {
             from,
             GROUPS
         );
-        Ok(page.fetch_one(&self.pool).await?)
+        Ok(page.fetch_one(&self.0.pool).await?)
     }
 
     /// Clears the steps of orders of marked sales, one page. Keeps steps that the order webhook has not delivered.
@@ -92,7 +93,7 @@ impl Ledger {
             from,
             PAGE
         );
-        Ok(page.fetch_one(&self.pool).await?)
+        Ok(page.fetch_one(&self.0.pool).await?)
     }
 
     pub async fn clear_lapsed_holds(&self, from: Uuid) -> Result<Page<Uuid>, LedgerError> {
@@ -108,7 +109,7 @@ impl Ledger {
             from,
             PAGE
         );
-        Ok(page.fetch_one(&self.pool).await?)
+        Ok(page.fetch_one(&self.0.pool).await?)
     }
 
     /// Clears the buyers' counters of one marked sale: the next after `from` that has counters.
@@ -125,7 +126,7 @@ impl Ledger {
             from,
             PAGE
         )
-        .fetch_one(&self.pool)
+        .fetch_one(&self.0.pool)
         .await?;
         if page.gone == PAGE {
             page.next = Some(from);
@@ -148,7 +149,7 @@ impl Ledger {
             PAGE,
             days
         );
-        Ok(page.fetch_one(&self.pool).await?)
+        Ok(page.fetch_one(&self.0.pool).await?)
     }
 
     pub async fn clear_audit_log(&self, days: i32) -> Result<u64, LedgerError> {
@@ -158,7 +159,7 @@ impl Ledger {
             days,
             PAGE
         );
-        Ok(done.execute(&self.pool).await?.rows_affected())
+        Ok(done.execute(&self.0.pool).await?.rows_affected())
     }
 
     /// Clears alarms that ended `days` ago, and settled callbacks that were quarantined then, one page of each.
@@ -177,7 +178,7 @@ impl Ledger {
             PAGE,
             days
         );
-        Ok(page.fetch_one(&self.pool).await?)
+        Ok(page.fetch_one(&self.0.pool).await?)
     }
 
     pub async fn clear_processed_messages(&self, messages_days: i32) -> Result<u64, LedgerError> {
@@ -188,7 +189,7 @@ impl Ledger {
             messages_days,
             PAGE
         )
-        .execute(&self.pool)
+        .execute(&self.0.pool)
         .await?;
         Ok(done.rows_affected())
     }

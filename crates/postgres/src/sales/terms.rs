@@ -6,7 +6,7 @@ use serde_json::json;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use crate::{Ledger, LedgerError, audit_log};
+use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::{DocId, SaleId, Units};
 use seckill_domain::picture::Picture;
 use seckill_domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
@@ -59,7 +59,7 @@ pub(super) async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
     Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
 }
 
-impl Ledger {
+impl Sales {
     /// Creates a sale, its product if missing, and its epoch row, which requests a refill. `keys`: the purchase key and the waiting key.
     /// The sale's times count from `from_ms`, or else from now. Returns the sale, and the first catalogue version that has it.
     pub async fn create_sale(
@@ -69,7 +69,7 @@ impl Ledger {
         from_ms: Option<i64>,
         actor: &str,
     ) -> Result<(SaleId, i64), LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         // DO UPDATE, because DO NOTHING returns no row for an existing product.
         let product = sqlx::query_scalar!(
             "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
@@ -132,7 +132,7 @@ impl Ledger {
         status: SaleStatus,
         actor: &str,
     ) -> Result<Option<i64>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let changed = sqlx::query!(
             "UPDATE sales SET status = $2 WHERE id = $1 AND (status <> 'closed' OR $2 = 'closed')",
             sale.get(),
@@ -150,13 +150,13 @@ impl Ledger {
     }
 
     pub async fn is_bought_in(&self, sale: SaleId) -> Result<bool, LedgerError> {
-        is_bought_in(&mut *self.pool.acquire().await?, sale).await
+        is_bought_in(&mut *self.0.pool.acquire().await?, sale).await
     }
 
     /// Removes a sale without purchases. Call `is_bought_in` first, because commits wait while the epoch's row is locked. Returns the
     /// catalogue version of the change; `None` if the sale does not exist or has orders.
     pub async fn remove_sale(&self, sale: SaleId, actor: &str) -> Result<Option<i64>, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         sqlx::query("SET LOCAL statement_timeout = '2s'").execute(&mut *tx).await?;
         // The epoch row first: purchases lock it shared while they insert their rows.
         let epochs = sqlx::query!("DELETE FROM sale_epochs WHERE sale_id = $1", sale.get()).execute(&mut *tx).await?;
@@ -179,7 +179,7 @@ impl Ledger {
 
     /// Sales with their stock, newest first, by their key. A search with few matches reads all sales: thousands at most.
     pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
-        let mut tx = self.begin_snapshot(&self.pool).await?;
+        let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         let ids = sqlx::query_scalar!(
             "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
              WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
@@ -202,7 +202,7 @@ impl Ledger {
 
     /// A document, and the catalogue version of the same snapshot.
     pub async fn document(&self, id: DocId) -> Result<(Option<Document>, i64), LedgerError> {
-        let mut tx = self.begin_snapshot(&self.pool).await?;
+        let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         let as_of = version(&mut tx).await?;
         let document = match id {
             DocId::Sale(id) => load_sales(&mut tx, &[id]).await?.pop().map(Document::Sale),

@@ -1,7 +1,7 @@
 //! Selects the sales to check: selling ones, changed ones, and the others in turn. No query here reads all sales.
 
 use super::epochs::{EpochRow, Row};
-use crate::{Ledger, LedgerError, numbers};
+use crate::{LedgerError, Sales, numbers};
 use seckill_domain::ids::SaleId;
 
 const CHANGES_MAX: i64 = 1000;
@@ -15,14 +15,14 @@ pub struct ChangedSales {
     pub complete: bool,
 }
 
-impl Ledger {
+impl Sales {
     /// The sales with a window that is open, opens within a minute, or closed less than ten minutes ago (index `sales_by_window`).
     pub async fn selling_sales(&self) -> Result<Vec<SaleId>, LedgerError> {
         let ids = sqlx::query_scalar!(
             "SELECT id FROM sales
              WHERE tstzrange(starts_at, ends_at) && tstzrange(now() - interval '10 minutes', now() + interval '1 minute')"
         );
-        Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
+        Ok(ids.fetch_all(&self.0.pool).await?.into_iter().map(SaleId::from_db).collect())
     }
 
     /// At most `limit` sales in Redis, with ids above `after` (index `sale_epochs_in_redis`).
@@ -33,7 +33,7 @@ impl Ledger {
             after.get(),
             limit
         );
-        Ok(ids.fetch_all(&self.pool).await?.into_iter().map(SaleId::from_db).collect())
+        Ok(ids.fetch_all(&self.0.pool).await?.into_iter().map(SaleId::from_db).collect())
     }
 
     /// The sales with terms or status changed since this version, removed ones too.
@@ -45,7 +45,7 @@ impl Ledger {
                 changed.version,
                 CHANGES_MAX
             )
-            .fetch_all(&self.pool)
+            .fetch_all(&self.0.pool)
             .await?;
             let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(changed) };
             // Versions have no gaps, and the newest change is never cleared.
@@ -75,7 +75,7 @@ impl Ledger {
             retire_after_ms.cast_signed(),
             &numbers(sales)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         rows.into_iter().map(EpochRow::try_from).collect()
     }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::{Ledger, LedgerError, audit_log, numbers};
+use crate::{LedgerError, Sales, audit_log, numbers};
 use seckill_domain::ids::SaleId;
 
 /// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
@@ -44,10 +44,10 @@ pub struct SalePlan {
     pub waves: Vec<WaveRow>,
 }
 
-impl Ledger {
+impl Sales {
     /// Adds a wave that is due now. Returns `false` if the sale does not exist, is closed, or has unlimited stock.
     pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let added = sqlx::query!(
             "UPDATE sales SET total_stock = total_stock + $2 WHERE id = $1 AND total_stock <> -1 AND status <> 'closed'",
             sale.get(),
@@ -75,7 +75,7 @@ impl Ledger {
             limit,
             &numbers(without)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.0.pool)
         .await?;
         let later = waves.iter().map(|wave| wave.in_ms).find(|in_ms| *in_ms > 0);
         let due = waves.iter().filter(|wave| wave.in_ms <= 0);
@@ -87,7 +87,7 @@ impl Ledger {
 
     /// Releases the due waves of a sale. Returns their number.
     pub async fn release_waves(&self, sale: SaleId) -> Result<usize, LedgerError> {
-        let mut tx = self.begin().await?;
+        let mut tx = self.0.begin().await?;
         let due = sqlx::query!(
             "UPDATE sale_waves SET released_at = now()
              WHERE id IN (SELECT id FROM sale_waves WHERE sale_id = $1 AND released_at IS NULL AND due_at <= now()
@@ -116,7 +116,7 @@ impl Ledger {
 
     /// The terms that only a sale's manager sees; `None` if there is no such sale. By key, and `sale_waves_of_sale`.
     pub async fn sale_plan(&self, sale: SaleId) -> Result<Option<SalePlan>, LedgerError> {
-        let mut connection = self.pool.acquire().await?;
+        let mut connection = self.0.pool.acquire().await?;
         let row = sqlx::query!("SELECT refund_returns_stock, created_at FROM sales WHERE id = $1", sale.get());
         let Some(row) = row.fetch_optional(&mut *connection).await? else { return Ok(None) };
         let waves = sqlx::query_as!(

@@ -51,9 +51,9 @@ impl Stores {
     /// Looks at the next sales in turn. Sales that ended at least `retire_after_ms` ago are dropped from Redis.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
         let sales = in_turn.next(&self.ledger).await?.sales;
-        for row in self.ledger.retired(&sales, retire_after_ms).await? {
+        for row in self.ledger.sales.retired(&sales, retire_after_ms).await? {
             self.gate.delete_sale(row.shards).await?;
-            self.ledger.forget_sale(row.sale, row.epoch).await?;
+            self.ledger.sales.forget_sale(row.sale, row.epoch).await?;
             tracing::info!(sale = %row.sale, "ended long ago; removed from Redis");
         }
         Ok(())
@@ -71,7 +71,7 @@ impl Stores {
         let lock = self.gate.lock(&lock_name(of, &run_id), REFILL_LEASE).await?;
         let Some(lock) = lock else { return Err(SaleError::Busy("refill")) };
         let refill = async {
-            let Some(row) = self.ledger.in_time(self.ledger.epoch(sale)).await? else { return Ok(()) };
+            let Some(row) = self.ledger.in_time(self.ledger.sales.epoch(sale)).await? else { return Ok(()) };
             let state = servers.sale_states(&[row.shards]).await?.pop().unwrap_or(SaleState::Unknown);
             if is_whole(&row, servers, state) { Ok(()) } else { self.refill(servers, &run_id, &row, slots).await }
         };
@@ -94,15 +94,15 @@ impl Stores {
         let (sale, of, began, ledger) = (row.sale, row.shards, Instant::now(), &self.ledger);
         // Each step returns false after another refill has taken over.
         let not_overtaken = |current: bool| if current { Ok(()) } else { Err(SaleError::Overtaken) };
-        let is_long = ledger.in_time(ledger.has_orders(sale, LONG)).await?;
+        let is_long = ledger.in_time(ledger.sales.has_orders(sale, LONG)).await?;
         let slots = if is_long { &slots.long } else { &slots.short };
         let slot = slots.acquire().await;
         // Stops sales under the old epoch. Otherwise new purchases could delay the raise for ever.
         servers.close(of, row.epoch).await?;
         die_at!("refill.closed");
-        let epoch = ledger.in_time(ledger.raise_epoch(sale)).await?;
+        let epoch = ledger.in_time(ledger.sales.raise_epoch(sale)).await?;
         die_at!("refill.raised");
-        let mut snapshot = ledger.in_time(ledger.refill_snapshot(sale)).await?;
+        let mut snapshot = ledger.in_time(ledger.sales.refill_snapshot(sale)).await?;
         die_at!("refill.read");
         not_overtaken(servers.begin(of, epoch).await?)?;
         die_at!("refill.begun");
@@ -117,10 +117,10 @@ impl Stores {
             tokio::time::sleep_until(begun_at + self.gate.sold_out_memory(of)).await;
         }
         let _slot = slots.acquire().await;
-        let (document, version) = ledger.in_time(ledger.document(DocId::Sale(sale.get()))).await?;
+        let (document, version) = ledger.in_time(ledger.sales.document(DocId::Sale(sale.get()))).await?;
         let Some(Document::Sale(terms)) = document else { return Ok(()) };
         // A Redis that was flushed meanwhile accepts old epochs. The ledger knows the current one.
-        not_overtaken(ledger.in_time(ledger.record_fill(sale, epoch, run_id)).await?)?;
+        not_overtaken(ledger.in_time(ledger.sales.record_fill(sale, epoch, run_id)).await?)?;
         die_at!("refill.recorded");
         not_overtaken(servers.open(&terms, version, epoch, left, &waves).await?)?;
         die_at!("refill.opened");
@@ -129,7 +129,7 @@ impl Stores {
             %sale, epoch = epoch.0, left = left.as_i64(), tickets, took_ms = began.elapsed().as_millis(), "sale refilled"
         );
         let details = serde_json::json!({ "epoch": epoch.0, "left": left.as_i64(), "tickets": tickets });
-        ledger.in_time(ledger.record("refill supervisor", "refill", &format!("sale {sale}"), details)).await?;
+        ledger.in_time(ledger.accounts.record("refill supervisor", "refill", &format!("sale {sale}"), details)).await?;
         Ok(())
     }
 

@@ -119,7 +119,7 @@ impl RefillSupervisor {
         let servers = self.take_servers().await?;
         let mut servers = self.if_they_can_sell(servers)?;
         let ledger = &self.stores.ledger;
-        let mut rows = ledger.in_time(ledger.epochs_of(&asked)).await?;
+        let mut rows = ledger.in_time(ledger.sales.epochs_of(&asked)).await?;
         rows.retain(|row| !row.is_retired(self.retire_after_ms));
         self.suspected |= self.examine(&mut servers, &rows, true).await?;
         self.queue.start(&servers);
@@ -167,9 +167,9 @@ impl RefillSupervisor {
         let mut sales: HashSet<SaleId> = self.unsettled.keys().copied().collect();
         let version = match self.version {
             // All sales are compared after this.
-            None => ledger.in_time(ledger.catalog_version()).await?,
+            None => ledger.in_time(ledger.sales.catalog_version()).await?,
             Some(version) => {
-                let changed = ledger.in_time(ledger.changed_sales(version)).await?;
+                let changed = ledger.in_time(ledger.sales.changed_sales(version)).await?;
                 self.suspected |= !changed.complete;
                 // A changed sale may be newer than the ids of this walk.
                 self.walked.extend(&changed.sales);
@@ -178,7 +178,7 @@ impl RefillSupervisor {
             }
         };
         if is_other {
-            sales.extend(ledger.in_time(ledger.selling_sales()).await?);
+            sales.extend(ledger.in_time(ledger.sales.selling_sales()).await?);
         }
         if with_turn {
             sales.extend(self.selling.next(ledger).await?);
@@ -191,7 +191,7 @@ impl RefillSupervisor {
             }
         }
         let mut sales = Vec::from_iter(sales);
-        let rows = ledger.in_time(ledger.epochs_due(&sales, self.retire_after_ms)).await?;
+        let rows = ledger.in_time(ledger.sales.epochs_due(&sales, self.retire_after_ms)).await?;
         self.suspected |= self.examine(servers, &rows, false).await?;
         // Sales without a row were removed, or have left Redis.
         sales.retain(|sale| rows.binary_search_by_key(sale, |row| row.sale).is_err());
@@ -208,7 +208,7 @@ impl RefillSupervisor {
 
     /// Checks all sales that Redis keeps, on a server that was replaced or may have lost its memory.
     async fn compare_all(&mut self, servers: &mut ServerRuns, identity: Identity) -> Result<(), SaleError> {
-        let rows = self.stores.ledger.in_time(self.stores.ledger.epochs(self.retire_after_ms)).await?;
+        let rows = self.stores.ledger.in_time(self.stores.ledger.sales.epochs(self.retire_after_ms)).await?;
         self.examine(servers, &rows, false).await?;
         tracing::debug!(sales = rows.len(), unsettled = self.unsettled.len(), "all sales compared with Redis");
         self.compared = Some((identity, Instant::now()));
@@ -232,7 +232,7 @@ impl RefillSupervisor {
             );
         }
         let closed = async {
-            let rows = self.stores.ledger.in_time(self.stores.ledger.epochs(self.retire_after_ms)).await?;
+            let rows = self.stores.ledger.in_time(self.stores.ledger.sales.epochs(self.retire_after_ms)).await?;
             let sales: Vec<SaleShards> = rows.iter().map(|row| row.shards).collect();
             Ok::<_, SaleError>(servers.delete_where_evicted(&sales).await?)
         };
@@ -305,7 +305,7 @@ impl RefillSupervisor {
             let (subject, details) = (format!("sale {sale}"), serde_json::json!({ "epoch": epoch.0 }));
             let line = NewLine { actor: "refill supervisor", action: "keys-lost", subject: &subject, details };
             let ledger = &self.stores.ledger;
-            if let Err(error) = ledger.in_time(ledger.record_bounded("keys-lost", line)).await {
+            if let Err(error) = ledger.in_time(ledger.accounts.record_bounded("keys-lost", line)).await {
                 tracing::warn!(%sale, %error, "lost keys not written down; tried again");
                 self.lost_keys.push((sale, epoch));
                 return;
