@@ -34,14 +34,14 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
     })
 }
 
-pub fn tokens(config: &Config) -> anyhow::Result<Tokens> {
+pub(crate) fn tokens(config: &Config) -> anyhow::Result<Tokens> {
     let auth = &config.auth;
     let tokens = Tokens::new(&auth.jwt_secret, &auth.jwt_public_key, config.dev)?;
     Ok(tokens.requiring(&auth.jwt_audience, &auth.jwt_issuer))
 }
 
 /// The settings for rendering pages. `api`: the API's origin, if it differs from the pages'.
-pub fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
+pub(crate) fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
     let own = &config.pages.currency;
     let currency = if own.is_empty() { &config.payments.currency } else { own };
     pages::Settings { origin: config.pages.origin.clone(), currency: currency.clone(), api }

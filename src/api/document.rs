@@ -98,7 +98,7 @@ pub fn api_document(dev: bool, pages: openapi::OpenApi, channels: &[String]) -> 
     tag = "service",
     responses((status = 200, description = "OpenAPI 3.1", body = Object)),
 )]
-pub async fn openapi_document(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
+pub(crate) async fn openapi_document(request: HttpRequest, app_state: Data<AppState>) -> HttpResponse {
     let mut response = HttpResponse::Ok();
     response.insert_header(ContentType::json()).insert_header((CACHE_CONTROL, "public, max-age=60"));
     app_state.api.json.answer(&request, response)

@@ -19,7 +19,7 @@ use seckill_flow::api::{gateway, permits};
 use seckill_http::{problem, system, unsupported_methods};
 use seckill_money::api as payments;
 
-pub type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
+pub(crate) type MissingPage = fn(&HttpRequest) -> Option<HttpResponse>;
 
 struct Address {
     path: String,
@@ -141,7 +141,7 @@ fn table(dev: bool) -> Vec<Address> {
 }
 
 /// The routes of the table. At an unknown address, `missing` gives browsers a page; all other clients get a problem.
-pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
+pub(crate) fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         let mut resources: Vec<(String, Resource)> = Vec::new();
         for Address { path, route, .. } in table(dev) {
@@ -163,7 +163,7 @@ pub fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut ServiceConfig
     }
 }
 
-pub fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
+pub(crate) fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         app.app_data(web::Data::new(metrics));
         app.service(resource("/metrics").route(get().to(system::worker_metrics)));

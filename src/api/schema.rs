@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use seckill_buying::api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
 use seckill_domain::limiter::{AlgorithmKind, ParameterBounds};
 
-pub fn complete(document: &mut Value, channels: &[String]) {
+pub(crate) fn complete(document: &mut Value, channels: &[String]) {
     let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
     if let Some(channel) = schemas.get_mut("Pay").and_then(|pay| pay.pointer_mut("/properties/channel"))
         && !channels.is_empty()

@@ -20,16 +20,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// From a head's first byte to its end.
-    pub head: Duration,
+    pub(crate) head: Duration,
     /// To read a piece of an answer (`slices`), from its first byte that did not fit into the kernel's buffers.
-    pub answer: Duration,
+    pub(crate) answer: Duration,
     /// To send anything, from the connection's start or from the last answer. Longer than actix-web's own deadline.
-    pub idle: Duration,
-    pub body: usize,
+    pub(crate) idle: Duration,
+    pub(crate) body: usize,
     /// The limit in bytes after a request's head, before the next head is read: the body, and requests sent ahead.
-    pub ahead: usize,
+    pub(crate) ahead: usize,
 }
 
 /// After this many bytes, the server looks for a head among them before it reads more. Otherwise it would read a whole picture that comes
@@ -45,7 +45,7 @@ enum Phase {
     Request,
 }
 
-pub struct ConnectionState {
+pub(crate) struct ConnectionState {
     phase: Cell<Phase>,
     unanswered: Cell<usize>,
     /// Bytes read after the last request's head.
@@ -58,11 +58,11 @@ pub struct ConnectionState {
 }
 
 /// Dropped when its request is answered.
-pub struct Unanswered(Rc<ConnectionState>);
+pub(crate) struct Unanswered(Rc<ConnectionState>);
 
 impl Unanswered {
     /// `None` for a request from a connection of another kind.
-    pub fn new(request: &Request) -> Option<Self> {
+    pub(crate) fn new(request: &Request) -> Option<Self> {
         let state: &Rc<ConnectionState> = request.conn_data()?;
         let length = request.head().headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         state.phase.set(Phase::Request);
@@ -79,7 +79,7 @@ impl Drop for Unanswered {
     }
 }
 
-pub struct TimedStream {
+pub(crate) struct TimedStream {
     stream: TcpStream,
     state: Rc<ConnectionState>,
     /// Since when a piece of an answer has waited for the client.
@@ -88,7 +88,7 @@ pub struct TimedStream {
 }
 
 impl TimedStream {
-    pub fn new(stream: TcpStream, bounds: Bounds) -> Self {
+    pub(crate) fn new(stream: TcpStream, bounds: Bounds) -> Self {
         let state = ConnectionState {
             phase: Cell::new(Phase::Idle(Instant::now())),
             unanswered: Cell::new(0),
@@ -100,7 +100,7 @@ impl TimedStream {
         Self { stream, state: Rc::new(state), blocked_since: None, timer: None }
     }
 
-    pub fn state(&self) -> Rc<ConnectionState> {
+    pub(crate) fn state(&self) -> Rc<ConnectionState> {
         Rc::clone(&self.state)
     }
 

@@ -17,12 +17,12 @@ use seckill_domain::origin::Origin;
 use seckill_http::codes::Code;
 use seckill_http::{self as http, Problem};
 
-pub struct Front<S> {
-    pub app: S,
-    pub shortcut: Option<Rc<Shortcut>>,
-    pub long_answers: Rc<LongAnswers>,
+pub(crate) struct Front<S> {
+    pub(crate) app: S,
+    pub(crate) shortcut: Option<Rc<Shortcut>>,
+    pub(crate) long_answers: Rc<LongAnswers>,
     /// In development mode, the service also answers to the host names of these origins.
-    pub hosts: Option<Rc<[Origin]>>,
+    pub(crate) hosts: Option<Rc<[Origin]>>,
 }
 
 impl<S, B> Service<Request> for Front<S>

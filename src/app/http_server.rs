@@ -40,7 +40,7 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// megabytes.
 const SEND_BUFFER: u32 = 128 * 1024;
 
-pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     // Accepted connections inherit both. With Nagle's algorithm, the end of an answer would wait 40 ms for the client's kernel.
@@ -53,7 +53,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Starts a server of the application, and of the shortcut, which `app` makes on each thread. It does the same as actix-web's own server,
 /// which accepts only bare sockets, but its streams have deadlines. `connections`: the limit per thread. `hosts`: only in development mode
 /// (`Front`).
-pub fn start<A, T, B>(
+pub(crate) fn start<A, T, B>(
     config: &config::Http,
     connections: usize,
     listener: TcpListener,
@@ -130,7 +130,7 @@ fn workers(config: &config::Http) -> usize {
 
 /// The connection limit per thread: the configured one, but below the process's limit of open files. Otherwise a crowd of clients could
 /// take the last file, and the servers behind would be unreachable.
-pub fn connections(config: &config::Http) -> usize {
+pub(crate) fn connections(config: &config::Http) -> usize {
     // Many systems start processes with a limit of 1024 files, but allow more.
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -25,38 +25,38 @@ pub(super) struct Rhythm {
 
 impl Rhythm {
     /// After this pause if there is nothing to do.
-    pub fn every(every: Duration, name: &'static str) -> Self {
+    pub(crate) fn every(every: Duration, name: &'static str) -> Self {
         Self { name, every, topic: None, gives_way: false, rests: false }
     }
 
     /// Earlier, if this topic is notified.
-    pub fn or_when(self, topic: Topic) -> Self {
+    pub(crate) fn or_when(self, topic: Topic) -> Self {
         Self { topic: Some(topic), ..self }
     }
 
     /// Rests before each step while purchases wait, but never stops.
-    pub fn giving_way(self) -> Self {
+    pub(crate) fn giving_way(self) -> Self {
         Self { gives_way: true, ..self }
     }
 
     /// Uses at most 5 % of its time: for steps that scan a backlog.
-    pub fn in_proportion(self) -> Self {
+    pub(crate) fn in_proportion(self) -> Self {
         Self { rests: true, ..self }
     }
 }
 
 pub(super) struct Parts {
-    pub config: Config,
-    pub stores: Stores,
-    pub notifier: Notifier,
-    pub listener: Listener,
-    pub stop: CancellationToken,
-    pub tasks: TaskTracker,
-    pub pressure: Arc<Pressure>,
+    pub(crate) config: Config,
+    pub(crate) stores: Stores,
+    pub(crate) notifier: Notifier,
+    pub(crate) listener: Listener,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) pressure: Arc<Pressure>,
 }
 
 impl Parts {
-    pub async fn assemble(config: Config, with_broker: bool) -> anyhow::Result<Self> {
+    pub(crate) async fn assemble(config: Config, with_broker: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let pressure = Arc::new(Pressure::new(Instant::now(), Duration::from_millis(config.purchase.wait_target_ms)));
         let parts = Self {
@@ -96,7 +96,7 @@ impl Parts {
 
     /// Repeats a step until the process stops. Continues at once while there is more to do, else as `rhythm` says. Each step gets its own
     /// clone of `of`.
-    pub fn repeat<T, F, E>(&self, rhythm: Rhythm, of: T, step: impl Fn(T) -> F + Send + 'static)
+    pub(crate) fn repeat<T, F, E>(&self, rhythm: Rhythm, of: T, step: impl Fn(T) -> F + Send + 'static)
     where
         T: Clone + Send + 'static,
         F: Future<Output = Result<Step, E>> + Send + 'static,
@@ -119,7 +119,7 @@ impl Parts {
     }
 
     /// Stops the background tasks. Waits until each has finished its step.
-    pub async fn shut(self) {
+    pub(crate) async fn shut(self) {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;

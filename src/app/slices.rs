@@ -10,22 +10,22 @@ use std::task::{Context, Poll};
 use actix_web::body::{BodySize, EitherBody, MessageBody};
 use bytes::Bytes;
 
-pub const SLICE: usize = 16 * 1024;
+pub(crate) const SLICE: usize = 16 * 1024;
 /// Limit of long answers in flight per thread. If no client reads, they take 750 MiB of the process and the kernel.
 const LONG_ANSWERS_MAX: usize = 2000;
 
 /// The long answers of a thread. Each one in flight holds a clone of the `Rc`, which counts them.
 #[derive(Default)]
-pub struct LongAnswers(Rc<()>);
+pub(crate) struct LongAnswers(Rc<()>);
 
-pub struct Slices {
+pub(crate) struct Slices {
     rest: Bytes,
     _place: Rc<()>,
 }
 
 impl LongAnswers {
     /// The body, in slices if it is in memory and longer than one slice; `None` if too many are in flight.
-    pub fn slice<B: MessageBody>(&self, body: B) -> Option<EitherBody<B, Slices>> {
+    pub(crate) fn slice<B: MessageBody>(&self, body: B) -> Option<EitherBody<B, Slices>> {
         if !matches!(body.size(), BodySize::Sized(length) if length > SLICE as u64) {
             return Some(EitherBody::left(body));
         }

@@ -75,7 +75,7 @@ pub async fn no_room(options: Options) -> anyhow::Result<RunSummary> {
         ("memory", &[memory, "0"], &[memory, "absolute", "1GB"])
     };
     // Redis first: `rabbitmqctl` takes seconds, many on a busy machine, and both halves need units to sell.
-    let _: () = world.redis_command(&["CONFIG", "SET", "maxmemory", "1mb"]).await?;
+    let _: () = world.redis_command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
     let full = run.fault_injected();
     sleep(Duration::from_millis(1_500)).await;
     let sold_when_full = run.rush.first_promise_after(full).is_some();

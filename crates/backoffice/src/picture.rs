@@ -73,7 +73,7 @@ pub fn draw(file: &[u8]) -> Result<NewPicture, PictureError> {
 static DRAWING: Semaphore = Semaphore::const_new(1);
 
 /// `draw` on a thread that gives way to all others, one picture at a time.
-pub async fn draw_apart(file: Bytes) -> Result<NewPicture, PictureError> {
+pub(crate) async fn draw_apart(file: Bytes) -> Result<NewPicture, PictureError> {
     let Ok(Ok(place)) = timeout(LINE_MAX, DRAWING.acquire()).await else { return Err(PictureError::Busy) };
     let (reply, drawn) = oneshot::channel();
     let work = move || {

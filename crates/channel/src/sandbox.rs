@@ -40,7 +40,7 @@ struct Callback {
 #[derive(Deserialize)]
 struct Page {
     entries: Vec<Document>,
-    next: Option<i64>,
+    pub next: Option<i64>,
 }
 
 impl Document {

@@ -16,7 +16,7 @@ pub use sections::{
     Pages, Payments, Purchase, Reconcile, Redis, Retention, Shop, Traces, Work,
 };
 
-pub const DEFAULTS: &str = include_str!("../../../config.default.toml");
+pub(crate) const DEFAULTS: &str = include_str!("../../../config.default.toml");
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -15,7 +15,7 @@ use super::variable_of;
 pub struct CaFile(Arc<[CertificateDer<'static>]>, Arc<[u8]>);
 
 impl CaFile {
-    pub fn read(path: &str) -> Result<Self, String> {
+    pub(crate) fn read(path: &str) -> Result<Self, String> {
         let wrong = |why: &dyn std::fmt::Display| format!("{path}: {why}");
         let pem = std::fs::read(path).map_err(|error| wrong(&error))?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();

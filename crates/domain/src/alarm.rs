@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 /// Kinds of alarms (docs/monitoring.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub enum AlarmKind {
+pub(crate) enum AlarmKind {
     /// Outbox rows that are parked: no worker tries them again.
     Parked,
     /// Outbox rows that wait too long for a worker.
@@ -39,36 +39,36 @@ pub enum AlarmKind {
 }
 
 impl AlarmKind {
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         self.into_str()
     }
 
     /// The file that says what to do, from the top of the repository.
-    pub fn runbook(self) -> String {
+    pub(crate) fn runbook(self) -> String {
         format!("docs/runbooks/{}.md", self.as_str())
     }
 
     /// Whether the subject of such an alarm is a policy and its application.
-    pub const fn names_application(self) -> bool {
+    pub(crate) const fn names_application(self) -> bool {
         matches!(self, Self::Refusals | Self::LimiterBroken | Self::TooManyKeys)
     }
 
     /// The runbook of a stored alarm. A newer version may have stored a kind that is unknown here.
-    pub fn runbook_of(kind: &str) -> Option<String> {
+    pub(crate) fn runbook_of(kind: &str) -> Option<String> {
         kind.parse::<Self>().ok().map(Self::runbook)
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trouble {
-    pub subject: String,
-    pub details: Value,
+pub(crate) struct Trouble {
+    pub(crate) subject: String,
+    pub(crate) details: Value,
     /// The trouble raises no alarm, but keeps an open one from being cleared.
-    pub slight: bool,
+    pub(crate) slight: bool,
 }
 
 impl Trouble {
-    pub fn new(subject: &str, details: Value) -> Self {
+    pub(crate) fn new(subject: &str, details: Value) -> Self {
         Self { subject: subject.to_owned(), details, slight: false }
     }
 }
@@ -77,7 +77,7 @@ impl Trouble {
 const REFUSED_HYSTERESIS: u64 = 10;
 
 /// Whether a policy refuses too many calls, or still many. With fewer than 100 answers, nothing is known.
-pub fn too_many_refused(policy: &str, granted: u64, refused: u64, percent: u64) -> Option<Trouble> {
+pub(crate) fn too_many_refused(policy: &str, granted: u64, refused: u64, percent: u64) -> Option<Trouble> {
     const ANSWERS_MIN: u64 = 100;
     let answers = granted.saturating_add(refused);
     let above = |percent: u64| refused.saturating_mul(100) >= answers.saturating_mul(percent);

@@ -10,7 +10,7 @@ use super::ids::{OrderId, SaleId};
 #[serde(rename_all = "snake_case")]
 #[derive(Display, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum OrderStatus {
+pub(crate) enum OrderStatus {
     /// The purchase is committed; the order is not made yet.
     Accepted,
     PendingPayment,
@@ -22,23 +22,23 @@ pub enum OrderStatus {
 }
 
 impl OrderStatus {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// The statuses of rows in the table of orders.
-    pub fn stored() -> impl Iterator<Item = Self> {
+    pub(crate) fn stored() -> impl Iterator<Item = Self> {
         Self::VARIANTS.iter().copied().filter(|status| *status != Self::Accepted)
     }
 
-    pub const fn is_final(self) -> bool {
+    pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Cancelled | Self::Rejected | Self::Refunded)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum CancelReason {
+pub(crate) enum CancelReason {
     Expired,
     ByBuyer,
 }
@@ -46,37 +46,37 @@ pub enum CancelReason {
 /// Why PostgreSQL refused an order for a hold in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Rejection {
+pub(crate) enum Rejection {
     OutOfStock,
     OverLimit,
 }
 
 /// An ended order, whose hold ends in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HoldRelease {
-    pub order: OrderId,
+pub(crate) struct HoldRelease {
+    pub(crate) order: OrderId,
     /// Whether the units are for sale again.
-    pub returns_units: bool,
+    pub(crate) returns_units: bool,
     /// When the hold lapsed; `None` when the order ended otherwise.
-    pub lapsed_at_ms: Option<i64>,
+    pub(crate) lapsed_at_ms: Option<i64>,
 }
 
 /// An order as its buyer sees it.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct Order {
-    pub order_id: OrderId,
-    pub sale_id: SaleId,
+pub(crate) struct Order {
+    pub(crate) order_id: OrderId,
+    pub(crate) sale_id: SaleId,
     #[schema(minimum = 1)]
-    pub quantity: i32,
+    pub(crate) quantity: i32,
     #[schema(minimum = 0)]
-    pub amount_cents: i64,
-    pub status: OrderStatus,
+    pub(crate) amount_cents: i64,
+    pub(crate) status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "expired")]
-    pub reason: Option<String>,
-    pub expires_at_ms: i64,
-    pub created_at_ms: i64,
+    pub(crate) reason: Option<String>,
+    pub(crate) expires_at_ms: i64,
+    pub(crate) created_at_ms: i64,
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::ids::Invalid;
 
 /// An origin as browsers write it in the header `Origin`, such as `https://shop.example`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin(String);
+pub(crate) struct Origin(String);
 
 impl Origin {
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -15,22 +15,22 @@ pub(super) struct Admitted {
 
 impl Admitted {
     /// The error is the time until the next try, in milliseconds.
-    pub fn by(breaker: &Arc<Mutex<Breaker>>, now_ms: u64) -> Result<Self, u64> {
+    pub(crate) fn by(breaker: &Arc<Mutex<Breaker>>, now_ms: u64) -> Result<Self, u64> {
         let admission = breaker.lock().admit(now_ms)?;
         Ok(Self { probed: (admission == Admission::Probe).then(|| Arc::clone(breaker)) })
     }
 
     /// An admission where there is no breaker.
-    pub const fn freely() -> Self {
+    pub(crate) const fn freely() -> Self {
         Self { probed: None }
     }
 
-    pub const fn admission(&self) -> Admission {
+    pub(crate) const fn admission(&self) -> Admission {
         if self.probed.is_some() { Admission::Probe } else { Admission::Call }
     }
 
     /// Leaves it to the caller to report how the call ended.
-    pub fn keep(mut self) -> Admission {
+    pub(crate) fn keep(mut self) -> Admission {
         let admission = self.admission();
         self.probed = None;
         admission

@@ -26,7 +26,7 @@ const TERMS: BreakerTerms = BreakerTerms {
 pub(super) struct CallsHealth(Arc<Mutex<Breaker>>);
 
 impl CallsHealth {
-    pub fn new(timeout_ms: u64) -> Self {
+    pub(crate) fn new(timeout_ms: u64) -> Self {
         // Callers that wait for the time-out one after another must count in one window.
         let window_ms = TERMS.window_ms.max(10 * timeout_ms);
         Self(Arc::new(Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS }))))
@@ -46,14 +46,14 @@ pub(super) struct LimiterHealth {
 
 impl LimiterHealth {
     /// The retry delay of callers that are refused while Redis does not answer.
-    pub const RETRY_MS: u64 = TERMS.open_ms;
+    pub(crate) const RETRY_MS: u64 = TERMS.open_ms;
 
-    pub fn new(timeout_ms: u64) -> Self {
+    pub(crate) fn new(timeout_ms: u64) -> Self {
         Self { all: CallsHealth::new(timeout_ms), began: Instant::now() }
     }
 
     /// Makes a call of these policies, unless Redis did not answer their last ones. An error reply or a refusal of Redis is an answer.
-    pub async fn watch<'a, T>(
+    pub(crate) async fn watch<'a, T>(
         &self,
         limiter: &Limiter,
         policies: impl IntoIterator<Item = &'a CallsHealth>,

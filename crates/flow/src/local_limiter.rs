@@ -45,7 +45,7 @@ impl LocalLimiter {
     const RETRY_MS: i64 = 1_000;
 
     /// `share_of` returns this instance's share of a number.
-    pub fn take(&self, take: &Take<'_>, key: &str, share_of: impl Fn(i64) -> i64) -> Verdict {
+    pub(crate) fn take(&self, take: &Take<'_>, key: &str, share_of: impl Fn(i64) -> i64) -> Verdict {
         let refused = Verdict { granted: false, remaining: 0, retry_after_ms: Self::RETRY_MS, ..Verdict::UNLIMITED };
         let Some(share) = share(take.algorithm, share_of) else { return refused };
         let now_us = self.now_us();
@@ -61,7 +61,7 @@ impl LocalLimiter {
     }
 
     /// Gives permits back that were taken a moment ago.
-    pub fn give_back(&self, take: &Take<'_>, key: &str, receipt: Receipt, share_of: impl Fn(i64) -> i64) {
+    pub(crate) fn give_back(&self, take: &Take<'_>, key: &str, receipt: Receipt, share_of: impl Fn(i64) -> i64) {
         let (now_us, mut keys) = (self.now_us(), self.keys.lock());
         if let Some((share, key)) = share(take.algorithm, share_of).zip(keys.by_name.get_mut(key)) {
             let lease = take.lease.unwrap_or_default();
@@ -70,7 +70,7 @@ impl LocalLimiter {
     }
 
     /// Returns `false` when the lease was not granted here, or was given back before.
-    pub fn release(&self, key: &str, lease: Uuid) -> bool {
+    pub(crate) fn release(&self, key: &str, lease: Uuid) -> bool {
         self.keys.lock().by_name.get_mut(key).is_some_and(|key| key.state.release(lease))
     }
 

@@ -37,7 +37,7 @@ impl PermitRequest {
 /// The text by which a caller returns a grant: its id and time, and whether it is a breaker's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    pub id: Uuid,
+    pub(crate) id: Uuid,
     granted_ms: u64,
     is_probe: bool,
 }
@@ -54,7 +54,7 @@ impl Lease {
         self.is_probe.then_some(self.id.as_u128())
     }
 
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
         let hex = |text: &str| (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
         let parts = text.split_once('.').and_then(|(id, at)| {
             let (at, is_probe) = at.strip_suffix(PROBE_MARK).map_or((at, false), |at| (at, true));
@@ -93,7 +93,7 @@ fn wall_ms() -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub enum Reason {
+pub(crate) enum Reason {
     Limit,
     Breaker,
     QueueFull,
@@ -106,18 +106,18 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }
 
 /// The limit of an answer, for its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quota {
-    pub policy: Name,
-    pub permits: i64,
-    pub window_s: Option<u64>,
-    pub reset_ms: u64,
+pub(crate) struct Quota {
+    pub(crate) policy: Name,
+    pub(crate) permits: i64,
+    pub(crate) window_s: Option<u64>,
+    pub(crate) reset_ms: u64,
 }
 
 /// The answer to a request for permits.
@@ -128,9 +128,9 @@ pub struct PermitAnswer {
     #[schema(minimum = -1, maximum = 1)]
     pub code: i8,
     /// Permits that are left; -1 if the policy has no limit.
-    pub remaining: i64,
+    pub(crate) remaining: i64,
     /// The retry delay; 0 if granted.
-    pub retry_after_ms: u64,
+    pub(crate) retry_after_ms: u64,
     /// From a concurrency policy, or one with a breaker: return it with `release`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
@@ -138,20 +138,20 @@ pub struct PermitAnswer {
     /// The policy that refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
-    pub policy: Option<Name>,
+    pub(crate) policy: Option<Name>,
     /// Why: `limit`, `breaker`, `queue-full`, `too-many-keys`, `limiter-down`. With code 1: `shadow` (would have been refused), or
     /// `limiter-down` (granted without counting, or counted by this instance alone).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String)]
-    pub reason: Option<Reason>,
+    pub(crate) reason: Option<Reason>,
     /// The answer that the policy prescribes for refused callers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub answer: Option<Value>,
+    pub(crate) answer: Option<Value>,
     /// From a leaky bucket: how long to wait before proceeding, so that the outflow is constant.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub delay_ms: Option<u64>,
+    pub(crate) delay_ms: Option<u64>,
     #[serde(skip)]
-    pub quota: Option<Quota>,
+    pub(crate) quota: Option<Quota>,
 }

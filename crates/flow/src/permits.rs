@@ -36,7 +36,7 @@ impl Permits {
         Self { policies, limiter, queue_max, health, waits: Waits::default() }
     }
 
-    pub fn policies(&self) -> &PolicyCache {
+    pub(crate) fn policies(&self) -> &PolicyCache {
         &self.policies
     }
 

@@ -18,10 +18,10 @@ use seckill_postgres::{Ledger, LedgerError};
 /// A policy as one application has it, and its state in this instance.
 #[derive(Clone)]
 pub(super) struct Entry {
-    pub policy: Arc<Policy>,
-    pub state: Arc<PolicyState>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) state: Arc<PolicyState>,
     /// This application's calls alone, although others may share the policy.
-    pub calls: CallsHealth,
+    pub(crate) calls: CallsHealth,
 }
 
 struct Token {
@@ -120,7 +120,7 @@ impl PolicyCache {
     }
 
     /// The application of a valid token.
-    pub fn app_of(&self, token: &str, now_ms: i64) -> Option<Name> {
+    pub(crate) fn app_of(&self, token: &str, now_ms: i64) -> Option<Name> {
         let snapshot = self.snapshot.load();
         let token = snapshot.tokens.get(blake3::hash(token.as_bytes()).as_bytes())?;
         token.ends_at_ms.is_none_or(|ends_at_ms| now_ms < ends_at_ms).then(|| token.app.clone())
@@ -149,7 +149,7 @@ impl PolicyCache {
     }
 
     /// This instance's share of a limit, while the instances cannot count together. All shares add up to the limit, so a share may be 0.
-    pub fn share_of(&self, limit: i64) -> i64 {
+    pub(crate) fn share_of(&self, limit: i64) -> i64 {
         let instances = i64::from(self.instances.load(Ordering::Relaxed));
         let rank = i64::from(self.rank.load(Ordering::Relaxed));
         limit / instances + i64::from(rank < limit % instances)

@@ -13,10 +13,10 @@ use seckill_redis::GateError;
 use seckill_redis::limiter::Take;
 
 pub(super) struct PolicyRequest<'a> {
-    pub entry: Entry,
-    pub key: &'a str,
-    pub slot: SlotKey,
-    pub permits: u32,
+    pub(crate) entry: Entry,
+    pub(crate) key: &'a str,
+    pub(crate) slot: SlotKey,
+    pub(crate) permits: u32,
     /// More permits than the moving threshold allows at present.
     above_threshold: bool,
 }
@@ -32,7 +32,7 @@ pub(super) enum Waited {
 const THRESHOLD_RETRY_MS: u64 = 1_000;
 
 impl<'a> PolicyRequest<'a> {
-    pub fn new(entry: Entry, key: &'a str, permits: i64) -> Result<Self, Invalid> {
+    pub(crate) fn new(entry: Entry, key: &'a str, permits: i64) -> Result<Self, Invalid> {
         let above_threshold = permits > entry.policy.algorithm.max_permits();
         let permits = u32::try_from(permits).ok().filter(|_| permits <= entry.policy.most_permits());
         let permits = permits.ok_or(Invalid::new("permits", "must be at most the policy's limit or capacity"))?;
@@ -40,7 +40,7 @@ impl<'a> PolicyRequest<'a> {
         Ok(Self { entry, key, slot, permits, above_threshold })
     }
 
-    pub fn take(&self, lease: Option<Lease>) -> Take<'_> {
+    pub(crate) fn take(&self, lease: Option<Lease>) -> Take<'_> {
         let Policy { algorithm, terms, .. } = &*self.entry.policy;
         Take {
             slot: &self.slot,
@@ -52,14 +52,14 @@ impl<'a> PolicyRequest<'a> {
     }
 
     /// A new lease, for permits to give back or a call to report.
-    pub fn lease(&self, admission: Admission) -> Option<Lease> {
+    pub(crate) fn lease(&self, admission: Admission) -> Option<Lease> {
         let terms = &self.entry.policy.terms;
         let returns = terms.algorithm.kind().grants_leases();
         (returns || terms.breaker.is_some() || terms.range.is_some()).then(|| Lease::now(admission))
     }
 
     /// Refuses without a call to Redis where the answer is known.
-    pub fn refused_from_memory(&self) -> Option<PermitAnswer> {
+    pub(crate) fn refused_from_memory(&self) -> Option<PermitAnswer> {
         if let Some(refused) = self.refused_for_now() {
             return Some(refused);
         }
@@ -68,11 +68,11 @@ impl<'a> PolicyRequest<'a> {
     }
 
     /// Refuses more permits than the present threshold allows.
-    pub fn refused_for_now(&self) -> Option<PermitAnswer> {
+    pub(crate) fn refused_for_now(&self) -> Option<PermitAnswer> {
         self.above_threshold.then(|| self.refuse(Reason::Limit, 0, THRESHOLD_RETRY_MS))
     }
 
-    pub fn remember_refusal(&self, verdict: &Verdict) {
+    pub(crate) fn remember_refusal(&self, verdict: &Verdict) {
         if self.remembers_refusals() {
             let wait = Duration::from_millis(verdict.retry_after_ms.unsigned_abs());
             self.entry.state.refusals.remember(self.key, self.permits, wait);
@@ -85,16 +85,16 @@ impl<'a> PolicyRequest<'a> {
         !matches!(terms.excess, Excess::Queue { .. }) && !algorithm.kind().grants_leases()
     }
 
-    pub fn count_grant(&self) {
+    pub(crate) fn count_grant(&self) {
         self.entry.state.counters.granted.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn count_refusal(&self) {
+    pub(crate) fn count_refusal(&self) {
         self.entry.state.counters.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a request that Redis did not count.
-    pub fn count_failure(&self, error: &GateError) {
+    pub(crate) fn count_failure(&self, error: &GateError) {
         self.entry.state.counters.failed.fetch_add(1, Ordering::Relaxed);
         if !error.is_outage() {
             self.entry.state.counters.broken.fetch_add(1, Ordering::Relaxed);
@@ -103,13 +103,13 @@ impl<'a> PolicyRequest<'a> {
     }
 
     /// Counts a grant, and answers with it.
-    pub fn grant(&self, verdict: Option<&Verdict>, lease: Option<Lease>) -> PermitAnswer {
+    pub(crate) fn grant(&self, verdict: Option<&Verdict>, lease: Option<Lease>) -> PermitAnswer {
         self.count_grant();
         PermitAnswer { lease, ..self.granted(verdict) }
     }
 
     /// The answer of a grant, uncounted.
-    pub fn granted(&self, verdict: Option<&Verdict>) -> PermitAnswer {
+    pub(crate) fn granted(&self, verdict: Option<&Verdict>) -> PermitAnswer {
         PermitAnswer {
             code: 1,
             remaining: verdict.map_or(-1, |verdict| verdict.remaining),
@@ -120,19 +120,19 @@ impl<'a> PolicyRequest<'a> {
     }
 
     /// Counts a limiter's refusal, and answers by the policy's excess.
-    pub fn refuse_by(&self, verdict: &Verdict, reason: Reason) -> PermitAnswer {
+    pub(crate) fn refuse_by(&self, verdict: &Verdict, reason: Reason) -> PermitAnswer {
         let answer = self.refuse(reason, verdict.remaining, verdict.retry_after_ms.unsigned_abs());
         PermitAnswer { quota: self.quota(verdict.reset_ms.unsigned_abs()), ..answer }
     }
 
     /// Refuses a call whose key has no room in Redis.
-    pub fn refuse_for_keys(&self, retry_after_ms: u64) -> PermitAnswer {
+    pub(crate) fn refuse_for_keys(&self, retry_after_ms: u64) -> PermitAnswer {
         self.entry.state.counters.no_room.fetch_add(1, Ordering::Relaxed);
         self.refuse(Reason::TooManyKeys, 0, retry_after_ms)
     }
 
     /// Counts a refusal, and answers by the policy's excess.
-    pub fn refuse(&self, reason: Reason, remaining: i64, retry_after_ms: u64) -> PermitAnswer {
+    pub(crate) fn refuse(&self, reason: Reason, remaining: i64, retry_after_ms: u64) -> PermitAnswer {
         self.count_refusal();
         let terms = &self.entry.policy.terms;
         let refused = PermitAnswer {

@@ -16,12 +16,12 @@ use seckill_redis::limiter::policy_counts::PolicyCounts;
 /// `PolicyCounts` since they were last taken, counted by all threads.
 #[derive(Debug, Default)]
 pub(super) struct PolicyCounters {
-    pub granted: AtomicU64,
-    pub refused: AtomicU64,
-    pub waited_ms: AtomicU64,
-    pub failed: AtomicU64,
-    pub broken: AtomicU64,
-    pub no_room: AtomicU64,
+    pub(crate) granted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) waited_ms: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) broken: AtomicU64,
+    pub(crate) no_room: AtomicU64,
     reports: AtomicU64,
     errors: AtomicU64,
     slow: AtomicU64,
@@ -35,7 +35,7 @@ impl PolicyCounters {
     }
 
     /// Returns the counts and starts again from 0.
-    pub fn take(&self) -> PolicyCounts {
+    pub(crate) fn take(&self) -> PolicyCounts {
         let mut taken = PolicyCounts::default();
         for (count, counter) in taken.counts().into_iter().zip(self.counters()) {
             *count = counter.swap(0, Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl PolicyCounters {
     }
 
     /// Adds counts that could not be written.
-    pub fn put_back(&self, mut counts: PolicyCounts) {
+    pub(crate) fn put_back(&self, mut counts: PolicyCounts) {
         for (count, counter) in counts.counts().into_iter().zip(self.counters()) {
             counter.fetch_add(*count, Ordering::Relaxed);
         }
@@ -53,15 +53,15 @@ impl PolicyCounters {
 
 pub(super) struct PolicyState {
     began: Instant,
-    pub counters: Arc<PolicyCounters>,
+    pub(crate) counters: Arc<PolicyCounters>,
     /// Refused callers that do not wait.
-    pub refusals: Arc<RefusalCache>,
-    pub local_limiter: Arc<LocalLimiter>,
+    pub(crate) refusals: Arc<RefusalCache>,
+    pub(crate) local_limiter: Arc<LocalLimiter>,
     breaker: Option<Arc<Mutex<Breaker>>>,
 }
 
 impl PolicyState {
-    pub fn new(policy: &Policy) -> Self {
+    pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             began: Instant::now(),
             counters: Arc::default(),
@@ -73,7 +73,7 @@ impl PolicyState {
 
     /// The state under the policy's next version. The counts are kept, and the breaker if its terms are the same. Refusals are kept only in
     /// the same version, because new terms may grant those calls.
-    pub fn carried_over(&self, before: &Policy, after: &Policy) -> Self {
+    pub(crate) fn carried_over(&self, before: &Policy, after: &Policy) -> Self {
         let fresh = Self::new(after);
         let same_breaker = before.terms.breaker == after.terms.breaker;
         Self {
@@ -90,12 +90,12 @@ impl PolicyState {
     }
 
     /// The error is the time until the breaker's next try, in milliseconds.
-    pub fn admit(&self) -> Result<Admitted, u64> {
+    pub(crate) fn admit(&self) -> Result<Admitted, u64> {
         self.breaker.as_ref().map_or(Ok(Admitted::freely()), |breaker| Admitted::by(breaker, self.now_ms()))
     }
 
     /// Records how a call ended. Returns whether the breaker opened because of it.
-    pub fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
+    pub(crate) fn report(&self, outcome: CallOutcome, probe: Option<ProbeId>, target_ms: Option<i64>) -> bool {
         // A failed call is not counted as slow as well.
         let slow = !outcome.failed && target_ms.is_some_and(|target| outcome.took_ms > target.unsigned_abs());
         self.counters.reports.fetch_add(1, Ordering::Relaxed);

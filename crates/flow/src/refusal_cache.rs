@@ -21,14 +21,14 @@ impl RefusalCache {
     const CALLERS_MAX: usize = 10_000;
 
     /// The rest of a refused caller's wait, if it asks for no fewer permits than before.
-    pub fn wait_of(&self, key: &str, permits: u32) -> Option<Duration> {
+    pub(crate) fn wait_of(&self, key: &str, permits: u32) -> Option<Duration> {
         let callers = self.callers.lock();
         let refusal = callers.get(key).filter(|refusal| permits >= refusal.permits)?;
         let left = refusal.until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    pub fn remember(&self, key: &str, permits: u32, wait: Duration) {
+    pub(crate) fn remember(&self, key: &str, permits: u32, wait: Duration) {
         let now = Instant::now();
         let mut callers = self.callers.lock();
         if callers.len() >= Self::CALLERS_MAX {
@@ -39,7 +39,7 @@ impl RefusalCache {
         }
     }
 
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.callers.lock().clear();
     }
 }

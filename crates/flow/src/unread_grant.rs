@@ -18,17 +18,17 @@ pub(super) struct UnreadGrant<'a> {
 }
 
 impl<'a> UnreadGrant<'a> {
-    pub fn of<'t>(limiter: &'a Limiter, takes: impl Iterator<Item = Take<'t>>) -> Self {
+    pub(crate) fn of<'t>(limiter: &'a Limiter, takes: impl Iterator<Item = Take<'t>>) -> Self {
         let leases = takes.filter(|take| take.algorithm.kind().grants_leases());
         let leases = leases.filter_map(|take| Some((take.slot.clone(), *take.algorithm, take.lease?))).collect();
         Self { limiter, leases }
     }
 
-    pub fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.leases.clear();
     }
 
-    pub async fn acquire<T>(
+    pub(crate) async fn acquire<T>(
         limiter: &'a Limiter,
         takes: &[Take<'_>],
         call: impl Future<Output = Result<T, GateError>>,

@@ -30,7 +30,7 @@ struct Callers {
 
 impl Waits {
     /// Counts a caller until the wait is dropped.
-    pub fn begin(&self, app: &Name, line: &SlotKey) -> Wait<'_> {
+    pub(crate) fn begin(&self, app: &Name, line: &SlotKey) -> Wait<'_> {
         let mut apps = self.0.lock();
         let callers = apps.entry(app.clone()).or_default();
         callers.count += 1;
@@ -47,7 +47,7 @@ pub(super) struct Wait<'a> {
 
 impl Wait<'_> {
     /// The pauses between this caller's calls, by the present number of waiters.
-    pub fn pauses(&self) -> Pauses {
+    pub(crate) fn pauses(&self) -> Pauses {
         let apps = self.waits.0.lock();
         let (callers, lines) = apps.get(&self.app).map_or((1, 1), |callers| (callers.count, callers.by_line.len()));
         let lines = u32::try_from(lines).unwrap_or(u32::MAX);

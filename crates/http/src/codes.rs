@@ -53,7 +53,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub fn count(self) {
+    pub(crate) fn count(self) {
         static COUNTERS: OnceLock<Vec<Counter>> = OnceLock::new();
         let counters = COUNTERS.get_or_init(|| Self::VARIANTS.iter().map(|code| counter(code.into_str())).collect());
         if let Some(counter) = counters.get(self as usize) {
@@ -61,11 +61,11 @@ impl Code {
         }
     }
 
-    pub const fn status(self) -> StatusCode {
+    pub(crate) const fn status(self) -> StatusCode {
         self.status_and_title().0
     }
 
-    pub const fn title(self) -> &'static str {
+    pub(crate) const fn title(self) -> &'static str {
         self.status_and_title().1
     }
 

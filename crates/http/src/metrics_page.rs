@@ -35,7 +35,7 @@ impl MetricsPage {
     }
 
     /// The current metrics. While many clients read, they may be one second old.
-    pub fn text(&self, now: Instant) -> Bytes {
+    pub(crate) fn text(&self, now: Instant) -> Bytes {
         let mut last = self.last.lock();
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         match &*last {

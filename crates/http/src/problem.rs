@@ -228,7 +228,7 @@ impl ResponseError for Problem {
 }
 
 /// The answer to methods that an address does not support. `Allow` lists the supported ones.
-pub async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Answer {
+pub(crate) async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Answer {
     let problem = Problem::from(Code::MethodNotAllowed);
     let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));
     Err(match allowed {

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 /// Callers in a window, about 16 MB. With more, a new window begins.
 const COUNTED_MAX: usize = 500_000;
 
-pub struct Quota {
+pub(crate) struct Quota {
     max: u32,
     length: Duration,
     hasher: RandomState,
@@ -25,19 +25,19 @@ struct Window {
 /// The caller has asked too often: the limit, the length of its window, and when the next one begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooOften {
-    pub max: u32,
-    pub window: Duration,
-    pub retry: Duration,
+    pub(crate) max: u32,
+    pub(crate) window: Duration,
+    pub(crate) retry: Duration,
 }
 
 impl Quota {
-    pub fn new(max: u32, window: Duration) -> Self {
+    pub(crate) fn new(max: u32, window: Duration) -> Self {
         let counts = Mutex::new(Window { began: Instant::now(), counts: HashMap::new() });
         Self { max, length: window, hasher: RandomState::new(), window: counts }
     }
 
     /// Counts a request, unless it is one too many.
-    pub fn count(&self, caller: &str) -> Result<(), TooOften> {
+    pub(crate) fn count(&self, caller: &str) -> Result<(), TooOften> {
         let key = self.hasher.hash_one(caller);
         let mut window = self.current();
         self.check(&window, key)?;

@@ -26,7 +26,7 @@ impl PaymentBatchers {
     }
 
     /// Begins to pay an order, or finds the payment in flight; `None` if there is no such channel. Does not wait for a locked order.
-    pub async fn pay(&self, request: PaymentRequest) -> Result<Option<PaymentStart>, PayError> {
+    pub(crate) async fn pay(&self, request: PaymentRequest) -> Result<Option<PaymentStart>, PayError> {
         if self.service.channels.get(&request.channel).is_none() {
             return Ok(None);
         }
@@ -34,7 +34,7 @@ impl PaymentBatchers {
     }
 
     /// Applies a callback about a successful payment in flight. `false`: it is of another kind, or its order is locked. Nothing changed.
-    pub async fn take(&self, callback: &Callback) -> Result<bool, PayError> {
+    pub(crate) async fn take(&self, callback: &Callback) -> Result<bool, PayError> {
         let success = |report: &&_| {
             matches!(report, ChannelReport { about: About::Payment { .. }, progress: Progress::Succeeded, .. })
         };

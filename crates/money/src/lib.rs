@@ -43,8 +43,8 @@ pub enum PayError {
 pub struct PaymentService {
     pub ledger: Ledger,
     pub channels: Channels,
-    pub notifier: Notifier,
-    pub settings: config::Payments,
+    pub(crate) notifier: Notifier,
+    pub(crate) settings: config::Payments,
     /// Whether the outflows of refunds have been created.
     opened: Arc<OnceCell<()>>,
     /// By channel: until when the refunds in flight are not searched.
@@ -52,7 +52,7 @@ pub struct PaymentService {
 }
 
 /// A callback with a matching signature.
-pub struct Callback {
+pub(crate) struct Callback {
     channel: Arc<Channel>,
     message: String,
     /// `None` if it cannot be read.
@@ -61,7 +61,7 @@ pub struct Callback {
 }
 
 #[derive(Debug)]
-pub enum NotBelieved {
+pub(crate) enum NotBelieved {
     NoSuchChannel,
     TooLong,
     /// The signature does not match, or the message is too old.
@@ -100,7 +100,7 @@ impl PaymentService {
     }
 
     /// Begins to pay an order that was locked before. Waits until it is free.
-    pub async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
+    pub(crate) async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
         let begins = self.ledger.payments.begin_payment(&request, &self.settings.currency, self.settings.wait_ms);
         let begun = self.ledger.in_time(begins).await?;
         self.notifier.outbox_changed();
@@ -128,7 +128,7 @@ impl PaymentService {
     }
 
     /// Checks a callback's signature and reads it, without PostgreSQL. `now_s` is the database's time in seconds.
-    pub fn read_callback(
+    pub(crate) fn read_callback(
         &self,
         channel: &str,
         signed: Signed<'_>,
@@ -151,7 +151,7 @@ impl PaymentService {
     }
 
     /// Applies an accepted callback. Returns the problem if it contradicts our books: then it is quarantined for an operator.
-    pub async fn take_callback(&self, callback: Callback) -> Result<Option<&'static str>, PayError> {
+    pub(crate) async fn take_callback(&self, callback: Callback) -> Result<Option<&'static str>, PayError> {
         let Callback { channel, message, report, body } = callback;
         let taken = match report {
             Some(report) => self.take_in(&channel, &report).await?,

@@ -102,7 +102,7 @@ fn named_in(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The first 16 hexadecimal digits of a content's hash: enough to distinguish all contents of one program.
-pub fn short_hash(content: &[u8]) -> String {
+pub(crate) fn short_hash(content: &[u8]) -> String {
     blake3::hash(content).to_hex()[..16].to_owned()
 }
 

@@ -42,11 +42,11 @@ pub enum PublishError {
 #[derive(Debug, Serialize)]
 pub struct Published {
     /// The catalogue's version that the pages show at least; some sales may be newer.
-    pub catalog_version: i64,
-    pub sales: usize,
-    pub files_written: usize,
-    pub files_unchanged: usize,
-    pub pages_removed: usize,
+    pub(crate) catalog_version: i64,
+    pub(crate) sales: usize,
+    pub(crate) files_written: usize,
+    pub(crate) files_unchanged: usize,
+    pub(crate) pages_removed: usize,
 }
 
 #[derive(Serialize, Deserialize)]

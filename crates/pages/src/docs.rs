@@ -31,11 +31,11 @@ pub(super) fn files() -> [(&'static str, File); 2] {
     tag = "pages",
     responses((status = 200, description = "The page", body = String, content_type = "text/html; charset=utf-8")),
 )]
-pub async fn docs_page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+pub(crate) async fn docs_page(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
     pages.answer(&request, Kind::Docs, &pages.docs)
 }
 
-pub async fn asset(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
+pub(crate) async fn asset(request: HttpRequest, pages: Data<Pages>) -> HttpResponse {
     let name = request.match_info().query("file");
     match pages.docs_files.iter().find(|(known, _)| *known == name) {
         Some((_, file)) => pages.answer(&request, Kind::Docs, file),

@@ -11,9 +11,9 @@ pub enum Kind {
 }
 
 /// For pages: caches may keep a copy, and check it before each use.
-pub const CHECKED: &str = "public, max-age=0, must-revalidate";
+pub(crate) const CHECKED: &str = "public, max-age=0, must-revalidate";
 /// For files that never change: caches keep a copy for a year, and never check it.
-pub const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+pub(crate) const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
 /// The headers of a kind of file, without headers that depend on its content. `api` is the origin of the API that the pages call; empty
 /// if it is their own.

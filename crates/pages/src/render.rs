@@ -26,11 +26,11 @@ pub enum PageError {
 }
 
 /// The parts that all pages share. Unknown origins are empty.
-pub struct Site {
-    pub assets: Assets,
-    pub api: String,
-    pub origin: String,
-    pub currency: String,
+pub(crate) struct Site {
+    pub(crate) assets: Assets,
+    pub(crate) api: String,
+    pub(crate) origin: String,
+    pub(crate) currency: String,
 }
 
 #[derive(Template)]
@@ -67,7 +67,7 @@ struct DocsPage<'a> {
 }
 
 impl Site {
-    pub fn new(settings: Settings) -> Result<Self, PageError> {
+    pub(crate) fn new(settings: Settings) -> Result<Self, PageError> {
         let text = |origin: Option<Origin>| origin.map(|origin| origin.to_string()).unwrap_or_default();
         Ok(Self {
             assets: Assets::embedded()?,
@@ -82,23 +82,23 @@ impl Site {
         show::price(sale.price_cents, &self.currency)
     }
 
-    pub fn front<'a>(&'a self, sales: impl IntoIterator<Item = &'a Sale>) -> Result<String, PageError> {
+    pub(crate) fn front<'a>(&'a self, sales: impl IntoIterator<Item = &'a Sale>) -> Result<String, PageError> {
         Ok(FrontPage { site: self, sales: sales.into_iter().collect() }.render()?)
     }
 
-    pub fn sale(&self, sale: &Sale) -> Result<String, PageError> {
+    pub(crate) fn sale(&self, sale: &Sale) -> Result<String, PageError> {
         Ok(SalePage { site: self, sale, offer: offer::of(sale, &self.origin, &self.currency) }.render()?)
     }
 
-    pub fn orders(&self) -> Result<String, PageError> {
+    pub(crate) fn orders(&self) -> Result<String, PageError> {
         Ok(OrdersPage { site: self }.render()?)
     }
 
-    pub fn missing(&self) -> Result<String, PageError> {
+    pub(crate) fn missing(&self) -> Result<String, PageError> {
         Ok(MissingPage { site: self }.render()?)
     }
 
-    pub fn docs(&self) -> Result<String, PageError> {
+    pub(crate) fn docs(&self) -> Result<String, PageError> {
         Ok(DocsPage { site: self }.render()?)
     }
 }

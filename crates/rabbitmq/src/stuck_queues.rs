@@ -33,21 +33,21 @@ pub(super) struct StuckQueues {
 }
 
 impl StuckQueues {
-    pub fn new(stuck_after: Duration) -> Self {
+    pub(crate) fn new(stuck_after: Duration) -> Self {
         Self { stuck_after, unconfirmed_since: HashMap::new(), replacing: None }
     }
 
-    pub fn confirmed(&mut self, queue: &ShortString) {
+    pub(crate) fn confirmed(&mut self, queue: &ShortString) {
         self.unconfirmed_since.remove(queue);
     }
 
     /// The queue did not answer, or refused a message.
-    pub fn unconfirmed(&mut self, queue: &ShortString) {
+    pub(crate) fn unconfirmed(&mut self, queue: &ShortString) {
         self.unconfirmed_since.entry(queue.clone()).or_insert_with(Instant::now);
     }
 
     /// Begins to replace the queue that was stuck longest. Returns whether one was replaced since the last call: declare it again.
-    pub fn replace(&mut self, broker: &Broker) -> bool {
+    pub(crate) fn replace(&mut self, broker: &Broker) -> bool {
         let mut was_replaced = false;
         if let Some((queue, mut replacing)) = self.replacing.take() {
             match (&mut replacing).now_or_never() {

@@ -90,7 +90,7 @@ pub(super) const QUEUE: QueueDeclareOptions = QueueDeclareOptions {
 
 /// All names, under a prefix, so that several systems can share a broker.
 #[derive(Debug, Clone)]
-pub struct Topology {
+pub(crate) struct Topology {
     prefix: String,
     max_length: u32,
     /// The payment channels with a queue.
@@ -98,26 +98,26 @@ pub struct Topology {
 }
 
 impl Topology {
-    pub fn new(prefix: &str, max_length: u32, channels: Vec<String>) -> Self {
+    pub(crate) fn new(prefix: &str, max_length: u32, channels: Vec<String>) -> Self {
         Self { prefix: prefix.to_owned(), max_length, channels }
     }
 
-    pub fn sources(&self) -> Vec<Source> {
+    pub(crate) fn sources(&self) -> Vec<Source> {
         let payments = self.channels.iter().map(|channel| Source::PaymentRequested { channel: channel.clone() });
         [Source::GroupsPlaced, Source::GroupsExpire].into_iter().chain(payments).collect()
     }
 
     /// One direct exchange, with queue names as routing keys.
-    pub fn exchange(&self) -> ShortString {
+    pub(crate) fn exchange(&self) -> ShortString {
         format!("{}seckill", self.prefix).into()
     }
 
-    pub fn queue_of(&self, source: &Source) -> ShortString {
+    pub(crate) fn queue_of(&self, source: &Source) -> ShortString {
         self.name(&source.key())
     }
 
     /// The queue for a message; `None` for a payment of a channel that is not configured.
-    pub fn route_to(&self, destination: &Destination) -> Option<ShortString> {
+    pub(crate) fn route_to(&self, destination: &Destination) -> Option<ShortString> {
         match destination {
             Destination::GroupsPlaced => Some(self.queue_of(&Source::GroupsPlaced)),
             Destination::GroupsExpire { .. } => destination.rung_ms().map(|rung_ms| self.delay_queue(rung_ms)),
@@ -138,7 +138,11 @@ impl Topology {
     }
 
     /// Declares everything, on separate channels. Returns the queues that did not answer within `patience`. They do not delay the others.
-    pub async fn declare(&self, connection: &Connection, patience: Duration) -> Result<Vec<ShortString>, QueueError> {
+    pub(crate) async fn declare(
+        &self,
+        connection: &Connection,
+        patience: Duration,
+    ) -> Result<Vec<ShortString>, QueueError> {
         let channel = connection.create_channel().await?;
         let exchange = ExchangeDeclareOptions {
             durable: true,      // a restart of the broker loses nothing
@@ -208,7 +212,7 @@ impl Topology {
     }
 
     /// The state of the dead-letter queue; `None` if it does not exist.
-    pub async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
+    pub(crate) async fn dead_letters(&self, channel: &Channel) -> Option<DeadLetters> {
         let messages = self.ready(channel, self.name(DEAD)).await?;
         Some(DeadLetters { messages, max: self.max_length })
     }
@@ -221,11 +225,11 @@ impl Topology {
     }
 
     /// The names of the queues that every link declares, without the prefix.
-    pub fn queue_names(&self) -> Vec<String> {
+    pub(crate) fn queue_names(&self) -> Vec<String> {
         self.sources().iter().map(Source::key).chain([DEAD.to_owned()]).collect()
     }
 
-    pub async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
+    pub(crate) async fn delete(&self, channel: &Channel) -> Result<(), QueueError> {
         let delays = ladder_ms().map(|rung_ms| self.delay_queue(rung_ms));
         for queue in delays.chain(self.queues().into_iter().map(|(name, _)| name)) {
             channel.queue_delete(queue, QueueDeleteOptions::default()).await?;

@@ -16,28 +16,28 @@ pub(super) struct Keys {
 #[derive(Debug)]
 pub(super) struct SaleKeys {
     /// Hash: terms, state, epoch and stock.
-    pub sale: String,
+    pub(crate) sale: String,
     /// Hash: order id to ticket.
-    pub tickets: String,
+    pub(crate) tickets: String,
     /// Hash: buyer to units held and newest order.
-    pub buyers: String,
+    pub(crate) buyers: String,
     /// Sorted set: orders without a confirmed record, by time.
-    pub unconfirmed: String,
+    pub(crate) unconfirmed: String,
     /// Set: ids of the waves in this epoch's stock.
-    pub waves: String,
+    pub(crate) waves: String,
     /// List: the buyers of all tickets, append-only.
-    pub holders: String,
+    pub(crate) holders: String,
     /// Hash: buyer to passes spent (protocol, rule 18).
-    pub passes: String,
+    pub(crate) passes: String,
     /// Hash: buyer to the order of the open loan (protocol, rule 15).
-    pub loans: String,
+    pub(crate) loans: String,
     /// Hashes: counts in the current window of each `Limit`.
-    pub limits: [String; 3],
+    pub(crate) limits: [String; 3],
 }
 
 impl SaleKeys {
     /// The keys that exist from a refill on, in the order of sale_begin.lua.
-    pub fn lasting(&self) -> [&str; SALE_KEYS] {
+    pub(crate) fn lasting(&self) -> [&str; SALE_KEYS] {
         [
             &self.sale,
             &self.tickets,
@@ -56,17 +56,17 @@ pub(super) const SALE_KEYS: usize = 8;
 #[derive(Debug)]
 pub(super) struct LockKeys {
     /// String: the random id of the holder.
-    pub lock: String,
+    pub(crate) lock: String,
     /// String: the last fencing token.
-    pub fence: String,
+    pub(crate) fence: String,
 }
 
 impl Keys {
-    pub fn new(prefix: &str) -> Self {
+    pub(crate) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
 
-    pub fn sale(&self, of: SaleShards, shard: Shard) -> SaleKeys {
+    pub(crate) fn sale(&self, of: SaleShards, shard: Shard) -> SaleKeys {
         let tag = self.tag(of, shard);
         let key = |name: &str| format!("{tag}:{name}");
         SaleKeys {
@@ -83,7 +83,7 @@ impl Keys {
     }
 
     /// String: the mark of an answered challenge. It expires by itself.
-    pub fn challenge(&self, of: SaleShards, home: Shard, serial: &str) -> String {
+    pub(crate) fn challenge(&self, of: SaleShards, home: Shard, serial: &str) -> String {
         format!("{}:challenge:{serial}", self.tag(of, home))
     }
 
@@ -91,12 +91,12 @@ impl Keys {
         format!("{}{{{}}}", self.prefix, of.tag(shard))
     }
 
-    pub fn doc(&self, id: DocId) -> String {
+    pub(crate) fn doc(&self, id: DocId) -> String {
         format!("{}doc:{{{id}}}", self.prefix)
     }
 
     /// The beginning of a slot's keys, with the hash tag. One script can check slots with the same tag.
-    pub fn slot_tag(&self, slot: &SlotKey) -> String {
+    pub(crate) fn slot_tag(&self, slot: &SlotKey) -> String {
         let (app, prefix) = (slot.app(), &self.prefix);
         if slot.is_spread() {
             format!("{prefix}{{flow:{app}:{}:{}}}", slot.policy(), slot.key())
@@ -106,12 +106,12 @@ impl Keys {
     }
 
     /// The state of a limiter. Each algorithm has its own key, because their states differ.
-    pub fn limiter(&self, slot: &SlotKey, kind: AlgorithmKind) -> String {
+    pub(crate) fn limiter(&self, slot: &SlotKey, kind: AlgorithmKind) -> String {
         self.slot(slot, kind.as_str())
     }
 
     /// The line of waiters at a limiter, their permits, and when each has asked last.
-    pub fn line(&self, slot: &SlotKey) -> [String; 3] {
+    pub(crate) fn line(&self, slot: &SlotKey) -> [String; 3] {
         ["places", "place-permits", "place-asked"].map(|name| self.slot(slot, name))
     }
 
@@ -120,12 +120,12 @@ impl Keys {
     }
 
     /// Hash: the counts of one policy in one minute, by the second.
-    pub fn policy_counts(&self, policy: i64, minute: i64) -> String {
+    pub(crate) fn policy_counts(&self, policy: i64, minute: i64) -> String {
         format!("{}figures:{{{policy}}}:{minute}", self.prefix)
     }
 
     /// A name may have its own tag: then the lock lies with that tag's keys.
-    pub fn lock(&self, name: &str) -> LockKeys {
+    pub(crate) fn lock(&self, name: &str) -> LockKeys {
         let prefix = &self.prefix;
         let lock = if name.contains('{') { format!("{prefix}lock:{name}") } else { format!("{prefix}lock:{{{name}}}") };
         LockKeys { fence: format!("{lock}:fence"), lock }

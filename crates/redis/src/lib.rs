@@ -225,7 +225,7 @@ impl Gate {
     }
 
     /// Checks that the server answers, or all masters of a cluster.
-    pub async fn ping(&self) -> Result<(), GateError> {
+    pub(crate) async fn ping(&self) -> Result<(), GateError> {
         Ok(self.connections.ping().await?)
     }
 

@@ -27,8 +27,8 @@ pub struct SaleView {
     /// Purchases that ever got a hold: also ended orders keep a ticket.
     pub winners: i64,
     /// Rises with every hold that is taken or ended.
-    pub changes: i64,
-    pub now_ms: i64,
+    pub(crate) changes: i64,
+    pub(crate) now_ms: i64,
 }
 
 /// Everything that Redis has of a sale.

@@ -78,7 +78,7 @@ impl Composed {
     }
 
     /// The smallest script with all these kinds.
-    pub fn of(&self, mut kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
+    pub(crate) fn of(&self, mut kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         match kinds.next() {
             Some(first) if kinds.all(|kind| kind == first) => &self.single[first as usize],
             _ => &self.all,

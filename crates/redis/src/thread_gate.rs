@@ -42,13 +42,13 @@ impl PendingAnswer {
 
 /// Shared by the batcher of a thread and the loans of its sales.
 pub(super) struct ThreadGate {
-    pub gate: Gate,
-    pub connections: Connections,
+    pub(crate) gate: Gate,
+    pub(crate) connections: Connections,
     winners: mpsc::UnboundedSender<CallWinners>,
 }
 
 impl ThreadGate {
-    pub fn new(gate: Gate, connections: Connections) -> (Self, mpsc::UnboundedReceiver<CallWinners>) {
+    pub(crate) fn new(gate: Gate, connections: Connections) -> (Self, mpsc::UnboundedReceiver<CallWinners>) {
         let (winners, of_calls) = mpsc::unbounded_channel();
         (Self { gate, connections, winners }, of_calls)
     }

@@ -16,7 +16,7 @@ pub struct Metric {
     pub name: &'static str,
     pub kind: MetricKind,
     pub labels: &'static str,
-    pub meaning: &'static str,
+    pub(crate) meaning: &'static str,
 }
 
 /// The metrics, in the order in which a purchase meets them.

@@ -11,7 +11,7 @@ use seckill_postgres::accounts::{AccountChange, AccountOutcome};
 const PASSWORD_CHARS_MAX: usize = 256;
 const _: () = assert!(PASSWORD_CHARS_MAX * 4 <= NewPassword::MAX_BYTES);
 
-pub fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Invalid> {
+pub(crate) fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Invalid> {
     if text.chars().count() > PASSWORD_CHARS_MAX {
         return Err(Invalid::new("password", "must be 12 to 256 characters"));
     }
@@ -19,12 +19,12 @@ pub fn new_password(text: String, of: &AccountName) -> Result<NewPassword, Inval
 }
 
 impl Console {
-    pub async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
+    pub(crate) async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
         admins_only(account)?;
         Ok(self.ledger.accounts.accounts(self.idle_ms).await?)
     }
 
-    pub async fn create_account(
+    pub(crate) async fn create_account(
         &self,
         account: &Account,
         name: &AccountName,
@@ -38,7 +38,7 @@ impl Console {
     }
 
     /// Changes an account: all of the change, or nothing. `None` changes nothing. A new password ends all sessions of the account.
-    pub async fn change_account(
+    pub(crate) async fn change_account(
         &self,
         account: &Account,
         name: &AccountName,

@@ -15,7 +15,7 @@ pub(super) struct DeviceTokens {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
-    pub id: String,
+    pub(crate) id: String,
 }
 
 impl DeviceTokens {

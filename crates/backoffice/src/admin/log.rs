@@ -15,16 +15,16 @@ pub use seckill_postgres::audit_log::LogLine;
 
 /// An alarm, open or cleared.
 #[derive(Serialize, ToSchema)]
-pub struct Alarm {
+pub(crate) struct Alarm {
     pub id: i64,
     pub kind: String,
     pub subject: String,
     pub details: Value,
-    pub raised_at_ms: i64,
+    pub(crate) raised_at_ms: i64,
     /// Null while the alarm is open.
-    pub cleared_at_ms: Option<i64>,
+    pub(crate) cleared_at_ms: Option<i64>,
     /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
-    pub runbook: Option<String>,
+    pub(crate) runbook: Option<String>,
 }
 
 impl From<alarms::Alarm> for Alarm {
@@ -43,14 +43,14 @@ pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
 }
 
 impl Console {
-    pub async fn audit_log(&self, account: &Account, filter: LogFilter) -> Result<Vec<LogLine>, AdminError> {
+    pub(crate) async fn audit_log(&self, account: &Account, filter: LogFilter) -> Result<Vec<LogLine>, AdminError> {
         admins_only(account)?;
         Ok(self.ledger.accounts.audit_log(&filter.check()?).await?)
     }
 
     /// The newest alarms, open ones first. Only admins see alarms that name an application, and kinds that only a newer
     /// version knows: they may name one.
-    pub async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
+    pub(crate) async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
         let alarms = match account.is_admin() {
             true => self.ledger.alarms.alarms(limit).await?,
             false => self.ledger.alarms.alarms_of(&visible_kinds(account), limit).await?,

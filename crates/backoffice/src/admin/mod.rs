@@ -45,7 +45,7 @@ use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
 
 #[derive(Debug, thiserror::Error)]
-pub enum AdminError {
+pub(crate) enum AdminError {
     #[error(transparent)]
     Flow(#[from] FlowError),
     #[error(transparent)]
@@ -99,7 +99,7 @@ impl From<OutflowError> for AdminError {
 
 impl AdminError {
     /// Why the account was refused, for the audit log; `None` if the error is not a refusal.
-    pub fn refusal(&self) -> Option<&'static str> {
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
         match self {
             Self::Forged(why) => Some(why),
             Self::Denied(Denied::Hidden) => Some("not granted"),
@@ -170,15 +170,15 @@ fn found(is_found: bool, what: &'static str) -> Result<(), AdminError> {
     if is_found { Ok(()) } else { Err(AdminError::Unknown(what)) }
 }
 
-pub fn admins_only(account: &Account) -> Result<(), AdminError> {
+pub(crate) fn admins_only(account: &Account) -> Result<(), AdminError> {
     if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
 
 /// Refuses accounts that may not learn who buyers are.
-pub fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
+pub(crate) fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
     if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }
 
-pub fn operators_only(account: &Account) -> Result<(), AdminError> {
+pub(crate) fn operators_only(account: &Account) -> Result<(), AdminError> {
     if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
 }

@@ -18,69 +18,69 @@ pub use seckill_postgres::money::payment_status::MoneyFigures;
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct PaymentQuery {
+pub(crate) struct PaymentQuery {
     /// Only payments of this status.
     #[param(value_type = Option<PaymentStatus>, nullable = false)]
-    pub status: Option<String>,
+    pub(crate) status: Option<String>,
     /// The next page: `next_before` of the page before.
     #[param(value_type = Option<PaymentId>, nullable = false)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The most payments to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct RefundQuery {
+pub(crate) struct RefundQuery {
     /// Only refunds of this status.
     #[param(value_type = Option<RefundStatus>, nullable = false)]
-    pub status: Option<String>,
+    pub(crate) status: Option<String>,
     /// The next page: `next_before` of the page before.
     #[param(value_type = Option<RefundId>, nullable = false)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The most refunds to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct ConflictQuery {
+pub(crate) struct ConflictQuery {
     /// The next page: `next_before` of the page before.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The most callbacks to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
 }
 
 #[derive(Debug)]
-pub struct MoneyPage {
-    pub figures: MoneyFigures,
-    pub rows: Vec<MoneyRow>,
-    pub next: Option<Uuid>,
+pub(crate) struct MoneyPage {
+    pub(crate) figures: MoneyFigures,
+    pub(crate) rows: Vec<MoneyRow>,
+    pub(crate) next: Option<Uuid>,
 }
 
 /// A page of callbacks that are not settled yet, newest first.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = CallbacksSetAside)]
-pub struct ConflictPage {
-    pub conflicts: Vec<SetAside>,
+pub(crate) struct ConflictPage {
+    pub(crate) conflicts: Vec<SetAside>,
     /// `before` of the next page; null on the last one.
-    pub next_before: Option<i64>,
+    pub(crate) next_before: Option<i64>,
 }
 
 impl Console {
-    pub async fn payments(&self, account: &Account, query: &PaymentQuery) -> Result<MoneyPage, AdminError> {
+    pub(crate) async fn payments(&self, account: &Account, query: &PaymentQuery) -> Result<MoneyPage, AdminError> {
         let PaymentQuery { status, before, limit } = query;
         let filter = self.money_filter::<PaymentStatus>(account, "payments", [status, before, limit]).await?;
         self.money_page(self.ledger.payments.payments(&filter).await?, filter.limit - 1).await
     }
 
-    pub async fn refunds(&self, account: &Account, query: &RefundQuery) -> Result<MoneyPage, AdminError> {
+    pub(crate) async fn refunds(&self, account: &Account, query: &RefundQuery) -> Result<MoneyPage, AdminError> {
         let RefundQuery { status, before, limit } = query;
         let filter = self.money_filter::<RefundStatus>(account, "refunds", [status, before, limit]).await?;
         self.money_page(self.ledger.payments.refunds(&filter).await?, filter.limit - 1).await
@@ -110,7 +110,7 @@ impl Console {
         Ok(MoneyPage { figures: self.ledger.payments.money_figures().await?, rows, next })
     }
 
-    pub async fn conflicts(&self, account: &Account, query: &ConflictQuery) -> Result<ConflictPage, AdminError> {
+    pub(crate) async fn conflicts(&self, account: &Account, query: &ConflictQuery) -> Result<ConflictPage, AdminError> {
         operators_only(account)?;
         let (before, limit) = (before_number(&query.before)?, limit(&query.limit)?);
         self.record_pages(account, "callbacks", before.is_some(), limit).await?;
@@ -119,13 +119,13 @@ impl Console {
         Ok(ConflictPage { conflicts, next_before })
     }
 
-    pub async fn settle_conflict(&self, account: &Account, id: i64) -> Result<(), AdminError> {
+    pub(crate) async fn settle_conflict(&self, account: &Account, id: i64) -> Result<(), AdminError> {
         operators_only(account)?;
         let settled = self.ledger.payments.settle_set_aside(&[id], account.name.as_str()).await?;
         found(settled > 0, "callback that is set aside")
     }
 
-    pub async fn retry_refund(&self, account: &Account, refund: RefundId) -> Result<(), AdminError> {
+    pub(crate) async fn retry_refund(&self, account: &Account, refund: RefundId) -> Result<(), AdminError> {
         operators_only(account)?;
         found(self.ledger.payments.retry_refund(refund, account.name.as_str()).await?, "refund that was refused")
     }

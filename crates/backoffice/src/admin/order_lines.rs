@@ -7,15 +7,15 @@ use seckill_postgres::orders::read::OwnedOrder;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct OrderLine {
-    pub order_id: String,
-    pub sale_id: i64,
-    pub user: String,
-    pub quantity: i32,
-    pub amount_cents: i64,
-    pub status: &'static str,
-    pub reason: String,
-    pub created_at: String,
-    pub expires_at: String,
+    pub(crate) order_id: String,
+    pub(crate) sale_id: i64,
+    pub(crate) user: String,
+    pub(crate) quantity: i32,
+    pub(crate) amount_cents: i64,
+    pub(crate) status: &'static str,
+    pub(crate) reason: String,
+    pub(crate) created_at: String,
+    pub(crate) expires_at: String,
 }
 
 const COLUMNS: [&str; 9] =
@@ -44,7 +44,7 @@ pub fn time(ms: i64) -> String {
 }
 
 /// The first line of a file of orders, and the lines of some orders: CSV (RFC 4180) in which no cell is a formula.
-pub fn csv(with_columns: bool, orders: &[OwnedOrder]) -> Result<Vec<u8>, csv::Error> {
+pub(crate) fn csv(with_columns: bool, orders: &[OwnedOrder]) -> Result<Vec<u8>, csv::Error> {
     let mut terms = csv::WriterBuilder::new();
     let mut lines = terms.has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
     if with_columns {

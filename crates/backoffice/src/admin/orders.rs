@@ -29,29 +29,29 @@ const EXPORT_TIME_MAX: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct OrderQuery {
+pub(crate) struct OrderQuery {
     /// Only orders of this sale.
     #[param(value_type = Option<SaleId>, nullable = false)]
-    pub sale: Option<String>,
+    pub(crate) sale: Option<String>,
     /// Only orders of this status. `accepted` is a purchase whose order is not made yet.
     #[param(value_type = Option<OrderStatus>, nullable = false)]
-    pub status: Option<String>,
+    pub(crate) status: Option<String>,
     /// Only this buyer's orders.
     #[param(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9_-]{1,64}$")]
-    pub user: Option<String>,
+    pub(crate) user: Option<String>,
     /// Only this order.
     #[param(value_type = Option<OrderId>, nullable = false)]
-    pub order: Option<String>,
+    pub(crate) order: Option<String>,
     /// The next page: `next_before` of the page before.
     #[param(value_type = Option<OrderId>, nullable = false)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The most orders to return; 100 by default. An export takes all.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
 }
 
 impl OrderQuery {
-    pub fn search(&self) -> Result<OrderSearch, Invalid> {
+    pub(crate) fn search(&self) -> Result<OrderSearch, Invalid> {
         let status = |text: &str| text.parse().map_err(|_| Invalid::new("status", "is not a status of orders"));
         Ok(OrderSearch {
             sale: given(&self.sale).map(SaleId::parse).transpose()?,
@@ -67,7 +67,7 @@ impl OrderQuery {
     }
 }
 
-pub struct Export {
+pub(crate) struct Export {
     orders: OrderExport,
     until: Instant,
     /// Another export begins when this one is dropped.
@@ -75,7 +75,7 @@ pub struct Export {
 }
 
 impl Export {
-    pub async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, AdminError> {
+    pub(crate) async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, AdminError> {
         if Instant::now() >= self.until {
             return Err(AdminError::Busy("exports"));
         }
@@ -85,7 +85,7 @@ impl Export {
 
 impl Console {
     /// A page of orders, newest first. An account that may not see buyers can search for a known buyer.
-    pub async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
+    pub(crate) async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
         let search = query.search()?;
         let mut found = match query.order()? {
             None => {
@@ -107,7 +107,7 @@ impl Console {
     }
 
     /// An order with its history. Payments, refunds and messages are for operators: other accounts get an order without them.
-    pub async fn order(&self, account: &Account, order: OrderId) -> Result<OrderDetails, AdminError> {
+    pub(crate) async fn order(&self, account: &Account, order: OrderId) -> Result<OrderDetails, AdminError> {
         let mut details = self.ledger.orders.order_details(order).await?.ok_or(AdminError::Unknown("order"))?;
         if !account.may_operate() {
             details.payments.clear();
@@ -120,7 +120,7 @@ impl Console {
 
     /// Begins an export of all orders that are asked for. An instance makes one at a time, because it holds a connection. The audit
     /// log has the export before its first order is read.
-    pub async fn export_orders(&self, account: &Account, query: &OrderQuery) -> Result<Export, AdminError> {
+    pub(crate) async fn export_orders(&self, account: &Account, query: &OrderQuery) -> Result<Export, AdminError> {
         operators_only(account)?;
         let mut search = query.search()?;
         search.limit = EXPORT_MAX;
@@ -142,7 +142,7 @@ impl Console {
     }
 
     /// Refunds a paid order, by the use case that buyers refund with. Repeated, it returns the refund that is under way.
-    pub async fn refund_order(
+    pub(crate) async fn refund_order(
         &self,
         account: &Account,
         payments: &PaymentService,

@@ -23,58 +23,58 @@ const UNITS_MAX: Duration = Duration::from_millis(500);
 
 /// A sale that is not over.
 #[derive(Serialize, ToSchema)]
-pub struct OverviewSale {
-    pub id: i64,
-    pub product: String,
-    pub phase: SalePhase,
-    pub starts_at_ms: i64,
-    pub ends_at_ms: i64,
+pub(crate) struct OverviewSale {
+    pub(crate) id: i64,
+    pub(crate) product: String,
+    pub(crate) phase: SalePhase,
+    pub(crate) starts_at_ms: i64,
+    pub(crate) ends_at_ms: i64,
     /// -1: unlimited.
-    pub total_stock: i64,
+    pub(crate) total_stock: i64,
     /// Units that are left in PostgreSQL; -1: unlimited.
-    pub stock: i64,
+    pub(crate) stock: i64,
     /// Units that can be bought now. Null if they are unlimited, or Redis does not know the sale or does not answer.
-    pub available: Option<i64>,
+    pub(crate) available: Option<i64>,
 }
 
 /// The queues and the processes.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Work)]
-pub struct OverviewWork {
-    pub backlog: Vec<Backlog>,
+pub(crate) struct OverviewWork {
+    pub(crate) backlog: Vec<Backlog>,
     /// Whether there may be more than were counted.
     #[serde(skip)]
-    pub more: bool,
-    pub parked: i64,
+    pub(crate) more: bool,
+    pub(crate) parked: i64,
     /// The age of the oldest message that waits.
-    pub oldest_s: i64,
-    pub instances: Vec<SeenProcess>,
-    pub workers: Vec<SeenProcess>,
+    pub(crate) oldest_s: i64,
+    pub(crate) instances: Vec<SeenProcess>,
+    pub(crate) workers: Vec<SeenProcess>,
     /// When a worker last finished a message.
-    pub last_message_at_ms: Option<i64>,
+    pub(crate) last_message_at_ms: Option<i64>,
 }
 
 /// Everything at one look.
 #[derive(Serialize, ToSchema)]
-pub struct Overview {
-    pub now_ms: i64,
+pub(crate) struct Overview {
+    pub(crate) now_ms: i64,
     /// In the order of their starts, 20 at most.
-    pub sales: Vec<OverviewSale>,
+    pub(crate) sales: Vec<OverviewSale>,
     /// The newest first, 50 at most.
-    pub alarms: Vec<Alarm>,
+    pub(crate) alarms: Vec<Alarm>,
     /// The sales whose stock in Redis differs from PostgreSQL's.
-    pub drift: Vec<String>,
+    pub(crate) drift: Vec<String>,
     /// Null for viewers, and where it takes too long to read.
-    pub work: Option<OverviewWork>,
+    pub(crate) work: Option<OverviewWork>,
 }
 
 impl Console {
-    pub async fn open_alarms(&self, account: &Account) -> Result<i64, AdminError> {
+    pub(crate) async fn open_alarms(&self, account: &Account) -> Result<i64, AdminError> {
         Ok(self.ledger.count_open_alarms(&visible_kinds(account)).await?)
     }
 
     /// Everything at one look. Each part is one query with a bound, and a read of Redis for each sale.
-    pub async fn overview(&self, account: &Account) -> Result<Overview, AdminError> {
+    pub(crate) async fn overview(&self, account: &Account) -> Result<Overview, AdminError> {
         let now_ms = self.ledger.now_ms().await?;
         let sales = self.ledger.current_sales(SALES_MAX).await?;
         let mut alarms = self.ledger.alarms.alarms_of(&visible_kinds(account), ALARMS_MAX).await?;

@@ -9,14 +9,14 @@ use seckill_domain::ids::Invalid;
 use seckill_postgres::audit_log::NewLine;
 
 /// Entries on a page, unless the caller asks for another number, and at most.
-pub const PAGE: i64 = 100;
+pub(crate) const PAGE: i64 = 100;
 const PAGE_MAX: i64 = 1000;
 
-pub fn given(text: &Option<String>) -> Option<&str> {
+pub(crate) fn given(text: &Option<String>) -> Option<&str> {
     text.as_deref().map(str::trim).filter(|text| !text.is_empty())
 }
 
-pub fn limit(text: &Option<String>) -> Result<i64, Invalid> {
+pub(crate) fn limit(text: &Option<String>) -> Result<i64, Invalid> {
     match given(text).map_or(Ok(PAGE), str::parse) {
         Ok(limit @ 1..=PAGE_MAX) => Ok(limit),
         _ => Err(Invalid::new("limit", "must be 1 to 1000")),
@@ -42,21 +42,21 @@ impl Console {
     }
 }
 
-pub fn before_number(text: &Option<String>) -> Result<Option<i64>, Invalid> {
+pub(crate) fn before_number(text: &Option<String>) -> Result<Option<i64>, Invalid> {
     let wrong = || Invalid::new("before", "must be a whole number of at least 1");
     given(text).map(|text| text.parse::<i64>().ok().filter(|id| *id > 0).ok_or_else(wrong)).transpose()
 }
 
-pub fn before_uuid(text: &Option<String>) -> Result<Option<Uuid>, Invalid> {
+pub(crate) fn before_uuid(text: &Option<String>) -> Result<Option<Uuid>, Invalid> {
     given(text).map(|text| uuid(text, "before")).transpose()
 }
 
-pub fn uuid(text: &str, field: &'static str) -> Result<Uuid, Invalid> {
+pub(crate) fn uuid(text: &str, field: &'static str) -> Result<Uuid, Invalid> {
     Uuid::try_parse(text).map_err(|_| Invalid::new(field, "must be a UUID"))
 }
 
 /// Takes off the entry that only shows that there is another page. Returns the last entry of the page in that case.
-pub fn cut<T>(entries: &mut Vec<T>, limit: i64) -> Option<&T> {
+pub(crate) fn cut<T>(entries: &mut Vec<T>, limit: i64) -> Option<&T> {
     let page = usize::try_from(limit).unwrap_or(usize::MAX);
     let is_last = entries.len() <= page;
     entries.truncate(page);

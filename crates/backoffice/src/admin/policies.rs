@@ -17,18 +17,18 @@ use seckill_flow::policy_changes::{self, NewToken};
 pub use seckill_postgres::flow::apps::App;
 
 #[derive(Clone)]
-pub struct VisiblePolicy {
-    pub policy: Policy,
+pub(crate) struct VisiblePolicy {
+    pub(crate) policy: Policy,
     /// The policy's applications that the account may see.
-    pub apps: Vec<Name>,
-    pub may_change: bool,
-    pub warnings: Vec<String>,
+    pub(crate) apps: Vec<Name>,
+    pub(crate) may_change: bool,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The calls of the last hour that a change would have refused.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PolicyPreview)]
-pub struct Preview {
+pub(crate) struct Preview {
     /// The hour that was replayed: whole minutes, up to the latest that is over.
     from_ms: i64,
     to_ms: i64,
@@ -62,7 +62,11 @@ struct PreviewedMinute {
 const MINUTE_MS: i64 = 60_000;
 
 impl Console {
-    pub async fn policies(&self, account: &Account, app: Option<&Name>) -> Result<Vec<VisiblePolicy>, AdminError> {
+    pub(crate) async fn policies(
+        &self,
+        account: &Account,
+        app: Option<&Name>,
+    ) -> Result<Vec<VisiblePolicy>, AdminError> {
         if let Some(app) = app {
             self.check_visible(account, app).await?;
         }
@@ -82,7 +86,7 @@ impl Console {
 
     /// The policy that an application has under a name, and its calls of the last hour, in minutes since
     /// the epoch.
-    pub async fn policy(
+    pub(crate) async fn policy(
         &self,
         account: &Account,
         app: &Name,
@@ -97,14 +101,14 @@ impl Console {
     }
 
     /// Creates or changes a policy. Returns whether every instance already uses the change.
-    pub async fn set_policy(&self, account: &Account, policy: NewPolicy) -> Result<bool, AdminError> {
+    pub(crate) async fn set_policy(&self, account: &Account, policy: NewPolicy) -> Result<bool, AdminError> {
         let policy = self.check_change(account, policy).await?;
         // The ledger checks the existing policy's applications in the transaction that changes it.
         Ok(policy_changes::set(&self.ledger, policy, account).await?)
     }
 
     /// Replays the last hour under the terms of a change, for an account that may make the change. It changes nothing.
-    pub async fn preview_policy(&self, account: &Account, policy: NewPolicy) -> Result<Preview, AdminError> {
+    pub(crate) async fn preview_policy(&self, account: &Account, policy: NewPolicy) -> Result<Preview, AdminError> {
         let policy = self.check_change(account, policy).await?;
         let all = self.ledger.policies.policies(None).await?;
         let is_shared = |other: &&Policy| other.terms.apps.iter().any(|app| policy.apps.contains(app));
@@ -182,13 +186,13 @@ impl Console {
         Ok(minutes.collect())
     }
 
-    pub async fn delete_policy(&self, account: &Account, name: &Name, app: &Name) -> Result<bool, AdminError> {
+    pub(crate) async fn delete_policy(&self, account: &Account, name: &Name, app: &Name) -> Result<bool, AdminError> {
         self.check_visible(account, app).await?;
         Ok(policy_changes::delete(&self.ledger, name, std::slice::from_ref(app), account).await?)
     }
 
     /// The applications that the account sees, with all grants for an admin, and only their own for others.
-    pub async fn apps(&self, account: &Account) -> Result<Vec<App>, AdminError> {
+    pub(crate) async fn apps(&self, account: &Account) -> Result<Vec<App>, AdminError> {
         let mut apps = self.ledger.policies.apps().await?;
         apps.retain(|app| account.sees(&app.name));
         if !account.is_admin() {
@@ -197,18 +201,23 @@ impl Console {
         Ok(apps)
     }
 
-    pub async fn create_app(&self, account: &Account, app: &Name) -> Result<String, AdminError> {
+    pub(crate) async fn create_app(&self, account: &Account, app: &Name) -> Result<String, AdminError> {
         admins_only(account)?;
         Ok(policy_changes::create_app(&self.ledger, app, account.name.as_str()).await?)
     }
 
-    pub async fn rotate_token(&self, account: &Account, app: &Name, overlap_ms: i64) -> Result<NewToken, AdminError> {
+    pub(crate) async fn rotate_token(
+        &self,
+        account: &Account,
+        app: &Name,
+        overlap_ms: i64,
+    ) -> Result<NewToken, AdminError> {
         admins_only(account)?;
         Ok(policy_changes::rotate_token(&self.ledger, app, overlap_ms, account.name.as_str()).await?)
     }
 
     /// Lets another account see or change an application's policies; `None` revokes the grant.
-    pub async fn grant(
+    pub(crate) async fn grant(
         &self,
         account: &Account,
         app: &Name,

@@ -13,15 +13,15 @@ use seckill_postgres::sales::products::NewPicture;
 /// The product as it is now.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ProductSet)]
-pub struct ChangedProduct {
-    pub product_id: i64,
+pub(crate) struct ChangedProduct {
+    pub(crate) product_id: i64,
     /// Whether every instance already shows the change. The others will within a second of recovering.
-    pub everywhere: bool,
+    pub(crate) everywhere: bool,
 }
 
 impl Console {
     /// Products by name, those whose name follows `after`; `text` is a part of the name.
-    pub async fn products(
+    pub(crate) async fn products(
         &self,
         account: &Account,
         after: Option<&str>,
@@ -39,13 +39,13 @@ impl Console {
         Ok(self.ledger.sales.products(after, text, limit).await?)
     }
 
-    pub async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
+    pub(crate) async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
         operators_only(account)?;
         let named = ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
         Ok(self.ledger.sales.product_named(&named.name).await?)
     }
 
-    pub async fn set_product(
+    pub(crate) async fn set_product(
         &self,
         account: &Account,
         name: String,
@@ -59,7 +59,7 @@ impl Console {
     }
 
     /// Checks that the account may set this product's picture, before the picture is read.
-    pub fn check_picture_of(&self, account: &Account, name: &str) -> Result<(), AdminError> {
+    pub(crate) fn check_picture_of(&self, account: &Account, name: &str) -> Result<(), AdminError> {
         operators_only(account)?;
         ProductChange { name: name.to_owned(), description: None, picture: None, alt: None }.check()?;
         Ok(())
@@ -67,7 +67,7 @@ impl Console {
 
     /// Sets a product's picture, which was redrawn from a file. Makes the product where it is missing. The name describes the
     /// picture, because an earlier description would be of the earlier picture.
-    pub async fn set_product_picture(
+    pub(crate) async fn set_product_picture(
         &self,
         account: &Account,
         name: String,

@@ -25,59 +25,59 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct OutboxQuery {
+pub(crate) struct OutboxQuery {
     /// `parked`, which is also the default: the messages of other statuses are only counted.
     #[param(value_type = Option<String>, nullable = false, pattern = "^parked$")]
-    pub status: Option<String>,
+    pub(crate) status: Option<String>,
     /// Only messages of this kind.
     #[param(value_type = Option<ParkedKind>, nullable = false)]
-    pub kind: Option<String>,
+    pub(crate) kind: Option<String>,
     /// The next page: `next_before` of the page before.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The most messages to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct ItemQuery {
+pub(crate) struct ItemQuery {
     /// Only items of this outflow.
     #[param(value_type = Option<String>, nullable = false, pattern = "^[a-z0-9][a-z0-9_-]{0,63}$")]
-    pub outflow: Option<String>,
+    pub(crate) outflow: Option<String>,
     /// The next page: `next_before` of the page before.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// The most items to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
 }
 
 /// The backlog of the outbox, and a page of parked messages, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Outbox)]
-pub struct OutboxPage {
+pub(crate) struct OutboxPage {
     #[serde(rename = "to_do")]
-    pub figures: Vec<Backlog>,
-    pub parked: Vec<ParkedRow>,
+    pub(crate) figures: Vec<Backlog>,
+    pub(crate) parked: Vec<ParkedRow>,
     /// `before` of the next page; null on the last one.
     #[serde(rename = "next_before")]
-    pub next: Option<i64>,
+    pub(crate) next: Option<i64>,
 }
 
 /// A page of parked items, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OutflowItems)]
-pub struct ItemPage {
-    pub items: Vec<ParkedItem>,
+pub(crate) struct ItemPage {
+    pub(crate) items: Vec<ParkedItem>,
     /// `before` of the next page; null on the last one.
-    pub next_before: Option<i64>,
+    pub(crate) next_before: Option<i64>,
 }
 
 impl Console {
-    pub async fn outbox(&self, account: &Account, query: &OutboxQuery) -> Result<OutboxPage, AdminError> {
+    pub(crate) async fn outbox(&self, account: &Account, query: &OutboxQuery) -> Result<OutboxPage, AdminError> {
         operators_only(account)?;
         if given(&query.status).is_some_and(|status| status != "parked") {
             return Err(Invalid::new("status", "must be parked: other messages are only counted").into());
@@ -93,7 +93,7 @@ impl Console {
         Ok(OutboxPage { figures, parked, next })
     }
 
-    pub async fn retry_message(&self, account: &Account, id: i64) -> Result<u64, AdminError> {
+    pub(crate) async fn retry_message(&self, account: &Account, id: i64) -> Result<u64, AdminError> {
         operators_only(account)?;
         let retried = parked::retry(&self.ledger, &[id], account.name.as_str()).await?;
         found(retried > 0, "parked message")?;
@@ -102,18 +102,18 @@ impl Console {
 
     /// Sends all parked messages of a kind again, as far as the time allows. An instance does so for one person at a time, so that
     /// other changes keep their places.
-    pub async fn retry_messages(&self, account: &Account, kind: ParkedKind) -> Result<RetriedAll, AdminError> {
+    pub(crate) async fn retry_messages(&self, account: &Account, kind: ParkedKind) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
         let _place = self.retries.try_acquire().map_err(|_| AdminError::Busy("retries"))?;
         Ok(parked::retry_all(&self.ledger, Some(kind), ANSWER_MAX, account.name.as_str()).await?)
     }
 
-    pub async fn outflows(&self, account: &Account) -> Result<Vec<ChannelFigures>, AdminError> {
+    pub(crate) async fn outflows(&self, account: &Account) -> Result<Vec<ChannelFigures>, AdminError> {
         operators_only(account)?;
         Ok(outflow_changes::outflows(&self.ledger).await?)
     }
 
-    pub async fn change_outflow(
+    pub(crate) async fn change_outflow(
         &self,
         account: &Account,
         name: &str,
@@ -125,7 +125,7 @@ impl Console {
         outflows.into_iter().find(|outflow| outflow.name == name).ok_or(AdminError::Unknown("outflow"))
     }
 
-    pub async fn parked_items(&self, account: &Account, query: &ItemQuery) -> Result<ItemPage, AdminError> {
+    pub(crate) async fn parked_items(&self, account: &Account, query: &ItemQuery) -> Result<ItemPage, AdminError> {
         operators_only(account)?;
         let limit = limit(&query.limit)?;
         let before = before_number(&query.before)?;
@@ -135,12 +135,12 @@ impl Console {
         Ok(ItemPage { items, next_before })
     }
 
-    pub async fn retry_item(&self, account: &Account, id: Uuid) -> Result<(), AdminError> {
+    pub(crate) async fn retry_item(&self, account: &Account, id: Uuid) -> Result<(), AdminError> {
         operators_only(account)?;
         found(self.ledger.outflows.unpark_outflow_item(id, account.name.as_str()).await?, "parked item")
     }
 
-    pub async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
+    pub(crate) async fn retry_items(&self, account: &Account, outflow: &str) -> Result<RetriedAll, AdminError> {
         operators_only(account)?;
         let outflows = self.ledger.outflows.outflow_figures().await?;
         found(outflows.iter().any(|known| known.name == outflow), "outflow")?;

@@ -20,7 +20,7 @@ const TIME_MAX: i64 = 9_007_199_254_740_991;
 /// A sale to plan.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PlanForm {
+pub(crate) struct PlanForm {
     /// The product's name. The product is made where it is missing.
     #[schema(max_length = 200, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]{1,200}$")]
     product: String,

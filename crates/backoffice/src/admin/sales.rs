@@ -29,7 +29,7 @@ const LAPSED_MAX: i64 = 20;
 pub struct ManagedSale {
     pub id: SaleId,
     pub product: String,
-    pub product_id: i64,
+    pub(crate) product_id: i64,
     pub price_cents: i64,
     /// Units that are left in PostgreSQL; -1 without a limit.
     pub stock: i64,
@@ -46,7 +46,7 @@ pub struct ManagedSale {
     pub pay_within_s: i64,
     /// Whether it ended by being closed.
     #[serde(skip)]
-    pub is_closed: bool,
+    pub(crate) is_closed: bool,
 }
 
 impl ManagedSale {
@@ -74,32 +74,32 @@ impl ManagedSale {
 /// All of a sale.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ManagedSaleDetails)]
-pub struct SaleDetails {
-    pub sale: ManagedSale,
+pub(crate) struct SaleDetails {
+    pub(crate) sale: ManagedSale,
     /// Whether the units of refunded orders are not for sale again.
-    pub keep_refunded: bool,
-    pub created_at_ms: i64,
+    pub(crate) keep_refunded: bool,
+    pub(crate) created_at_ms: i64,
     /// Stock that was planned for later, and stock that was added; the last one first, at most 1000.
-    pub waves: Vec<WaveRow>,
+    pub(crate) waves: Vec<WaveRow>,
     /// The address of the sale's page for buyers.
-    pub page: String,
+    pub(crate) page: String,
 }
 
 #[derive(Default)]
-pub struct LapsedLists {
-    pub by_buyer: Vec<LapsedHolds>,
-    pub by_address: Vec<LapsedHolds>,
+pub(crate) struct LapsedLists {
+    pub(crate) by_buyer: Vec<LapsedHolds>,
+    pub(crate) by_address: Vec<LapsedHolds>,
 }
 
 /// The sale that was planned. It is published: its page is there, and it opens by itself.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PlannedSale)]
-pub struct Planned {
-    pub sale_id: SaleId,
+pub(crate) struct Planned {
+    pub(crate) sale_id: SaleId,
     /// Whether every instance knows the sale already. The others will within seconds of recovering.
-    pub everywhere: bool,
+    pub(crate) everywhere: bool,
     /// The address of the sale's page for buyers.
-    pub page: String,
+    pub(crate) page: String,
 }
 
 fn page_of(sale: SaleId) -> String {
@@ -108,23 +108,23 @@ fn page_of(sale: SaleId) -> String {
 
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct SaleQuery {
+pub(crate) struct SaleQuery {
     /// The most sales to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
-    pub limit: Option<String>,
+    pub(crate) limit: Option<String>,
     /// Only sales that come after this one in the list: older ones.
     #[param(value_type = Option<SaleId>, nullable = false)]
-    pub before: Option<String>,
+    pub(crate) before: Option<String>,
     /// Only sales of this status.
     #[param(value_type = Option<SalePhase>, nullable = false)]
-    pub status: Option<String>,
+    pub(crate) status: Option<String>,
     /// A part of the product's name, in capitals or not.
     #[param(nullable = false, max_length = 200)]
-    pub q: Option<String>,
+    pub(crate) q: Option<String>,
 }
 
 impl SaleQuery {
-    pub fn search(&self) -> Result<SaleSearch, Invalid> {
+    pub(crate) fn search(&self) -> Result<SaleSearch, Invalid> {
         let before = given(&self.before).map(SaleId::parse).transpose();
         let phase = given(&self.status).map(SalePhase::from_str).transpose();
         let text = given(&self.q);
@@ -142,12 +142,12 @@ impl SaleQuery {
 }
 
 impl Console {
-    pub async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
+    pub(crate) async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
         let (sales, now_ms) = (self.ledger.sales.sale_figures(search).await?, self.ledger.now_ms().await?);
         Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())
     }
 
-    pub async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
+    pub(crate) async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
         let figures = self.ledger.sales.sale_figures(&SaleSearch::one(sale)).await?.pop();
         let (figures, plan) =
             figures.zip(self.ledger.sales.sale_plan(sale).await?).ok_or(AdminError::Unknown("sale"))?;
@@ -161,14 +161,14 @@ impl Console {
     }
 
     /// The sale's orders by status, and its backlog, as they were counted last; `None` if counting takes too long.
-    pub async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
+    pub(crate) async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
         let ledger = self.ledger.clone();
         self.orders_of_sales.of(sale, || async move { ledger.sales.live_figures(sale).await }).await
     }
 
     /// Who let most holds of a sale lapse, as they were counted last; `None` if counting takes too long, and for an account that may
     /// not see buyers.
-    pub async fn sale_lapsed(&self, account: &Account, sale: SaleId) -> Option<Arc<LapsedLists>> {
+    pub(crate) async fn sale_lapsed(&self, account: &Account, sale: SaleId) -> Option<Arc<LapsedLists>> {
         if !account.sees_buyers() {
             return None;
         }
@@ -181,7 +181,7 @@ impl Console {
         self.lapsed_of_sales.of(sale, || count).await
     }
 
-    pub async fn lapsed_holds(
+    pub(crate) async fn lapsed_holds(
         &self,
         account: &Account,
         sale: SaleId,
@@ -194,7 +194,7 @@ impl Console {
         Ok(self.ledger.sales.lapsed_holds(sale, by_address, limit).await?)
     }
 
-    pub async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
+    pub(crate) async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
         operators_only(account)?;
         let now_ms = self.ledger.now_ms().await?;
         let new = form.new_sale(now_ms)?;
@@ -202,7 +202,12 @@ impl Console {
         Ok(Planned { sale_id, everywhere, page: page_of(sale_id) })
     }
 
-    pub async fn set_sale_status(&self, account: &Account, sale: SaleId, status: SaleStatus) -> Result<(), AdminError> {
+    pub(crate) async fn set_sale_status(
+        &self,
+        account: &Account,
+        sale: SaleId,
+        status: SaleStatus,
+    ) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
         match self.stores.set_sale_status(sale, status, account.name.as_str()).await? {
@@ -211,7 +216,7 @@ impl Console {
         }
     }
 
-    pub async fn add_stock(&self, account: &Account, sale: SaleId, units: i32) -> Result<(), AdminError> {
+    pub(crate) async fn add_stock(&self, account: &Account, sale: SaleId, units: i32) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
         match self.stores.add_stock(sale, units, account.name.as_str()).await? {
@@ -220,7 +225,7 @@ impl Console {
         }
     }
 
-    pub async fn remove_sale(&self, account: &Account, sale: SaleId) -> Result<(), AdminError> {
+    pub(crate) async fn remove_sale(&self, account: &Account, sale: SaleId) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
         match self.stores.remove_sale(sale, account.name.as_str()).await? {
@@ -229,7 +234,7 @@ impl Console {
         }
     }
 
-    pub async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
+    pub(crate) async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {
         found(self.ledger.sales.epoch(sale).await?.is_some(), "sale")
     }
 }

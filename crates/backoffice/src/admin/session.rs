@@ -11,7 +11,7 @@ use seckill_postgres::audit_log::NewLine;
 pub use super::device::KNOWN_DAYS;
 
 /// The secret that a browser's cookie holds: 32 random bytes in hex. The database keeps only a hash.
-pub struct SessionToken(String);
+pub(crate) struct SessionToken(String);
 
 /// Makes sessions' tokens, and tells them from invented ones without asking PostgreSQL: the second half of a token is a
 /// signature of the first.
@@ -45,7 +45,7 @@ impl SessionTokens {
 }
 
 impl SessionToken {
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
@@ -55,33 +55,33 @@ impl SessionToken {
 
     /// The token against forgery. Other sites cannot learn it, because they cannot read this session's answers. It is
     /// derived from the session's token, one way, so that nothing is stored and a reloaded page can ask for it again.
-    pub fn csrf(&self) -> String {
+    pub(crate) fn csrf(&self) -> String {
         let key = blake3::derive_key("seckill admin csrf 2026", self.0.as_bytes());
         blake3::Hash::from_bytes(key).to_hex().to_string()
     }
 
     /// Compares hashes, which blake3 does in constant time.
-    pub fn is_csrf(&self, text: &str) -> bool {
+    pub(crate) fn is_csrf(&self, text: &str) -> bool {
         blake3::hash(text.as_bytes()) == blake3::hash(self.csrf().as_bytes())
     }
 }
 
-pub struct SignedIn {
-    pub token: SessionToken,
+pub(crate) struct SignedIn {
+    pub(crate) token: SessionToken,
     /// By which the browser is known again. It gives no right.
-    pub device_token: String,
-    pub role: AccountRole,
-    pub expires_at_ms: i64,
+    pub(crate) device_token: String,
+    pub(crate) role: AccountRole,
+    pub(crate) expires_at_ms: i64,
 }
 
-pub struct Source {
-    pub address: String,
-    pub device_token: Option<String>,
-    pub now_ms: i64,
+pub(crate) struct Source {
+    pub(crate) address: String,
+    pub(crate) device_token: Option<String>,
+    pub(crate) now_ms: i64,
 }
 
 /// An attempt to sign in that has been counted for its browser or its address.
-pub struct Attempt {
+pub(crate) struct Attempt {
     name: AccountName,
     password: String,
     source: Source,
@@ -89,13 +89,13 @@ pub struct Attempt {
 }
 
 /// An attempt whose password may be checked: it has been counted under all limits.
-pub struct Candidate {
+pub(crate) struct Candidate {
     attempt: Attempt,
     password_hash: Option<String>,
     is_known: bool,
 }
 
-pub struct Checked {
+pub(crate) struct Checked {
     attempt: Attempt,
     /// The hash that the password was checked against, if it was right.
     password_hash: Option<String>,
@@ -103,19 +103,19 @@ pub struct Checked {
 }
 
 impl Attempt {
-    pub const fn has_known_browser(&self) -> bool {
+    pub(crate) const fn has_known_browser(&self) -> bool {
         self.device.is_some()
     }
 }
 
 impl Checked {
-    pub const fn is_right(&self) -> bool {
+    pub(crate) const fn is_right(&self) -> bool {
         self.password_hash.is_some()
     }
 }
 
 impl Console {
-    pub async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
+    pub(crate) async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
         // No account has a password of more bytes.
         if password.chars().count() > NewPassword::MAX_BYTES {
@@ -131,7 +131,7 @@ impl Console {
     }
 
     /// Looks up the account, and counts the attempt for the account if it is a stranger's.
-    pub async fn look_up(&self, attempt: Attempt) -> Result<Candidate, AdminError> {
+    pub(crate) async fn look_up(&self, attempt: Attempt) -> Result<Candidate, AdminError> {
         let found = self.ledger.accounts.sign_in_terms(&attempt.name, &attempt.source.address, KNOWN_DAYS).await?;
         let is_known = attempt.device.is_some() || found.as_ref().is_some_and(|found| found.address_is_known);
         if !is_known {
@@ -141,7 +141,7 @@ impl Console {
     }
 
     /// Checks the password. For an unknown name that takes as long.
-    pub async fn check_password(&self, candidate: Candidate) -> Result<Checked, AdminError> {
+    pub(crate) async fn check_password(&self, candidate: Candidate) -> Result<Checked, AdminError> {
         let Candidate { mut attempt, password_hash, is_known } = candidate;
         let password = std::mem::take(&mut attempt.password);
         let account_exists = password_hash.is_some();
@@ -150,7 +150,7 @@ impl Console {
     }
 
     /// Opens a session if the password was right. An unknown name gets the same answer as a wrong password.
-    pub async fn sign_in(&self, checked: Checked) -> Result<SignedIn, AdminError> {
+    pub(crate) async fn sign_in(&self, checked: Checked) -> Result<SignedIn, AdminError> {
         let Checked { attempt: Attempt { name, source, device, .. }, password_hash, account_exists } = checked;
         let token = self.sessions.issue();
         let token_hash = token.hash();
@@ -175,21 +175,25 @@ impl Console {
         Err(AdminError::WrongCredentials)
     }
 
-    pub fn received(&self, text: String) -> Result<SessionToken, AdminError> {
+    pub(crate) fn received(&self, text: String) -> Result<SessionToken, AdminError> {
         self.sessions.verify(text).ok_or(AdminError::SignedOut)
     }
 
-    pub async fn account(&self, token: &SessionToken) -> Result<(Account, i64), AdminError> {
+    pub(crate) async fn account(&self, token: &SessionToken) -> Result<(Account, i64), AdminError> {
         let found = self.ledger.accounts.session(token.hash().as_bytes(), self.idle_ms).await?;
         found.ok_or(AdminError::SignedOut)
     }
 
-    pub async fn sign_out(&self, token: &SessionToken) -> Result<(), AdminError> {
+    pub(crate) async fn sign_out(&self, token: &SessionToken) -> Result<(), AdminError> {
         Ok(self.ledger.accounts.close_session(token.hash().as_bytes()).await?)
     }
 
     /// Ends all sessions of the account or, for an admin, of another one. Returns how many there were.
-    pub async fn sign_out_everywhere(&self, account: &Account, of: Option<&AccountName>) -> Result<u64, AdminError> {
+    pub(crate) async fn sign_out_everywhere(
+        &self,
+        account: &Account,
+        of: Option<&AccountName>,
+    ) -> Result<u64, AdminError> {
         let of = of.unwrap_or(&account.name);
         if *of != account.name {
             admins_only(account)?;
@@ -200,7 +204,7 @@ impl Console {
 
     /// Records in the audit log what an account attempted and was refused. Nobody fills the log so: a minute has room for
     /// some refusals of each account.
-    pub async fn record_refusal(&self, account: &Account, attempt: &str, why: &str) -> Result<(), AdminError> {
+    pub(crate) async fn record_refusal(&self, account: &Account, attempt: &str, why: &str) -> Result<(), AdminError> {
         let actor = account.name.as_str();
         let line = NewLine { actor, action: "refused", subject: attempt, details: json!({ "why": why }) };
         Ok(self.ledger.accounts.record_bounded(&format!("refusals of {actor}"), line).await?)

@@ -38,9 +38,9 @@ struct CreatedAccount {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AccountChange {
-    role: Option<AccountRole>,
+    pub role: Option<AccountRole>,
     /// Disabling an account ends its sessions.
-    disabled: Option<bool>,
+    pub disabled: Option<bool>,
     /// A new password ends all sessions of the account. An easily guessed password is refused.
     #[schema(min_length = 12, max_length = 256)]
     password: Option<String>,

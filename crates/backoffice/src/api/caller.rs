@@ -27,9 +27,9 @@ const PATH_MAX_CHARS: usize = 200;
 
 /// A request of a person whose session is not checked yet, with its body.
 pub struct Ask {
-    pub request: HttpRequest,
-    pub app_state: Data<AppState>,
-    pub backoffice: Data<Backoffice>,
+    pub(crate) request: HttpRequest,
+    pub(crate) app_state: Data<AppState>,
+    pub(crate) backoffice: Data<Backoffice>,
     body: Bytes,
     reads: bool,
     /// The body is a picture, and is read elsewhere.
@@ -60,17 +60,17 @@ fn states(request: &HttpRequest) -> Result<(Data<AppState>, Data<Backoffice>), P
 
 impl Ask {
     /// The same for a request that changes nothing whatever its method: it stands in the line of reads.
-    pub fn that_reads(self) -> Self {
+    pub(crate) fn that_reads(self) -> Self {
         Self { reads: true, ..self }
     }
 
-    pub fn with_picture(request: HttpRequest) -> Result<Self, Problem> {
+    pub(crate) fn with_picture(request: HttpRequest) -> Result<Self, Problem> {
         let (app_state, backoffice) = states(&request)?;
         Ok(Self { request, app_state, backoffice, body: Bytes::new(), reads: false, sends_picture: true })
     }
 
     /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
-    pub async fn act<T: 'static>(
+    pub(crate) async fn act<T: 'static>(
         self,
         act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
     ) -> Result<T, Problem> {
@@ -80,7 +80,7 @@ impl Ask {
         line.run(act_with_token(self, token, act)).await
     }
 
-    pub async fn answer<T: Serialize + 'static>(
+    pub(crate) async fn answer<T: Serialize + 'static>(
         self,
         act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
     ) -> Answer {
@@ -89,38 +89,38 @@ impl Ask {
 }
 
 pub struct Caller {
-    pub request: HttpRequest,
-    pub account: Account,
-    pub token: SessionToken,
-    pub expires_at_ms: i64,
+    pub(crate) request: HttpRequest,
+    pub(crate) account: Account,
+    pub(crate) token: SessionToken,
+    pub(crate) expires_at_ms: i64,
     body: Bytes,
 }
 
 impl Caller {
-    pub fn part(&self, name: &str) -> &str {
+    pub(crate) fn part(&self, name: &str) -> &str {
         self.request.match_info().query(name)
     }
 
-    pub fn number(&self, field: &'static str) -> Result<i64, Invalid> {
+    pub(crate) fn number(&self, field: &'static str) -> Result<i64, Invalid> {
         let id = self.part("id").parse().ok().filter(|id| *id > 0);
         id.ok_or(Invalid::new(field, "must be a whole number of at least 1"))
     }
 
-    pub fn uuid(&self, field: &'static str) -> Result<Uuid, Invalid> {
+    pub(crate) fn uuid(&self, field: &'static str) -> Result<Uuid, Invalid> {
         Uuid::try_parse(self.part("id")).map_err(|_| Invalid::new(field, "must be a UUID"))
     }
 
-    pub fn query<T: DeserializeOwned>(&self) -> Result<T, Invalid> {
+    pub(crate) fn query<T: DeserializeOwned>(&self) -> Result<T, Invalid> {
         query(self.request.query_string())
     }
 
-    pub fn body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
+    pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
         Ok(json_object::from_body(&self.body)?)
     }
 }
 
 /// The token in the session's cookie. A malformed token is refused here and takes no place in a queue.
-pub fn session_token(request: &HttpRequest, backoffice: &Backoffice) -> Result<SessionToken, AdminError> {
+pub(crate) fn session_token(request: &HttpRequest, backoffice: &Backoffice) -> Result<SessionToken, AdminError> {
     let token = cookie(request, backoffice.cookies.session).ok_or(AdminError::SignedOut)?;
     backoffice.console.received(token)
 }
@@ -171,7 +171,7 @@ fn check_not_forged(sends_picture: bool, request: &HttpRequest, token: &SessionT
 }
 
 /// Refuses requests that another site's page could send without asking the browser: types other than JSON, and a foreign Origin.
-pub fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
+pub(crate) fn check_same_site(request: &HttpRequest) -> Result<(), AdminError> {
     let content_type = content_type(request);
     let is_json = content_type.as_deref() == Some("application/json");
     // The body of a DELETE is not used, so it needs no type.

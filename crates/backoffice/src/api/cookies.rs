@@ -11,7 +11,7 @@ use crate::admin::session::KNOWN_DAYS;
 /// cannot set or replace the cookie. In development mode the service speaks plain HTTP, and names have no prefix.
 pub struct CookieNames {
     pub session: &'static str,
-    pub device: &'static str,
+    pub(crate) device: &'static str,
     secure: bool,
 }
 

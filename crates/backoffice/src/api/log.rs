@@ -25,7 +25,7 @@ struct Alarms {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct LogQuery {
+pub(crate) struct LogQuery {
     /// Only lines of this actor.
     #[param(nullable = false, min_length = 1, max_length = 64)]
     actor: Option<String>,
@@ -72,7 +72,7 @@ fn whole(field: &'static str, text: Option<String>) -> Result<Option<i64>, Inval
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct LimitQuery {
+pub(crate) struct LimitQuery {
     /// The most entries to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
     limit: Option<String>,

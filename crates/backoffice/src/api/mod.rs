@@ -46,17 +46,17 @@ problems!(pub NotReadSomeGuarded: InvalidRequest, SignedOut, Forbidden, Temporar
 
 // What changes are refused with: of something that is always there, that may be unknown, and that may be in another state.
 problems! {
-    pub NotDone: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable
+    pub(crate) NotDone: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, BodyTooLarge, TemporarilyUnavailable
 }
 problems! {
-    pub NotDoneToOne: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
+    pub(crate) NotDoneToOne: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, BodyTooLarge,
     TemporarilyUnavailable
 }
 problems! {
-    pub NotMade: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge,
+    pub(crate) NotMade: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, BodyTooLarge,
     TemporarilyUnavailable
 }
 problems! {
-    pub NotChanged: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
+    pub(crate) NotChanged: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge,
     TemporarilyUnavailable
 }

@@ -100,7 +100,7 @@ struct Changed {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct ListQuery {
+pub(crate) struct ListQuery {
     /// Only policies of this application.
     #[param(value_type = Option<Name>, nullable = false)]
     app: Option<String>,
@@ -108,7 +108,7 @@ pub struct ListQuery {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct DeleteQuery {
+pub(crate) struct DeleteQuery {
     /// The application that has it, or one of them.
     #[param(value_type = Name)]
     app: String,

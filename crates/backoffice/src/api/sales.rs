@@ -51,7 +51,7 @@ struct LapsedLines {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct LapsedQuery {
+pub(crate) struct LapsedQuery {
     /// One line for each `buyer` (by default), or for each `address`: an IPv4 address, or an IPv6 /64.
     #[param(nullable = false, pattern = "^(buyer|address)$")]
     by: Option<String>,
@@ -199,6 +199,6 @@ pub async fn lapsed_holds(ask: Ask) -> Answer {
     .await
 }
 
-pub fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
+pub(crate) fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
     Ok(SaleId::parse(caller.part("id"))?)
 }

@@ -52,7 +52,7 @@ struct SignedOutEverywhere {
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct AccountQuery {
+pub(crate) struct AccountQuery {
     /// The account; for admins. Without it, the caller's own.
     #[param(pattern = "^[A-Za-z0-9_.@-]{1,64}$", nullable = false)]
     account: Option<String>,

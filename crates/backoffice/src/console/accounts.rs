@@ -16,7 +16,7 @@ struct AccountsPage {
     accounts: Vec<ListedAccount>,
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "accounts", async |console, caller, frame| {
         Ok(AccountsPage { frame, accounts: console.accounts(&caller.account).await? })
     })
@@ -30,7 +30,7 @@ struct AppsPage {
     apps: Vec<App>,
 }
 
-pub async fn apps(ask: Ask) -> HttpResponse {
+pub(crate) async fn apps(ask: Ask) -> HttpResponse {
     page(ask, "applications", async |console, caller, frame| {
         Ok(AppsPage { frame, apps: console.apps(&caller.account).await? })
     })

@@ -28,7 +28,7 @@ impl AlarmsPage {
     }
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "alarms", async |console, caller, frame| {
         let alarms = console.alarms(&caller.account, SHOWN_MAX).await?.into_iter();
         let (open, cleared) = alarms.partition(|alarm| alarm.cleared_at_ms.is_none());
@@ -46,7 +46,7 @@ struct RunbookPage {
     text: Safe<String>,
 }
 
-pub async fn runbook(ask: Ask) -> HttpResponse {
+pub(crate) async fn runbook(ask: Ask) -> HttpResponse {
     page(ask, "alarms", async |_, caller, frame| {
         let name = Some(caller.part("name")).filter(|name| !name.is_empty()).unwrap_or(runbooks::LIST);
         let text = runbooks::text_of(name).ok_or(AdminError::Unknown("runbook"))?;

@@ -18,7 +18,7 @@ const LINES: i64 = 100;
 /// The filters, as the page's form sends them. An empty one filters nothing.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Filters {
+pub(crate) struct Filters {
     actor: String,
     action: String,
     subject: String,
@@ -106,7 +106,7 @@ impl AuditLogPage {
     }
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "audit-log", async |console, caller, frame| {
         let filters = caller.query::<Filters>()?;
         let lines = console.audit_log(&caller.account, filters.parse()?).await?;

@@ -31,14 +31,14 @@ impl Files {
         Ok(Self { assets: Assets::of(FOLDER, SOURCES)? })
     }
 
-    pub fn url(&self, name: &str) -> &str {
+    pub(crate) fn url(&self, name: &str) -> &str {
         self.assets.url(name)
     }
 }
 
 /// Serves a file. Its name changes with its content, so a copy may be kept for a year. It shows nothing of any account, so
 /// nobody has to be signed in.
-pub async fn asset(request: HttpRequest, files: Data<Files>) -> HttpResponse {
+pub(crate) async fn asset(request: HttpRequest, files: Data<Files>) -> HttpResponse {
     let Some(asset) = files.assets.at(request.path()) else {
         return HttpResponse::NotFound().finish();
     };

@@ -42,22 +42,22 @@ impl Access {
     }
 }
 
-pub struct Frame {
-    pub account: String,
-    pub role: &'static str,
-    pub csrf: String,
+pub(crate) struct Frame {
+    pub(crate) account: String,
+    pub(crate) role: &'static str,
+    pub(crate) csrf: String,
     /// The part of the navigation that the page belongs to: `overview`, `sales`, `orders`, `money`, `queues`, `policies`,
     /// `applications`, `alarms`, `accounts` or `audit-log`.
-    pub section: &'static str,
-    pub may_operate: bool,
-    pub is_admin: bool,
-    pub dev: bool,
-    pub open_alarms: i64,
+    pub(crate) section: &'static str,
+    pub(crate) may_operate: bool,
+    pub(crate) is_admin: bool,
+    pub(crate) dev: bool,
+    pub(crate) open_alarms: i64,
     files: Data<Files>,
 }
 
 impl Frame {
-    pub fn asset(&self, name: &str) -> &str {
+    pub(crate) fn asset(&self, name: &str) -> &str {
         self.files.url(name)
     }
 
@@ -89,7 +89,7 @@ struct ProblemPage<'a> {
 
 /// Renders a page for a signed-in account that the table of pages admits. Others are sent to sign in and come back. A page that the account
 /// may not see, that does not exist or that cannot be read now is answered 403, 404 or 503. `make` runs in the line of the admin API.
-pub async fn page<T: Template + 'static>(
+pub(crate) async fn page<T: Template + 'static>(
     ask: Ask,
     section: &'static str,
     make: impl AsyncFnOnce(&Console, &Caller, Frame) -> Result<T, AdminError> + 'static,
@@ -114,7 +114,7 @@ pub async fn page<T: Template + 'static>(
 }
 
 /// The answer at addresses of the console where there is no page. A stranger does not learn that there is none.
-pub async fn missing(ask: Ask) -> HttpResponse {
+pub(crate) async fn missing(ask: Ask) -> HttpResponse {
     page(ask, "overview", async |_, _, _| -> Result<NoPage, AdminError> { Err(AdminError::Unknown("page")) }).await
 }
 
@@ -123,7 +123,7 @@ pub async fn missing(ask: Ask) -> HttpResponse {
 struct NoPage;
 
 /// An address with all conditions that are not empty, and with the last entry of the page before.
-pub fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Option<&dyn Display>) -> String {
+pub(crate) fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Option<&dyn Display>) -> String {
     let mut query = Serializer::new(String::new());
     query.extend_pairs(conditions.iter().filter_map(|(name, text)| Some((name, given(text)?))));
     query.extend_pairs(before.map(|before| ("before", before.to_string())));
@@ -131,7 +131,7 @@ pub fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Optio
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
-pub fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
+pub(crate) fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
     match page.render() {
         Ok(text) => answer(status).content_type("text/html; charset=utf-8").body(text),
         Err(error) => {
@@ -178,7 +178,7 @@ fn address_of(request: &HttpRequest) -> String {
 }
 
 /// Whether an address leads to a page of the console. Braces would be filled in by the script (`data-then`).
-pub fn is_own(address: &str) -> bool {
+pub(crate) fn is_own(address: &str) -> bool {
     let rest = address.strip_prefix("/admin");
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
         && address.len() <= THEN_MAX

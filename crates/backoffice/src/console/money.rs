@@ -35,11 +35,11 @@ struct RefundsPage {
     next: Option<String>,
 }
 
-pub fn amount(row: &MoneyRow) -> String {
+pub(crate) fn amount(row: &MoneyRow) -> String {
     format!("{} {}", row.currency, price(row.amount_cents, &row.currency))
 }
 
-pub async fn payments(ask: Ask) -> HttpResponse {
+pub(crate) async fn payments(ask: Ask) -> HttpResponse {
     page(ask, "money", async |console, caller, frame| {
         let query = caller.query::<PaymentQuery>()?;
         let list = console.payments(&caller.account, &query).await?;
@@ -56,7 +56,7 @@ pub async fn payments(ask: Ask) -> HttpResponse {
     .await
 }
 
-pub async fn refunds(ask: Ask) -> HttpResponse {
+pub(crate) async fn refunds(ask: Ask) -> HttpResponse {
     page(ask, "money", async |console, caller, frame| {
         let query = caller.query::<RefundQuery>()?;
         let list = console.refunds(&caller.account, &query).await?;

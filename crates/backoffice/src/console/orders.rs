@@ -51,7 +51,7 @@ impl OrderPage {
     }
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "orders", async |console, caller, frame| {
         let query = caller.query::<OrderQuery>()?;
         // The problem of a wrong search stands next to its form.
@@ -75,7 +75,7 @@ pub async fn list(ask: Ask) -> HttpResponse {
     .await
 }
 
-pub async fn order(ask: Ask) -> HttpResponse {
+pub(crate) async fn order(ask: Ask) -> HttpResponse {
     page(ask, "orders", async |console, caller, frame| {
         // Without a valid id there is no such order.
         let id = caller.uuid("order").map_err(|_| AdminError::Unknown("order"))?;

@@ -21,7 +21,7 @@ impl OverviewPage {
     }
 }
 
-pub async fn show(ask: Ask) -> HttpResponse {
+pub(crate) async fn show(ask: Ask) -> HttpResponse {
     page(ask, "overview", async |console, caller, frame| {
         let overview = console.overview(&caller.account).await?;
         Ok(OverviewPage { frame, overview })

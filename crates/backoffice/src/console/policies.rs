@@ -64,7 +64,7 @@ impl Query {
     }
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let account = &caller.account;
         let query: Query = caller.query()?;
@@ -120,7 +120,7 @@ impl PolicyPage {
     }
 }
 
-pub async fn show(ask: Ask) -> HttpResponse {
+pub(crate) async fn show(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let (app, name) = (Name::parse(caller.part("app"), "app")?, Name::parse(caller.part("name"), "name")?);
         let (visible, shown, minutes) = console.policy(&caller.account, &app, &name).await?;
@@ -147,7 +147,7 @@ struct NewPolicyPage {
 }
 
 /// The first step to a new policy: its application, name and algorithm.
-pub async fn plan(ask: Ask) -> HttpResponse {
+pub(crate) async fn plan(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let query: Query = caller.query()?;
         let apps = console.apps(&caller.account).await?.into_iter().map(|app| app.name);
@@ -160,7 +160,7 @@ pub async fn plan(ask: Ask) -> HttpResponse {
 }
 
 /// The second step to a new policy: the form of its algorithm.
-pub async fn draft(ask: Ask) -> HttpResponse {
+pub(crate) async fn draft(ask: Ask) -> HttpResponse {
     page(ask, "policies", async |console, caller, frame| {
         let query: Query = caller.query()?;
         let (app, name) = (Name::parse(&query.app, "app")?, Name::parse(&query.name, "name")?);

@@ -6,36 +6,36 @@ use seckill_domain::limiter::{AlgorithmKind, ParameterBounds, Parameters};
 use seckill_domain::policy::{Name, Policy, WhenDown};
 use seckill_domain::policy_preview::RecordedMinute;
 
-pub struct Form {
-    pub algorithm: &'static str,
-    pub parameters: Vec<NumberField>,
-    pub range: Vec<NumberField>,
-    pub apps: String,
-    pub key: String,
-    pub spread: bool,
-    pub excess: String,
-    pub when_down: [WhenDownChoice; 3],
-    pub breaker: String,
+pub(crate) struct Form {
+    pub(crate) algorithm: &'static str,
+    pub(crate) parameters: Vec<NumberField>,
+    pub(crate) range: Vec<NumberField>,
+    pub(crate) apps: String,
+    pub(crate) key: String,
+    pub(crate) spread: bool,
+    pub(crate) excess: String,
+    pub(crate) when_down: [WhenDownChoice; 3],
+    pub(crate) breaker: String,
 }
 
-pub struct NumberField {
-    pub name: &'static str,
-    pub label: &'static str,
-    pub value: Option<i64>,
-    pub least: i64,
-    pub most: i64,
-    pub required: bool,
+pub(crate) struct NumberField {
+    pub(crate) name: &'static str,
+    pub(crate) label: &'static str,
+    pub(crate) value: Option<i64>,
+    pub(crate) least: i64,
+    pub(crate) most: i64,
+    pub(crate) required: bool,
 }
 
-pub struct WhenDownChoice {
-    pub value: &'static str,
-    pub label: &'static str,
-    pub selected: bool,
+pub(crate) struct WhenDownChoice {
+    pub(crate) value: &'static str,
+    pub(crate) label: &'static str,
+    pub(crate) selected: bool,
 }
 
 impl Form {
     /// `apps` are the applications of a new policy. Another algorithm than the policy's begins with the parameters that both have.
-    pub fn new(kind: AlgorithmKind, apps: &[Name], policy: Option<&Policy>) -> Self {
+    pub(crate) fn new(kind: AlgorithmKind, apps: &[Name], policy: Option<&Policy>) -> Self {
         let terms = policy.map(|policy| &policy.terms);
         let given = terms.map_or_else(Parameters::default, |terms| terms.algorithm.parameters());
         let range = terms.and_then(|terms| terms.range);
@@ -97,26 +97,26 @@ fn parameter(name: &'static str, bounds: ParameterBounds, given: &Parameters) ->
 }
 
 /// The calls of the last hour, as bars: one a minute.
-pub struct Hour {
-    pub calls: u64,
-    pub refused: u64,
-    pub bars: Vec<Bar>,
+pub(crate) struct Hour {
+    pub(crate) calls: u64,
+    pub(crate) refused: u64,
+    pub(crate) bars: Vec<Bar>,
 }
 
 /// A bar, in the units of a picture of 600 by 100.
-pub struct Bar {
-    pub x: i64,
-    pub granted_y: u64,
-    pub granted_height: u64,
-    pub refused_y: u64,
-    pub refused_height: u64,
+pub(crate) struct Bar {
+    pub(crate) x: i64,
+    pub(crate) granted_y: u64,
+    pub(crate) granted_height: u64,
+    pub(crate) refused_y: u64,
+    pub(crate) refused_height: u64,
 }
 
 impl Hour {
     const HEIGHT: u64 = 100;
     const WIDTH: i64 = 10;
 
-    pub fn new(shown: Range<i64>, minutes: &[RecordedMinute]) -> Self {
+    pub(crate) fn new(shown: Range<i64>, minutes: &[RecordedMinute]) -> Self {
         let most = minutes.iter().map(RecordedMinute::calls).max().unwrap_or(0).max(1);
         // Wide enough for any count.
         let height =

@@ -39,7 +39,7 @@ fn encoded(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |console, caller, frame| {
         let filter = caller.query::<Filter>()?;
         let (q, name) = (given(&filter.q), given(&filter.name));

@@ -37,7 +37,7 @@ struct OutflowsPage {
     next: Option<String>,
 }
 
-pub async fn outbox(ask: Ask) -> HttpResponse {
+pub(crate) async fn outbox(ask: Ask) -> HttpResponse {
     page(ask, "queues", async |console, caller, frame| {
         let query = caller.query::<OutboxQuery>()?;
         let outbox = console.outbox(&caller.account, &query).await?;
@@ -48,7 +48,7 @@ pub async fn outbox(ask: Ask) -> HttpResponse {
     .await
 }
 
-pub async fn outflows(ask: Ask) -> HttpResponse {
+pub(crate) async fn outflows(ask: Ask) -> HttpResponse {
     page(ask, "money", async |console, caller, frame| {
         let query = caller.query::<ItemQuery>()?;
         let outflows = console.outflows(&caller.account).await?;

@@ -50,7 +50,7 @@ impl SalePage {
     }
 }
 
-pub async fn list(ask: Ask) -> HttpResponse {
+pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |console, caller, frame| {
         let query = SaleQuery { limit: None, ..caller.query()? };
         // One sale more than is shown says whether there are older ones.
@@ -63,7 +63,7 @@ pub async fn list(ask: Ask) -> HttpResponse {
     .await
 }
 
-pub async fn new(ask: Ask) -> HttpResponse {
+pub(crate) async fn new(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |console, caller, frame| {
         let products = console.products(&caller.account, None, None, NAMES_MAX).await?;
         Ok(NewSalePage { frame, products: products.into_iter().map(|product| product.name).collect() })
@@ -71,7 +71,7 @@ pub async fn new(ask: Ask) -> HttpResponse {
     .await
 }
 
-pub async fn show(ask: Ask) -> HttpResponse {
+pub(crate) async fn show(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |console, caller, frame| {
         let id = named_sale(caller)?;
         let details = console.sale(id).await?;
@@ -90,7 +90,7 @@ struct LivePage {
     product: String,
 }
 
-pub async fn live(ask: Ask) -> HttpResponse {
+pub(crate) async fn live(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |console, caller, frame| {
         let sale = console.sale(named_sale(caller)?).await?.sale;
         Ok(LivePage { frame, id: sale.id.get(), product: sale.product })

@@ -17,7 +17,7 @@ pub(super) static CURRENCY: OnceLock<String> = OnceLock::new();
 const GROUP: char = '\u{202f}';
 
 /// Amounts, moments in ms, and references to them: askama passes fields by reference.
-pub trait Number {
+pub(crate) trait Number {
     fn number(&self) -> i64;
 }
 
@@ -38,19 +38,19 @@ impl<N: Number + ?Sized> Number for &N {
 }
 
 /// A moment, in ms since the epoch. It is written in UTC, and the script replaces the text by the person's local time.
-pub fn time(ms: impl Number) -> Safe<String> {
+pub(crate) fn time(ms: impl Number) -> Safe<String> {
     let at = DateTime::<Utc>::from_timestamp_millis(ms.number()).unwrap_or_default();
     let (iso, text) = (at.to_rfc3339_opts(SecondsFormat::Millis, true), at.format("%Y-%m-%d %H:%M:%S"));
     Safe(format!("<time datetime=\"{iso}\" data-local>{text} UTC</time>"))
 }
 
 /// A moment that may not have come: `–` without it.
-pub fn time_or_none<N: Number + Copy>(ms: &Option<N>) -> Safe<String> {
+pub(crate) fn time_or_none<N: Number + Copy>(ms: &Option<N>) -> Safe<String> {
     ms.map_or_else(|| Safe("–".to_owned()), time)
 }
 
 /// An amount in minor units, with its currency: `CNY 1 234.00`.
-pub fn money(cents: impl Number) -> String {
+pub(crate) fn money(cents: impl Number) -> String {
     let currency = CURRENCY.get().map_or("", String::as_str);
     let cents = cents.number();
     let (sign, amount) = (if cents < 0 { "−" } else { "" }, cents.checked_abs().unwrap_or(i64::MAX));
@@ -60,7 +60,7 @@ pub fn money(cents: impl Number) -> String {
 }
 
 /// A number with its digits in groups of three: `12 345`.
-pub fn count(n: impl Display) -> String {
+pub(crate) fn count(n: impl Display) -> String {
     let text = n.to_string();
     match text.strip_prefix('-') {
         Some(digits) => format!("−{}", grouped(digits)),
@@ -69,13 +69,13 @@ pub fn count(n: impl Display) -> String {
 }
 
 /// A number that may be larger than its count: `10 000 or more`.
-pub fn counted(n: impl Display, more: impl Borrow<bool>) -> String {
+pub(crate) fn counted(n: impl Display, more: impl Borrow<bool>) -> String {
     let suffix = if *more.borrow() { " or more" } else { "" };
     format!("{}{suffix}", count(n))
 }
 
 /// A duration in whole seconds as people say it: `45 s`, `3 min 5 s`, `2 h 10 min`, `4 d 1 h`.
-pub fn age(seconds: impl Number) -> String {
+pub(crate) fn age(seconds: impl Number) -> String {
     let seconds = seconds.number().max(0);
     let parts = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
         0 => format!("{big} {big_unit}"),
@@ -90,7 +90,7 @@ pub fn age(seconds: impl Number) -> String {
 }
 
 /// JSON in one line; nothing for an empty object. The template escapes it.
-pub fn json(value: &Value) -> String {
+pub(crate) fn json(value: &Value) -> String {
     match value {
         Value::Object(members) if members.is_empty() => String::new(),
         _ => value.to_string(),

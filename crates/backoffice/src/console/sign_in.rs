@@ -24,7 +24,7 @@ struct ThenQuery {
 }
 
 /// Shows the form, also to signed-in people: they may want another account.
-pub async fn show(request: HttpRequest, app_state: Data<AppState>, files: Data<Files>) -> HttpResponse {
+pub(crate) async fn show(request: HttpRequest, app_state: Data<AppState>, files: Data<Files>) -> HttpResponse {
     let query = Query::<ThenQuery>::from_query(request.query_string()).ok();
     let then = query.and_then(|query| query.into_inner().then).filter(|then| is_own(then));
     let then = then.as_deref().unwrap_or("/admin");

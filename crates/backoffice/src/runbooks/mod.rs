@@ -7,34 +7,34 @@ use askama::filters::Safe;
 use seckill_domain::alarm::AlarmKind;
 
 /// All runbooks by name, as build.rs finds them in docs/runbooks.
-pub const RUNBOOKS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/runbooks.rs"));
+pub(crate) const RUNBOOKS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/runbooks.rs"));
 
-pub const LIST: &str = "README";
+pub(crate) const LIST: &str = "README";
 
-pub fn text_of(name: &str) -> Option<&'static str> {
+pub(crate) fn text_of(name: &str) -> Option<&'static str> {
     RUNBOOKS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
 /// The name of an alarm's runbook, which is a part of its address here.
-pub fn name_of(kind: &str) -> Option<&'static str> {
+pub(crate) fn name_of(kind: &str) -> Option<&'static str> {
     kind.parse().ok().map(AlarmKind::as_str)
 }
 
 /// The meaning of an alarm in a few words: the heading of its runbook.
-pub fn meaning_of(kind: &str) -> Option<&'static str> {
+pub(crate) fn meaning_of(kind: &str) -> Option<&'static str> {
     let heading = text_of(name_of(kind)?)?.lines().next()?.strip_prefix("# ")?;
     Some(heading.split_once(": `").map_or(heading, |(words, _)| words))
 }
 
 /// The section "What to do" of an alarm's runbook, rendered.
-pub fn what_to_do(kind: &str) -> Option<Safe<String>> {
+pub(crate) fn what_to_do(kind: &str) -> Option<Safe<String>> {
     let (_, rest) = text_of(name_of(kind)?)?.split_once("\n## What to do\n")?;
     let section = rest.split_once("\n## ").map_or(rest, |(section, _)| section);
     Some(rendered(section))
 }
 
 /// A runbook, or a part of one, as HTML. The text comes from this repository, and is escaped all the same.
-pub fn rendered(text: &str) -> Safe<String> {
+pub(crate) fn rendered(text: &str) -> Safe<String> {
     Safe(notation::html(text, |name| text_of(name).is_some()))
 }
 

@@ -3,7 +3,7 @@
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd, html::push_html};
 
 /// Links to runbooks lead inside the console. Links to other files of the repository become plain text.
-pub fn html(text: &str, is_runbook: impl Fn(&str) -> bool) -> String {
+pub(crate) fn html(text: &str, is_runbook: impl Fn(&str) -> bool) -> String {
     let mut links = Vec::new();
     let events = Parser::new_ext(text, Options::ENABLE_TABLES).filter_map(|event| match event {
         Event::Html(html) | Event::InlineHtml(html) => Some(Event::Text(html)),

@@ -17,7 +17,7 @@ use seckill_http::problem::Problem;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct ListQuery {
+pub(crate) struct ListQuery {
     /// Only orders of this sale.
     #[param(value_type = Option<SaleId>, nullable = false)]
     sale_id: Option<String>,

@@ -17,16 +17,16 @@ const SHOWN_FOR: Duration = Duration::from_millis(200);
 const SHOWN_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub struct OrderPage {
-    pub orders: Vec<Order>,
+pub(crate) struct OrderPage {
+    pub(crate) orders: Vec<Order>,
     /// Whether there are more after them.
-    pub more: bool,
+    pub(crate) more: bool,
 }
 
 impl ThreadState {
     /// Whether no unit is for sale now. `false` also when Redis does not answer: a purchase will give the answer. Many pages cause few
     /// calls to Redis.
-    pub async fn is_sold_out(&self, sale: &Sale) -> bool {
+    pub(crate) async fn is_sold_out(&self, sale: &Sale) -> bool {
         match self.sold_out.borrow().get(&sale.id) {
             Some((read_at, sold_out)) if read_at.elapsed() < SHOWN_FOR => return *sold_out,
             _ => {}
@@ -52,7 +52,7 @@ impl ThreadState {
     }
 
     /// A page of this buyer's orders, newest first: those after the order `after` in this list, or the first ones.
-    pub async fn orders_of(
+    pub(crate) async fn orders_of(
         &self,
         user: &UserId,
         sale: Option<SaleId>,
@@ -68,7 +68,7 @@ impl ThreadState {
     }
 
     /// Cancels an unpaid order for its buyer, and waits for it if it is locked.
-    pub async fn cancel(&self, user: &UserId, order: OrderId) -> Result<Cancellation, SaleError> {
+    pub(crate) async fn cancel(&self, user: &UserId, order: OrderId) -> Result<Cancellation, SaleError> {
         match self.order_of_now(user, order).await? {
             None => return Ok(Cancellation::Unknown),
             Some(found) if found.status == OrderStatus::Accepted => return Ok(Cancellation::NotReady),

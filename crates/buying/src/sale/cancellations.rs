@@ -15,7 +15,7 @@ use seckill_postgres::{Ledger, LedgerError};
 use seckill_runtime::worker::batcher::{Batcher, PAUSE};
 
 #[derive(Debug)]
-pub enum Cancellation {
+pub(crate) enum Cancellation {
     Cancelled(Order),
     /// The order does not exist, or belongs to another buyer.
     Unknown,
@@ -51,7 +51,7 @@ impl Cancellations {
     ///
     /// # Errors
     /// `Overloaded`: the queue is full, or the outcome is unknown.
-    pub async fn cancel(&self, order: OrderId, user: &UserId) -> Result<Reply, SaleError> {
+    pub(crate) async fn cancel(&self, order: OrderId, user: &UserId) -> Result<Reply, SaleError> {
         let reply = self.batcher.write((order, user.clone())).await;
         reply.map_err(|_| SaleError::Overloaded("cancellations"))
     }

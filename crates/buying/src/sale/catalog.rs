@@ -30,7 +30,7 @@ const BEAT_MAX: Duration = Duration::from_secs(2);
 
 /// The sales that Redis keeps, at one moment.
 #[derive(Default)]
-pub struct LiveSales {
+pub(crate) struct LiveSales {
     by_id: HashMap<SaleId, Arc<Sale>>,
     /// The newest first. Lists are read far more often than sales change.
     newest: Vec<Arc<Sale>>,
@@ -48,7 +48,7 @@ impl LiveSales {
         Self { by_id, newest }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Sale> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sale> {
         self.by_id.values().map(|sale| &**sale)
     }
 }
@@ -94,7 +94,7 @@ impl Catalog {
     }
 
     /// Reads a live sale without a reference: the purchases of all threads would write to one reference count.
-    pub fn look_at<T>(&self, sale: SaleId, look: impl FnOnce(&Sale) -> T) -> Option<T> {
+    pub(crate) fn look_at<T>(&self, sale: SaleId, look: impl FnOnce(&Sale) -> T) -> Option<T> {
         self.live.load().by_id.get(&sale).map(|sale| look(sale))
     }
 
@@ -111,7 +111,7 @@ impl Catalog {
         }))
     }
 
-    pub async fn product(&self, id: i64) -> Result<Option<Product>, SaleError> {
+    pub(crate) async fn product(&self, id: i64) -> Result<Option<Product>, SaleError> {
         let found = Box::pin(self.reader.read(DocId::Product(id))).await?;
         Ok(found.and_then(|doc| match &*doc {
             Document::Product(product) => Some(product.clone()),
@@ -120,7 +120,7 @@ impl Catalog {
     }
 
     /// The live sales. While they have not changed, this is the same allocation.
-    pub fn live(&self) -> Arc<LiveSales> {
+    pub(crate) fn live(&self) -> Arc<LiveSales> {
         self.live.load_full()
     }
 

@@ -11,12 +11,12 @@ use seckill_runtime::die_at;
 
 /// Orders of one sale that were committed together.
 pub(super) struct Confirmation {
-    pub shards: SaleShards,
+    pub(crate) shards: SaleShards,
     /// The shard that holds their units.
-    pub shard: Shard,
-    pub orders: Vec<OrderId>,
+    pub(crate) shard: Shard,
+    pub(crate) orders: Vec<OrderId>,
     /// The borrowed orders, with the home shards of their buyers.
-    pub loans: Vec<(Shard, OrderId)>,
+    pub(crate) loans: Vec<(Shard, OrderId)>,
 }
 
 #[derive(Clone)]

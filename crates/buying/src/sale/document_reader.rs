@@ -45,7 +45,7 @@ impl Versioned {
     }
 }
 
-pub struct DocumentReader {
+pub(crate) struct DocumentReader {
     loader: Loader,
     filter: ArcSwap<IdFilter>,
     local: Cache<DocId, Versioned>,
@@ -56,7 +56,7 @@ pub struct DocumentReader {
 }
 
 impl DocumentReader {
-    pub fn new(ledger: Ledger, gate: Gate, filter: IdFilter) -> Self {
+    pub(crate) fn new(ledger: Ledger, gate: Gate, filter: IdFilter) -> Self {
         let weight = |_: &DocId, found: &Versioned| found.bytes();
         let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
         // Longer than the life of a document in Redis.
@@ -71,7 +71,7 @@ impl DocumentReader {
     }
 
     /// The document; `None` when it does not exist.
-    pub async fn read(&self, id: DocId) -> Result<Option<Arc<Document>>, SaleError> {
+    pub(crate) async fn read(&self, id: DocId) -> Result<Option<Arc<Document>>, SaleError> {
         if !self.filter.load().may_contain(id) {
             hit("filter");
             return Ok(None);
@@ -99,7 +99,7 @@ impl DocumentReader {
     }
 
     /// Drops cached copies of a document that was created, changed or removed at this version of the catalogue.
-    pub async fn document_changed(&self, id: DocId, version: i64, add_to_filter: bool) {
+    pub(crate) async fn document_changed(&self, id: DocId, version: i64, add_to_filter: bool) {
         self.changed.insert(id, version).await;
         self.local.invalidate(&id).await;
         if add_to_filter && !self.filter.load().may_contain(id) {
@@ -113,17 +113,17 @@ impl DocumentReader {
 
     /// Drops all copies of older versions, because their changes are not known one by one. If PostgreSQL has lost changes, `version` is
     /// older than some copies.
-    pub fn forget_copies_before(&self, version: i64) {
+    pub(crate) fn forget_copies_before(&self, version: i64) {
         self.followed_from.store(version, Ordering::Relaxed);
         self.changed.invalidate_all();
         self.local.invalidate_all();
     }
 
-    pub fn filter_is_full(&self) -> bool {
+    pub(crate) fn filter_is_full(&self) -> bool {
         self.filter.load().is_full()
     }
 
-    pub fn set_filter(&self, filter: IdFilter) {
+    pub(crate) fn set_filter(&self, filter: IdFilter) {
         metrics::gauge!("seckill_filter_items").set(filter.items() as f64);
         metrics::gauge!("seckill_filter_bits").set(filter.bits() as f64);
         self.filter.store(Arc::new(filter));

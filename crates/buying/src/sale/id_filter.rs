@@ -12,7 +12,7 @@ const LEAST_CAPACITY: usize = 10_000;
 
 /// The filter cannot remove an id: a removal needs a new filter.
 #[derive(Clone)]
-pub struct IdFilter {
+pub(crate) struct IdFilter {
     bloom: Bloom<DocId>,
     items: usize,
     capacity: usize,
@@ -21,33 +21,33 @@ pub struct IdFilter {
 impl IdFilter {
     /// # Errors
     /// There are too many ids.
-    pub fn of(ids: &[DocId]) -> Result<Self, &'static str> {
+    pub(crate) fn of(ids: &[DocId]) -> Result<Self, &'static str> {
         let capacity = LEAST_CAPACITY.max(ids.len() * 2);
         let mut filter = Self { bloom: Bloom::new_for_fp_rate(capacity, FALSE_POSITIVES)?, items: 0, capacity };
         ids.iter().for_each(|id| filter.insert(*id));
         Ok(filter)
     }
 
-    pub fn insert(&mut self, id: DocId) {
+    pub(crate) fn insert(&mut self, id: DocId) {
         if !self.bloom.check_and_set(&id) {
             self.items += 1;
         }
     }
 
-    pub fn may_contain(&self, id: DocId) -> bool {
+    pub(crate) fn may_contain(&self, id: DocId) -> bool {
         self.bloom.check(&id)
     }
 
     /// Whether the filter has more ids than its error rate allows.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.items >= self.capacity
     }
 
-    pub fn bits(&self) -> u64 {
+    pub(crate) fn bits(&self) -> u64 {
         self.bloom.len()
     }
 
-    pub fn items(&self) -> usize {
+    pub(crate) fn items(&self) -> usize {
         self.items
     }
 }

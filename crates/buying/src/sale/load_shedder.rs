@@ -40,7 +40,7 @@ pub struct InFlight {
 
 impl InFlight {
     /// Ends a purchase that was refused because too many wait: it does not count as answered.
-    pub fn refuse(mut self) {
+    pub(crate) fn refuse(mut self) {
         self.is_answered = false;
     }
 }
@@ -114,7 +114,7 @@ impl LoadShedder {
 
     /// Whether to refuse this purchase unread; never if its buyer may hold a ticket. `buyer` is called only while the sale's purchases are
     /// shed.
-    pub fn sheds(&self, sale: SaleId, buyer: impl FnOnce() -> Option<(SaleShards, String)>) -> bool {
+    pub(crate) fn sheds(&self, sale: SaleId, buyer: impl FnOnce() -> Option<(SaleShards, String)>) -> bool {
         let asked = self.asked.get();
         self.asked.set(asked.saturating_add(1));
         if asked == 0 {
@@ -126,7 +126,7 @@ impl LoadShedder {
     }
 
     /// Waits until the answer to a purchase that is shed may go: two seconds at most, and not at all where too many others wait.
-    pub async fn hold_back(&self) {
+    pub(crate) async fn hold_back(&self) {
         if self.held_back.get() >= self.held_back_max {
             return;
         }
@@ -137,7 +137,7 @@ impl LoadShedder {
     }
 
     /// Counts a purchase as in flight, until the returned value is dropped.
-    pub fn begin(&self, sale: SaleId) -> InFlight {
+    pub(crate) fn begin(&self, sale: SaleId) -> InFlight {
         let new = || {
             let limit = RefCell::new(ShedLimit::new(self.wait_target));
             Rc::new(SaleLoad { limit, in_flight: Cell::default(), answered: Cell::default() })

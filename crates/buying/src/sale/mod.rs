@@ -44,7 +44,7 @@ pub enum SaleError {
 
 impl SaleError {
     /// Whether a server could not be reached: any other request would have failed too.
-    pub fn is_outage(&self) -> bool {
+    pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Gate(error) => error.is_outage(),
             Self::Ledger(error) => error.is_outage(),
@@ -54,7 +54,7 @@ impl SaleError {
     }
 
     /// Whether another transaction keeps a row of PostgreSQL locked.
-    pub fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         matches!(self, Self::Ledger(LedgerError::Locked))
     }
 }

@@ -70,7 +70,7 @@ impl OrderReader {
     ///
     /// # Errors
     /// `Overloaded`: the queue is full, or there is no answer in time.
-    pub async fn read(&self, order: OrderId, user: &UserId) -> Found {
+    pub(crate) async fn read(&self, order: OrderId, user: &UserId) -> Found {
         let (reply, found) = oneshot::channel();
         self.queue.try_send((order, user.clone(), reply)).map_err(|_| SaleError::Overloaded("orders"))?;
         match tokio::time::timeout(WAIT_MAX, found).await {

@@ -52,7 +52,7 @@ struct Subscriber {
     feed: Option<mpsc::Sender<OrderStep>>,
 }
 
-pub enum Subscribed {
+pub(crate) enum Subscribed {
     Stream(Stream),
     /// The order does not exist, or belongs to another buyer.
     Unknown,
@@ -72,7 +72,12 @@ impl OrderStreams {
     }
 
     /// Follows an order of this buyer. The stream begins after the step that the client has `seen`, or with the current status.
-    pub async fn follow(&self, user: &UserId, order: OrderId, seen: Option<i64>) -> Result<Subscribed, SaleError> {
+    pub(crate) async fn follow(
+        &self,
+        user: &UserId,
+        order: OrderId,
+        seen: Option<i64>,
+    ) -> Result<Subscribed, SaleError> {
         let Some(mut steps) = self.history(user, order).await? else { return Ok(Subscribed::Unknown) };
         let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
             return Ok(Subscribed::Unknown);
@@ -184,7 +189,7 @@ impl Subscribers {
     }
 }
 
-pub struct Stream {
+pub(crate) struct Stream {
     streams: OrderStreams,
     order: OrderId,
     number: u64,
@@ -196,7 +201,7 @@ pub struct Stream {
 impl Stream {
     /// Waits for the next step: its id, and the order at that step. `None` after a final step, when the reader was too slow or the oldest
     /// of too many, and when the service stops. Dropping the future loses no step.
-    pub async fn next(&mut self) -> Option<(i64, Order)> {
+    pub(crate) async fn next(&mut self) -> Option<(i64, Order)> {
         if self.over {
             return None;
         }

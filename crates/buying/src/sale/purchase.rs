@@ -14,17 +14,17 @@ use seckill_redis::GateError;
 
 /// A buyer's request, parsed.
 #[derive(Debug)]
-pub struct Request {
-    pub sale: SaleId,
-    pub user: UserId,
-    pub level: i64,
-    pub address: ClientAddress,
-    pub purchase_key: String,
-    pub units: Units,
-    pub idempotency_key: Option<IdempotencyKey>,
+pub(crate) struct Request {
+    pub(crate) sale: SaleId,
+    pub(crate) user: UserId,
+    pub(crate) level: i64,
+    pub(crate) address: ClientAddress,
+    pub(crate) purchase_key: String,
+    pub(crate) units: Units,
+    pub(crate) idempotency_key: Option<IdempotencyKey>,
     /// The sealed pass of a challenge.
-    pub pass: Option<Box<str>>,
-    pub trace: Option<Box<TraceContext>>,
+    pub(crate) pass: Option<Box<str>>,
+    pub(crate) trace: Option<Box<TraceContext>>,
 }
 
 /// The terms of the sale for a purchase, and whether the request meets them.
@@ -62,17 +62,17 @@ impl Terms {
 
 /// A purchase that is durable.
 #[derive(Debug, Clone, Copy, serde::Serialize, utoipa::ToSchema)]
-pub struct Ticket {
-    pub order_id: OrderId,
-    pub status: OrderStatus,
+pub(crate) struct Ticket {
+    pub(crate) order_id: OrderId,
+    pub(crate) status: OrderStatus,
     /// The deadline to pay; while the order is `accepted`, the earliest that the deadline can be.
-    pub expires_at_ms: i64,
+    pub(crate) expires_at_ms: i64,
 }
 
 /// Why there is no ticket. `Lapsed`: the buyer let holds lapse, and must wait (rule 17). `Unavailable`: the stock was not touched, or a
 /// repeat with the same key will get the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     TooMany { per_user: Units },
     UnknownSale,
     NotStarted { starts_at_ms: i64 },
@@ -91,7 +91,7 @@ pub enum Refusal {
 impl ThreadState {
     /// Makes one purchase. The checks come in the order that the API promises. This function's future is copied before it runs: rare
     /// futures are boxed to keep it small.
-    pub async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
+    pub(crate) async fn purchase(&self, request: Request) -> Result<Ticket, Refusal> {
         let sale = request.sale;
         let terms = |sale: &Sale| Terms::of(sale, &request, self.catalog.clock.now_ms());
         let terms = match self.catalog.look_at(sale, terms) {

@@ -32,7 +32,13 @@ impl RefusalCache {
     const CALLERS_MAX: usize = 50_000;
 
     /// The limit that still refuses this buyer or this address, and the rest of the time in ms.
-    pub fn find(&self, sale: SaleId, buyer: &UserId, address: ClientAddress, limits: &Limits) -> Option<(Limit, u64)> {
+    pub(crate) fn find(
+        &self,
+        sale: SaleId,
+        buyer: &UserId,
+        address: ClientAddress,
+        limits: &Limits,
+    ) -> Option<(Limit, u64)> {
         let inner = self.inner.borrow();
         let refused = inner.sales.get(&sale)?;
         if inner.limits.as_ref() != Some(limits) {
@@ -46,7 +52,7 @@ impl RefusalCache {
     }
 
     /// A refusal by the limit of a whole sale is not kept.
-    pub fn insert(
+    pub(crate) fn insert(
         &self,
         sale: SaleId,
         (limit, wait_ms): (Limit, u64),

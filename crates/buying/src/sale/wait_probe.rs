@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
 /// The probe of one worker thread.
-pub struct WaitProbe {
+pub(crate) struct WaitProbe {
     to: UnixStream,
     /// When the byte was sent that has not been read yet.
     sent_at: Cell<Option<Instant>>,
@@ -24,7 +24,7 @@ impl WaitProbe {
     ///
     /// # Errors
     /// The system gives the process no more files.
-    pub fn start() -> io::Result<Rc<Self>> {
+    pub(crate) fn start() -> io::Result<Rc<Self>> {
         let (to, from) = UnixStream::pair()?;
         let probe = Rc::new(Self { to, sent_at: Cell::default(), waited: Cell::default() });
         tokio::task::spawn_local(Self::read(Rc::downgrade(&probe), from));
@@ -43,7 +43,7 @@ impl WaitProbe {
     }
 
     /// How long the last byte waited, or waits, since this was last asked for. Sends another when it has been read.
-    pub fn take_wait(&self, now: Instant) -> Duration {
+    pub(crate) fn take_wait(&self, now: Instant) -> Duration {
         let Some(sent_at) = self.sent_at.get() else {
             if self.to.try_write(&[0]).is_ok() {
                 self.sent_at.set(Some(now));

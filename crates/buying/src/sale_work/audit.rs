@@ -49,7 +49,7 @@ pub struct InFlight {
     /// Units of ended orders that are still held in Redis.
     pub unreleased_units: i64,
     /// Units of released waves that are not for sale in Redis.
-    pub wave_units: i64,
+    pub(crate) wave_units: i64,
     /// Loans between shards that are neither closed nor taken back.
     pub open_loans: i64,
     pub messages: i64,

@@ -29,8 +29,8 @@ pub struct SalesInTurn {
 }
 
 pub(super) struct Turn {
-    pub sales: Vec<SaleId>,
-    pub is_last: bool,
+    pub(crate) sales: Vec<SaleId>,
+    pub(crate) is_last: bool,
 }
 
 impl SalesInTurn {
@@ -63,7 +63,7 @@ pub(super) struct SellingInTurn {
 
 impl SellingInTurn {
     /// All sales, if they fit into one turn. Returns the same sales until `passed` is called.
-    pub async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
+    pub(crate) async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
         if self.passed >= self.sales.len() {
             if self.read_at.is_none_or(|read_at| read_at.elapsed() >= SELLING_READ_APART) {
                 self.sales = ledger.in_time(ledger.sales.selling_sales()).await?;
@@ -77,7 +77,7 @@ impl SellingInTurn {
     }
 
     /// To call when the sales of this turn were checked.
-    pub fn passed(&mut self) {
+    pub(crate) fn passed(&mut self) {
         self.passed = self.reached;
     }
 }

@@ -58,7 +58,7 @@ impl WaveWatch {
 
 impl Stores {
     /// Releases the due waves of a sale. Returns how many.
-    pub async fn release_waves(&self, sale: SaleId) -> Result<usize, SaleError> {
+    pub(crate) async fn release_waves(&self, sale: SaleId) -> Result<usize, SaleError> {
         let released = self.ledger.sales.release_waves(sale).await?;
         if released > 0 {
             tracing::info!(%sale, waves = released, "waves released");

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::{Verdict, Window};
 
 #[derive(Debug, Clone, Default)]
-pub struct Leases {
+pub(crate) struct Leases {
     at_us: i64,
     held: Vec<Lease>,
 }

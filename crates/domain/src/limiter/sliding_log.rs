@@ -7,7 +7,7 @@ use super::{Receipt, Verdict, Window};
 
 /// The grants, oldest first.
 #[derive(Debug, Clone, Default)]
-pub struct Log {
+pub(crate) struct Log {
     grants: VecDeque<Grant>,
 }
 

@@ -178,9 +178,9 @@ pub(crate) async fn lock_order_of(tx: &mut PgConnection, payment: PaymentId) -> 
 /// A movement of money, for the journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Movement<'a> {
-    pub order: Uuid,
-    pub amount_cents: i64,
-    pub currency: &'a str,
+    pub(crate) order: Uuid,
+    pub(crate) amount_cents: i64,
+    pub(crate) currency: &'a str,
 }
 
 /// Writes a line of the journal (accounts: migrations/0005_money.sql). A second line of this kind for the same payment or refund fails.

@@ -12,10 +12,10 @@ pub(super) enum Needs {
 
 /// A query that must return no rows. $1: the sale. $2: a grace in milliseconds. $3: the row limit.
 pub(super) struct Check {
-    pub invariant: &'static str,
-    pub needs: Needs,
-    pub problem: &'static str,
-    pub rows: &'static str,
+    pub(crate) invariant: &'static str,
+    pub(crate) needs: Needs,
+    pub(crate) problem: &'static str,
+    pub(crate) rows: &'static str,
 }
 
 pub(super) const CHECKS: [Check; 17] = [

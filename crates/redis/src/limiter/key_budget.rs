@@ -46,12 +46,12 @@ struct LiveKey {
 }
 
 impl KeyBudget {
-    pub fn new(bytes_max: u64) -> Self {
+    pub(crate) fn new(bytes_max: u64) -> Self {
         let (began, hasher) = (Instant::now(), RandomState::new());
         Self { bytes_max, began, hasher, apps: Mutex::default(), is_scarce: AtomicBool::new(false) }
     }
 
-    pub fn set_scarce(&self, is_scarce: bool) {
+    pub(crate) fn set_scarce(&self, is_scarce: bool) {
         self.is_scarce.store(is_scarce, Ordering::Relaxed);
     }
 
@@ -59,7 +59,7 @@ impl KeyBudget {
     ///
     /// # Errors
     /// There is no room; when the caller may ask again, in ms. A grant that adds nothing needs no room.
-    pub fn claim(&self, take: &Take<'_>) -> Result<(), u64> {
+    pub(crate) fn claim(&self, take: &Take<'_>) -> Result<(), u64> {
         let (slot, algorithm) = (take.slot, take.algorithm);
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let ends_ms = now_ms.saturating_add(algorithm.life_ms());
@@ -92,7 +92,7 @@ impl KeyBudget {
     }
 
     /// Corrects the count of a key by its permits in use: it has at most as many grants, and does not exist without any.
-    pub fn correct(&self, take: &Take<'_>, in_use: u64) {
+    pub(crate) fn correct(&self, take: &Take<'_>, in_use: u64) {
         let id = self.hasher.hash_one((take.slot, take.algorithm.kind()));
         let mut apps = self.apps.lock();
         let Some(keys) = apps.get_mut(take.slot.app()) else { return };

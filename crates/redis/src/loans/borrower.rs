@@ -15,7 +15,7 @@ use seckill_domain::shards::SaleShards;
 pub(crate) struct Counted(Rc<Cell<usize>>);
 
 impl Counted {
-    pub fn new(queued: &Rc<Cell<usize>>) -> Self {
+    pub(crate) fn new(queued: &Rc<Cell<usize>>) -> Self {
         queued.update(|queued| queued + 1);
         Self(Rc::clone(queued))
     }
@@ -29,19 +29,19 @@ impl Drop for Counted {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Home {
-    pub of: SaleShards,
-    pub shard: Shard,
-    pub epoch: Epoch,
+    pub(crate) of: SaleShards,
+    pub(crate) shard: Shard,
+    pub(crate) epoch: Epoch,
     /// The database's time of the requests.
-    pub now_ms: i64,
+    pub(crate) now_ms: i64,
 }
 
 pub(crate) struct Borrower {
-    pub request: ReserveRequest,
-    pub reply: Reply,
-    pub home: Home,
-    pub lender: Shard,
-    pub number: i64,
+    pub(crate) request: ReserveRequest,
+    pub(crate) reply: Reply,
+    pub(crate) home: Home,
+    pub(crate) lender: Shard,
+    pub(crate) number: i64,
     /// The lenders that have refused, a bit each.
     refused_by: u64,
     questions: u8,
@@ -52,9 +52,9 @@ pub(crate) struct Borrower {
 }
 
 pub(super) struct NextStep {
-    pub lender: Option<Shard>,
+    pub(crate) lender: Option<Shard>,
     /// Whether no other shard has enough units.
-    pub all_refuse: bool,
+    pub(crate) all_refuse: bool,
 }
 
 /// A buyer of several units gets "sold out" when all shards have refused within this time.
@@ -65,7 +65,7 @@ const fn bit(shard: Shard) -> u64 {
 }
 
 impl Borrower {
-    pub fn new(
+    pub(crate) fn new(
         (request, reply): (ReserveRequest, Reply),
         home: Home,
         lender: Shard,

@@ -11,16 +11,16 @@ use seckill_domain::ids::{Epoch, OrderId, Shard};
 use seckill_domain::shards::SaleShards;
 
 pub(super) struct Asked<'a> {
-    pub request: &'a ReserveRequest,
-    pub number: i64,
+    pub(crate) request: &'a ReserveRequest,
+    pub(crate) number: i64,
 }
 
 pub(super) struct Lent {
-    pub expires_at_ms: i64,
+    pub(crate) expires_at_ms: i64,
     /// How long this shard puts no unit on sale; 0: unknown.
-    pub empty_ms: u64,
+    pub(crate) empty_ms: u64,
     /// Whether the units of each loan are held.
-    pub held: Vec<bool>,
+    pub(crate) held: Vec<bool>,
 }
 
 const ID_CALLS: usize = 500;

@@ -21,13 +21,13 @@ struct Known {
 /// All shards but one are empty until this moment, at this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OthersEmpty {
-    pub epoch: Epoch,
-    pub until: Instant,
+    pub(crate) epoch: Epoch,
+    pub(crate) until: Instant,
 }
 
 impl OthersEmpty {
     /// Whether the sale is sold out when the remaining shard has no unit `now`, under `epoch`.
-    pub fn covers(self, epoch: Epoch, now: Instant) -> bool {
+    pub(crate) fn covers(self, epoch: Epoch, now: Instant) -> bool {
         self.epoch == epoch && now < self.until
     }
 }
@@ -37,7 +37,7 @@ impl EmptyShards {
     const SALES_MAX: usize = 1024;
 
     /// Records a shard's answer under this epoch: it puts no unit on sale before `until` (`None`: not known).
-    pub fn record(&mut self, of: SaleShards, shard: Shard, epoch: Epoch, until: Option<Instant>) {
+    pub(crate) fn record(&mut self, of: SaleShards, shard: Shard, epoch: Epoch, until: Option<Instant>) {
         if self.sales.len() >= Self::SALES_MAX && !self.sales.contains_key(&of.sale) {
             self.sales.clear();
         }
@@ -54,16 +54,16 @@ impl EmptyShards {
         }
     }
 
-    pub fn is_empty(&self, of: SaleShards, shard: Shard, now: Instant) -> bool {
+    pub(crate) fn is_empty(&self, of: SaleShards, shard: Shard, now: Instant) -> bool {
         self.until(of, shard).is_some_and(|until| now < until)
     }
 
-    pub fn epoch(&self, of: SaleShards) -> Option<Epoch> {
+    pub(crate) fn epoch(&self, of: SaleShards) -> Option<Epoch> {
         self.sales.get(&of.sale).map(|known| known.epoch)
     }
 
     /// `None` unless all shards except `home` are known to be empty.
-    pub fn others(&self, of: SaleShards, home: Shard, now: Instant) -> Option<OthersEmpty> {
+    pub(crate) fn others(&self, of: SaleShards, home: Shard, now: Instant) -> Option<OthersEmpty> {
         let epoch = self.sales.get(&of.sale)?.epoch;
         let mut until = None;
         for shard in of.count.all().filter(|shard| *shard != home) {

@@ -24,7 +24,7 @@ use seckill_runtime::die_at;
 
 pub(crate) struct Lending {
     thread: Rc<ThreadGate>,
-    pub empty: RefCell<EmptyShards>,
+    pub(crate) empty: RefCell<EmptyShards>,
     /// The borrowers by lender. A lender without borrowers has no line.
     lines: RefCell<HashMap<(SaleId, Shard), VecDeque<Borrower>>>,
 }
@@ -110,11 +110,11 @@ impl Asking {
 }
 
 impl Lending {
-    pub fn new(thread: Rc<ThreadGate>) -> Self {
+    pub(crate) fn new(thread: Rc<ThreadGate>) -> Self {
         Self { thread, empty: RefCell::default(), lines: RefCell::default() }
     }
 
-    pub fn borrow(self: &Rc<Self>, borrowers: impl IntoIterator<Item = Borrower>) {
+    pub(crate) fn borrow(self: &Rc<Self>, borrowers: impl IntoIterator<Item = Borrower>) {
         let mut lines = self.lines.borrow_mut();
         for borrower in borrowers {
             let (of, lender) = (borrower.home.of, borrower.lender);
@@ -194,7 +194,7 @@ impl Lending {
     }
 
     /// Answers repeats with an open loan: with a record, if the lender holds the units (rule 15). They take no units.
-    pub async fn look(self: Rc<Self>, repeats: Vec<Borrower>) {
+    pub(crate) async fn look(self: Rc<Self>, repeats: Vec<Borrower>) {
         let mut by_lender: BTreeMap<Shard, Vec<Borrower>> = BTreeMap::new();
         for repeat in repeats {
             by_lender.entry(repeat.lender).or_default().push(repeat);
@@ -219,7 +219,7 @@ impl Lending {
     }
 
     /// The lender of each buyer if the home shard has too few units. It is not known to be empty (-1: no lender).
-    pub fn first_lenders(&self, of: SaleShards, requests: &[ReserveRequest]) -> Vec<i16> {
+    pub(crate) fn first_lenders(&self, of: SaleShards, requests: &[ReserveRequest]) -> Vec<i16> {
         if of.count.is_one() {
             return Vec::new();
         }

@@ -23,32 +23,32 @@ const REMEMBER: Duration = Duration::from_secs(3600);
 #[derive(Clone)]
 pub(crate) struct Quorum {
     /// A cluster is one of them.
-    pub servers: Arc<[Connections]>,
-    pub timeout: Duration,
+    pub(crate) servers: Arc<[Connections]>,
+    pub(crate) timeout: Duration,
 }
 
 /// One attempt to take a lock: its keys, and a random id that no other attempt has.
 pub(crate) struct LockClaim {
-    pub keys: LockKeys,
-    pub holder: String,
-    pub lease: Duration,
+    pub(crate) keys: LockKeys,
+    pub(crate) holder: String,
+    pub(crate) lease: Duration,
 }
 
 pub(crate) struct LockGrant {
-    pub token: FenceToken,
-    pub until: Instant,
+    pub(crate) token: FenceToken,
+    pub(crate) until: Instant,
 }
 
 impl LockClaim {
     /// The end of a lease requested at `asked`. The margin covers clocks of different speeds.
-    pub fn valid_until(&self, asked: Instant) -> Instant {
+    pub(crate) fn valid_until(&self, asked: Instant) -> Instant {
         asked + self.lease.saturating_sub(self.lease / 100 + Duration::from_millis(2))
     }
 }
 
 impl Quorum {
     /// Tries once. Returns `None` when another holder has the lock. A failed attempt is released in the background.
-    pub async fn acquire(&self, claim: &Arc<LockClaim>) -> Result<Option<LockGrant>, GateError> {
+    pub(crate) async fn acquire(&self, claim: &Arc<LockClaim>) -> Result<Option<LockGrant>, GateError> {
         let asked = Instant::now();
         let mut call = scripts::ACQUIRE_LOCK.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease)).arg(millis(REMEMBER.max(claim.lease)));
@@ -84,7 +84,7 @@ impl Quorum {
     }
 
     /// Prolongs the lease. Returns `false` when the lock is lost.
-    pub async fn renew(&self, claim: &LockClaim, token: FenceToken) -> Result<bool, GateError> {
+    pub(crate) async fn renew(&self, claim: &LockClaim, token: FenceToken) -> Result<bool, GateError> {
         let mut call = scripts::RENEW_LOCK.key(&claim.keys.lock);
         call.key(&claim.keys.fence).arg(&claim.holder).arg(millis(claim.lease));
         call.arg(millis(REMEMBER.max(claim.lease))).arg(token.0);
@@ -92,7 +92,7 @@ impl Quorum {
     }
 
     /// Gives the lock back on every server. Returns `false` when the lock had been lost.
-    pub async fn release(&self, claim: &LockClaim) -> Result<bool, GateError> {
+    pub(crate) async fn release(&self, claim: &LockClaim) -> Result<bool, GateError> {
         let mut call = scripts::UNLOCK.key(&claim.keys.lock);
         call.arg(&claim.holder);
         self.vote(&call, claim).await

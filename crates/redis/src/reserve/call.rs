@@ -10,15 +10,15 @@ use seckill_domain::ids::{Epoch, Units};
 
 pub(super) struct CallTerms {
     /// The known epoch and number of holders.
-    pub known: (Epoch, usize),
+    pub(crate) known: (Epoch, usize),
     /// Whether to return the other holders although units are left.
-    pub learn: bool,
-    pub now_ms: i64,
-    pub sold_out_ms: u64,
-    pub lapses: Window,
-    pub limits: Limits,
+    pub(crate) learn: bool,
+    pub(crate) now_ms: i64,
+    pub(crate) sold_out_ms: u64,
+    pub(crate) lapses: Window,
+    pub(crate) limits: Limits,
     /// The lender of each buyer if this shard has too few units (-1: none). Empty in a sale with one shard.
-    pub lenders: Vec<i16>,
+    pub(crate) lenders: Vec<i16>,
 }
 
 /// Stands for no pass.

@@ -21,14 +21,14 @@ pub(super) enum Memory {
 }
 
 pub(super) struct ReserveReply {
-    pub epoch: Epoch,
-    pub memory: Memory,
-    pub holders_known: usize,
-    pub new_holders: Vec<String>,
+    pub(crate) epoch: Epoch,
+    pub(crate) memory: Memory,
+    pub(crate) holders_known: usize,
+    pub(crate) new_holders: Vec<String>,
     /// One for each request, in order.
-    pub admissions: Vec<Admission>,
+    pub(crate) admissions: Vec<Admission>,
     /// The open loans, by the places of their requests.
-    pub loans: Vec<(usize, Loan)>,
+    pub(crate) loans: Vec<(usize, Loan)>,
 }
 
 /// An open loan. Its request has no admission yet.
@@ -42,7 +42,7 @@ pub(super) enum Loan {
 
 impl ReserveReply {
     /// `None`: the server does not serve the sale.
-    pub fn read(reply: Vec<Value>, requests: usize) -> Result<Option<Self>, GateError> {
+    pub(crate) fn read(reply: Vec<Value>, requests: usize) -> Result<Option<Self>, GateError> {
         if let [code] = &reply[..] {
             i64::from_redis_value_ref(code).ok().and_then(SaleCode::from_repr).ok_or(MALFORMED)?;
             return Ok(None);

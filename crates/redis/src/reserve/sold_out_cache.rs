@@ -36,27 +36,27 @@ impl SoldOutCache {
     /// The most holders of all sales except the largest, about 19 MB. With more, only the largest sale is kept.
     const HOLDERS_MAX: usize = 1_000_000;
 
-    pub fn is_sold_out_for(&self, sale: Line, user: &UserId) -> bool {
+    pub(crate) fn is_sold_out_for(&self, sale: Line, user: &UserId) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.until.is_some_and(|until| Instant::now() < until)
                 && !r.holders.contains(&self.hasher.hash_one(user.as_str()))
         })
     }
 
-    pub fn is_stranger(&self, sale: Line, user: &str) -> bool {
+    pub(crate) fn is_stranger(&self, sale: Line, user: &str) -> bool {
         self.sales.get(&sale).is_some_and(|r| {
             r.complete_at.is_some_and(|at| at.elapsed() < COMPLETE_FOR)
                 && !r.holders.contains(&self.hasher.hash_one(user))
         })
     }
 
-    pub fn known(&self, sale: Line) -> (Epoch, usize) {
+    pub(crate) fn known(&self, sale: Line) -> (Epoch, usize) {
         self.sales.get(&sale).map_or((Epoch(0), 0), |r| (r.epoch, r.holders_known))
     }
 
     /// Records a reply to a call that was sent at `asked_at` with the holders `known` then. Until `sold_out_until` all shards keep back
     /// returned units (`None`: not known).
-    pub fn record(
+    pub(crate) fn record(
         &mut self,
         sale: Line,
         known: (Epoch, usize),

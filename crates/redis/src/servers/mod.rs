@@ -27,8 +27,8 @@ use sentinel::{Following, Master};
 
 #[derive(Clone, Copy)]
 pub(super) struct Timeouts {
-    pub connect: Duration,
-    pub response: Duration,
+    pub(crate) connect: Duration,
+    pub(crate) response: Duration,
 }
 
 #[derive(Clone)]

@@ -112,12 +112,12 @@ pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnM
 
 /// Pauses that double, with jitter.
 #[derive(Default)]
-pub struct Pause {
+pub(crate) struct Pause {
     failures: u32,
 }
 
 impl Pause {
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
@@ -125,7 +125,7 @@ impl Pause {
         self.failures == 0
     }
 
-    pub fn longer(&mut self) -> Duration {
+    pub(crate) fn longer(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let (base, cap) = (*PAUSE_MS.start(), *PAUSE_MS.end());
         Duration::from_millis(seckill_webhook::backoff_ms(self.failures, base, cap, rand::random()))

@@ -13,7 +13,7 @@ use seckill_domain::sale::{Sale, SalePhase};
 
 impl ThreadState {
     /// Gives a buyer a challenge of the wished kind, or of the sale's own.
-    pub async fn challenge(
+    pub(crate) async fn challenge(
         &self,
         sale: SaleId,
         user: &UserId,
@@ -46,7 +46,7 @@ impl ThreadState {
     }
 
     /// Takes a buyer's answer. Right or wrong, it spends the challenge.
-    pub async fn earn_pass(
+    pub(crate) async fn earn_pass(
         &self,
         sale: SaleId,
         user: &UserId,

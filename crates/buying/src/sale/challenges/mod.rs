@@ -39,25 +39,25 @@ pub struct Challenges {
 }
 
 #[derive(Debug)]
-pub struct Challenge {
-    pub id: String,
-    pub expires_at_ms: i64,
-    pub question: Question,
+pub(crate) struct Challenge {
+    pub(crate) id: String,
+    pub(crate) expires_at_ms: i64,
+    pub(crate) question: Question,
     /// An answer that passes, for tests. A release has no such code.
     #[cfg(debug_assertions)]
-    pub solution: Option<Answer>,
+    pub(crate) solution: Option<Answer>,
 }
 
 /// Pictures are `data:` addresses.
 #[derive(Debug)]
-pub enum Question {
+pub(crate) enum Question {
     Image { image: String },
     Slider { image: String, piece: String, piece_y: u16 },
     Work { prefix: String, difficulty: u32 },
 }
 
 impl Question {
-    pub fn kind(&self) -> ChallengeKind {
+    pub(crate) fn kind(&self) -> ChallengeKind {
         match self {
             Self::Image { .. } => ChallengeKind::Image,
             Self::Slider { .. } => ChallengeKind::Slider,
@@ -68,7 +68,7 @@ impl Question {
 
 /// The answer to a challenge of any kind.
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub(crate) enum Answer {
     Text(String),
     Drag { x: f64, trail: Vec<slider::Sample> },
     Nonce(String),
@@ -76,9 +76,9 @@ pub enum Answer {
 
 /// A sealed pass.
 #[derive(Debug)]
-pub struct EarnedPass {
-    pub pass: String,
-    pub expires_at_ms: i64,
+pub(crate) struct EarnedPass {
+    pub(crate) pass: String,
+    pub(crate) expires_at_ms: i64,
 }
 
 /// Why there is no challenge, or no pass.
@@ -87,7 +87,7 @@ pub struct EarnedPass {
 /// or late, or the challenge was answered, or is of another buyer or sale. Only metrics say which: a guesser learns nothing.
 /// `PoolEmpty`: none of this kind is ready. `Unavailable`: Redis does not answer, or does not serve the sale now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChallengeRefusal {
+pub(crate) enum ChallengeRefusal {
     UnknownSale,
     NotStarted { starts_at_ms: i64, opens_at_ms: i64 },
     Ended,
@@ -139,7 +139,7 @@ impl Challenges {
     }
 
     /// Whether purchases wait too long: then requests for challenges are refused unread.
-    pub fn gives_way(&self) -> bool {
+    pub(crate) fn gives_way(&self) -> bool {
         self.pressure.is_long_here(Instant::now())
     }
 

@@ -74,7 +74,12 @@ const FAILED_REST: Duration = Duration::from_secs(1);
 
 impl Pool {
     /// Starts the threads; without one, nothing is ready. While purchases wait, a thread rests after each drawing.
-    pub fn start(images_max: usize, sliders_max: usize, threads: usize, pressure: &Arc<Pressure>) -> io::Result<Self> {
+    pub(crate) fn start(
+        images_max: usize,
+        sliders_max: usize,
+        threads: usize,
+        pressure: &Arc<Pressure>,
+    ) -> io::Result<Self> {
         let pool = Self { shared: Arc::default() };
         {
             let mut shelves = pool.shared.shelves.lock();
@@ -87,14 +92,14 @@ impl Pool {
         Ok(pool)
     }
 
-    pub fn take(&self, kind: ChallengeKind) -> Option<(Question, Solution)> {
+    pub(crate) fn take(&self, kind: ChallengeKind) -> Option<(Question, Solution)> {
         let taken = self.shared.shelves.lock().of(kind)?.ready.pop_front();
         self.shared.changed.notify_one();
         taken
     }
 
     /// From now on, keeps these kinds ready, and no others.
-    pub fn want(&self, images: bool, sliders: bool) {
+    pub(crate) fn want(&self, images: bool, sliders: bool) {
         let mut shelves = self.shared.shelves.lock();
         shelves.images.want(images);
         shelves.sliders.want(sliders);
@@ -102,7 +107,7 @@ impl Pool {
         self.shared.changed.notify_all();
     }
 
-    pub fn ready(&self, kind: ChallengeKind) -> usize {
+    pub(crate) fn ready(&self, kind: ChallengeKind) -> usize {
         self.shared.shelves.lock().of(kind).map_or(0, |shelf| shelf.ready.len())
     }
 }

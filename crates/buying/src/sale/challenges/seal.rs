@@ -31,7 +31,7 @@ pub(super) enum Solution {
 }
 
 impl Solution {
-    pub fn kind(&self) -> ChallengeKind {
+    pub(crate) fn kind(&self) -> ChallengeKind {
         match self {
             Self::Image { .. } => ChallengeKind::Image,
             Self::Slider { .. } => ChallengeKind::Slider,
@@ -43,9 +43,9 @@ impl Solution {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct OpenedChallenge {
     /// 32 hexadecimal digits that no other challenge has.
-    pub serial: String,
-    pub expires_at_ms: i64,
-    pub solution: Solution,
+    pub(crate) serial: String,
+    pub(crate) expires_at_ms: i64,
+    pub(crate) solution: Solution,
 }
 
 pub(super) struct Seal {
@@ -54,13 +54,13 @@ pub(super) struct Seal {
 
 impl Seal {
     /// All instances have the same secret. The key is derived from it.
-    pub fn new(secret: &[u8; 32]) -> Self {
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
         let key = Key::from(blake3::derive_key("seckill captcha 2026", secret));
         Self { cipher: XChaCha20Poly1305::new(&key) }
     }
 
     /// Seals a new challenge. Returns it with its serial.
-    pub fn close_challenge(
+    pub(crate) fn close_challenge(
         &self,
         (sale, user): (SaleId, &UserId),
         solution: &Solution,
@@ -83,7 +83,7 @@ impl Seal {
     }
 
     /// Opens a challenge; `None` if it is not one of ours for this buyer and this sale.
-    pub fn open_challenge(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<OpenedChallenge> {
+    pub(crate) fn open_challenge(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<OpenedChallenge> {
         let (nonce, content) = self.open(Purpose::Challenge, sale, user, sealed)?;
         let (expires_at_ms, content) = content.split_first_chunk()?;
         let solution = match content {
@@ -95,13 +95,13 @@ impl Seal {
         Some(OpenedChallenge { serial: serial(&nonce), expires_at_ms: i64::from_be_bytes(*expires_at_ms), solution })
     }
 
-    pub fn close_pass(&self, sale: SaleId, user: &UserId, pass: &Pass) -> Option<String> {
+    pub(crate) fn close_pass(&self, sale: SaleId, user: &UserId, pass: &Pass) -> Option<String> {
         let content = [&pass.expires_at_ms.to_be_bytes()[..], &pass.spent_before.to_be_bytes()].concat();
         self.close(Purpose::Pass, sale, user, rand::random(), &content)
     }
 
     /// Opens a pass; `None` if it is not one of ours for this buyer and this sale.
-    pub fn open_pass(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<Pass> {
+    pub(crate) fn open_pass(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<Pass> {
         let (_, content) = self.open(Purpose::Pass, sale, user, sealed)?;
         let (expires_at_ms, spent_before) = content.split_first_chunk()?;
         Some(Pass {

@@ -32,8 +32,8 @@ const LONG: i64 = 100_000;
 /// Limits the refills that use PostgreSQL at once. Long ones have their own limit, so that they take no place of others.
 #[derive(Clone)]
 pub(super) struct LedgerSlots {
-    pub short: Arc<Semaphore>,
-    pub long: Arc<Semaphore>,
+    pub(crate) short: Arc<Semaphore>,
+    pub(crate) long: Arc<Semaphore>,
 }
 
 /// The lock of a sale's refill, at the sale's first shard. The run ids make a lock void that a restarted server has read from its AOF.

@@ -71,7 +71,7 @@ pub(super) struct RefillQueue {
 }
 
 impl RefillQueue {
-    pub fn new(stores: Stores) -> Self {
+    pub(crate) fn new(stores: Stores) -> Self {
         let long = Arc::new(Semaphore::new(LONG_SLOTS));
         let slots = |short| LedgerSlots { short: Arc::new(Semaphore::new(short)), long: Arc::clone(&long) };
         Self {
@@ -91,17 +91,17 @@ impl RefillQueue {
     }
 
     /// Whether the sale is neither being refilled nor in a pause.
-    pub fn may_start(&self, sale: SaleId) -> bool {
+    pub(crate) fn may_start(&self, sale: SaleId) -> bool {
         !self.refilling.contains_key(&sale) && self.sick.get(&sale).is_none_or(|sick| sick.until <= Instant::now())
     }
 
     /// A server of the sale is away. Requests for the sale start no other check within `REACH_PAUSE`.
-    pub fn is_out_of_reach(&mut self, sale: SaleId) {
+    pub(crate) fn is_out_of_reach(&mut self, sale: SaleId) {
         self.rest(sale, REACH_PAUSE);
     }
 
     /// Queues a sale, unless it is being refilled or in a pause. A sale asked for by callers keeps its place.
-    pub fn want(&mut self, of: SaleShards, need: Need) {
+    pub(crate) fn want(&mut self, of: SaleShards, need: Need) {
         let sale = of.sale;
         let need = if self.waiting.contains_key(&(Need::Asked, sale)) { Need::Asked } else { need };
         self.leave_line(sale);
@@ -111,14 +111,14 @@ impl RefillQueue {
     }
 
     /// Removes a sale from the queue, because it is complete or gone.
-    pub fn leave_line(&mut self, sale: SaleId) {
+    pub(crate) fn leave_line(&mut self, sale: SaleId) {
         for need in [Need::Asked, Need::Live, Need::Planned] {
             self.waiting.remove(&(need, sale));
         }
     }
 
     /// Another process has filled this sale on another server. If this one filled it on ours, there are two masters.
-    pub fn taken_elsewhere(&mut self, of: SaleShards, servers: &ServerRuns) {
+    pub(crate) fn taken_elsewhere(&mut self, of: SaleShards, servers: &ServerRuns) {
         let sale = of.sale;
         if self.filled.contains_key(&sale) && self.filled.get(&sale) == servers.run_id(of).as_ref() {
             tracing::error!(%sale, "TWO REDIS MASTERS: another instance has filled the sale on another server");
@@ -129,14 +129,14 @@ impl RefillQueue {
     }
 
     /// The server has lost its memory, or was replaced. For a while, planned sales are not refilled.
-    pub fn needed_first(&mut self) {
+    pub(crate) fn needed_first(&mut self) {
         let now = Instant::now();
         if self.planned_from.is_none_or(|from| from + NEEDED_FIRST_APART <= now) {
             self.planned_from = Some(now + NEEDED_FIRST);
         }
     }
 
-    pub fn start(&mut self, servers: &ServerRuns) {
+    pub(crate) fn start(&mut self, servers: &ServerRuns) {
         while let Some((&(need, sale), &of)) = self.waiting.first_key_value() {
             let unneeded = self.refilling.values().filter(|need| **need == Need::Planned).count();
             if self.refilling.len() >= AT_ONCE || need == Need::Planned && unneeded >= UNNEEDED_AT_ONCE {
@@ -162,7 +162,7 @@ impl RefillQueue {
     }
 
     /// Waits until a refill ends, or planned sales may start. May never return. Returns whether a server was away.
-    pub async fn ended(&mut self) -> bool {
+    pub(crate) async fn ended(&mut self) -> bool {
         let planned_from = self.planned_from.filter(|_| self.held_back);
         let ended = tokio::select! {
             Some(ended) = self.running.join_next() => ended,
@@ -186,13 +186,13 @@ impl RefillQueue {
         }
     }
 
-    pub async fn finish(mut self) {
+    pub(crate) async fn finish(mut self) {
         let refills = async { while self.running.join_next().await.is_some() {} };
         _ = tokio::time::timeout(FINISH_MAX, refills).await;
     }
 
     /// Forgets the results of sales that have left Redis.
-    pub fn forget_unless(&mut self, is_known: impl Fn(SaleId) -> bool) {
+    pub(crate) fn forget_unless(&mut self, is_known: impl Fn(SaleId) -> bool) {
         self.sick.retain(|sale, _| is_known(*sale));
         self.filled.retain(|sale, _| is_known(*sale));
     }

@@ -8,19 +8,19 @@ use url::form_urlencoded;
 use seckill_http::problem::Problem;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TermsFrom {
+pub(crate) enum TermsFrom {
     /// From headers, because the query is the caller's.
     Headers,
     HeadersOrQuery,
 }
 
 #[derive(Debug)]
-pub struct Terms {
-    pub app: Option<String>,
-    pub policy: String,
-    pub key: String,
-    pub permits: Option<i64>,
-    pub deny: StatusCode,
+pub(crate) struct Terms {
+    pub(crate) app: Option<String>,
+    pub(crate) policy: String,
+    pub(crate) key: String,
+    pub(crate) permits: Option<i64>,
+    pub(crate) deny: StatusCode,
 }
 
 /// Each term: its name in the query, and its header.
@@ -39,7 +39,7 @@ type Values = [Option<String>; NAMES.len()];
 impl Terms {
     /// All terms come from headers, or all from the query. A gateway writes one of the two, and its caller may have written the other: with a
     /// key from there, callers would choose their own limit.
-    pub fn read(request: &HttpRequest, from: TermsFrom) -> Result<Self, Problem> {
+    pub(crate) fn read(request: &HttpRequest, from: TermsFrom) -> Result<Self, Problem> {
         let query = match from {
             TermsFrom::Headers => "",
             TermsFrom::HeadersOrQuery => request.query_string(),
