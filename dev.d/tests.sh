@@ -149,7 +149,7 @@ needs() { # AREA: the packages that its tests need, besides the servers
 }
 area_exists() { [ -e "tests/$1.rs" ] || { [ "$1" != faults ] && [ -e "tests/$1/main.rs" ]; }; }   # AREA
 run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one such as api/sale_reads; `unit` is the tests in src, crates and tools
-  local area servers targets
+  local area part servers targets
   for area in "$@"; do
     [ "${area%%/*}" = unit ] || area_exists "${area%%/*}" || die "there are no tests/${area%%/*}"
   done
@@ -168,7 +168,8 @@ run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one
     targets=(--test "${area%%/*}")
     [ "${area%%/*}" != unit ] || targets=(--lib --bins)
     compile "${targets[@]}"
-    case $area in */*) targets+=(-- "${area#*/}") ;; esac
+    part=${area#*/}
+    case $area in */*) targets+=(-- "${part//\//::}") ;; esac
     check "the tests of $area" "" cargo_tests $TESTS_LOG "${targets[@]}"
   done
   return $CHECKS_FAILED

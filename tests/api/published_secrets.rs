@@ -140,8 +140,8 @@ fn no_service_takes_a_published_secret_for_any_setting() {
         ("development-only-secret-0123456789abcdef", "crates/config/src/check.rs"),
         ("guest", "dev.d/sets.sh"),
         ("password", "config.default.toml"),
-        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "tests/api/order_webhooks.rs"),
-        ("a password of the tests", "tests/api/admin_api.rs"),
+        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "tests/api/orders/order_webhooks.rs"),
+        ("a password of the tests", "tests/api/backoffice/admin_api.rs"),
     ] {
         let places = published.get(value).map(Vec::as_slice).unwrap_or_default();
         assert!(places.iter().any(|place| place.starts_with(file)), "{value} is not found in {file}: {published:#?}");

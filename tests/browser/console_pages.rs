@@ -82,7 +82,7 @@ async fn visit(page: &Page, day: &Day, path: &str) {
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })").await;
 }
 
-/// Buyers that no page shows to viewers (tests/api/console_rights.rs).
+/// Buyers that no page shows to viewers (tests/api/backoffice/console_rights.rs).
 const BUYERS: [&str; 5] = ["ann", "bob", "cat", "dan", "finn"];
 
 /// Checks the contents of a page that the account may see.

@@ -1,7 +1,7 @@
 //! PostgreSQL's facts as our role sees them on our connections, for `seckill doctor`. Changes nothing.
 //!
 //! The questions are simple queries, without prepared statements. So they also work through a pooler that breaks prepared statements, and
-//! the doctor can report that pooler. The compiler does not check them: tests/api/doctor.rs asks all of them.
+//! the doctor can report that pooler. The compiler does not check them: tests/api/operations/doctor.rs asks all of them.
 
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,7 @@
 //! - `OFFSET 0` in an EXISTS prevents a join, which would read the whole backlog for the same reason.
 //! - `ORDER BY … LIMIT 1` asks whether a backlog is empty. An EXISTS would scan the table when the statistics show a large backlog.
 //!
-//! `tests/api/statement_plans.rs` finds most statements that break these rules.
+//! `tests/api/postgres/statement_plans.rs` finds most statements that break these rules.
 
 pub mod accounts;
 pub mod audit_log;

@@ -1,4 +1,4 @@
-//! The memory of a limiter's key in Redis, and its lifetime. tests/api/call_costs.rs compares this with Redis.
+//! The memory of a limiter's key in Redis, and its lifetime. tests/api/redis/call_costs.rs compares this with Redis.
 
 use super::{Algorithm, AlgorithmKind, SlotKey};
 

@@ -1,0 +1,13 @@
+//! The admin API and the console.
+
+pub mod admin_api;
+pub mod admin_sessions;
+pub mod console_abuse;
+pub mod console_access;
+pub mod console_frame;
+pub mod console_orders;
+pub mod console_rights;
+pub mod console_sales;
+pub mod credentials;
+pub mod product_pictures;
+pub mod sign_in_limits;

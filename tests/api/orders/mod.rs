@@ -1,0 +1,11 @@
+//! Orders after the purchase: messages, payments, expiry, cancellations, webhooks.
+
+pub mod auditor_findings;
+pub mod broker_waits;
+pub mod cancellations;
+pub mod expiry_and_retries;
+pub mod group_expiry;
+pub mod order_event_streams;
+pub mod order_webhooks;
+pub mod payments_and_callbacks;
+pub mod relay_resends;
