@@ -6,12 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod backoffice;
-mod batches_apart;
 mod buying;
 mod client;
-mod compose_file;
-mod configuration;
-mod dashboards;
 mod document;
 mod flow;
 mod network;
@@ -19,7 +15,5 @@ mod operations;
 mod orders;
 mod pages;
 mod postgres;
-mod published_secrets;
 mod redis;
-mod runbooks;
 mod sales;

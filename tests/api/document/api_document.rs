@@ -1,6 +1,6 @@
-//! The API document, compared with the live service, the route table, docs/security.md and docs/errors.md.
+//! The API document, compared with the live service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use reqwest::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Response};
@@ -22,6 +22,7 @@ use seckill_domain::outflow::Pace;
 use seckill_domain::policy::Name;
 use seckill_domain::sale::{NewSale, SaleStatus};
 use seckill_flow::policy_changes;
+use seckill_harness::api_document::Document;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
 
 /// Answers that are the same for all callers, which caches may keep.
@@ -29,62 +30,32 @@ const KEPT: [&str; 6] = ["/", "/sales/{id}", "/orders", "/docs", "/api/openapi.j
 
 const PURCHASES: &str = "/api/v1/sales/{id}/purchases";
 
-struct Document(Value);
+async fn served(system: &System) -> Document {
+    let (status, document) = system.get("/api/openapi.json", None).await;
+    assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
+    Document(document)
+}
 
-impl Document {
-    async fn of(system: &System) -> Self {
-        let (status, document) = system.get("/api/openapi.json", None).await;
-        assert_eq!((status, document["openapi"].as_str()), (200, Some("3.1.0")));
-        Self(document)
+/// Asserts that the document lists the answer: status, content type, headers, and a body that fits the schema.
+fn assert_lists(document: &Document, method: &str, path: &str, answer: &Answer) {
+    let what = format!("{method} {path}: {} {:?}", answer.code(), answer.headers);
+    let listed = &document.operation(method, path)["responses"][answer.status.to_string()];
+    assert!(listed.is_object(), "not in the document: {what}");
+    for name in listed["headers"].as_object().into_iter().flat_map(|headers| headers.keys()) {
+        assert!(answer.headers.contains_key(name.as_str()), "without {name}: {what}");
     }
-
-    /// Method, path and description of every operation.
-    fn operations(&self) -> impl Iterator<Item = (String, &str, &Value)> {
-        let paths = self.0["paths"].as_object().unwrap().iter();
-        paths.flat_map(|(path, item)| {
-            let methods = item.as_object().unwrap().iter();
-            methods.map(|(method, operation)| (method.to_uppercase(), path.as_str(), operation))
-        })
-    }
-
-    fn operation(&self, method: &str, path: &str) -> &Value {
-        &self.0["paths"][path][method.to_lowercase()]
-    }
-
-    /// Status and problem code of every problem that an operation lists.
-    fn problems(operation: &Value) -> BTreeSet<String> {
-        let answers = operation["responses"].as_object().unwrap().iter();
-        answers
-            .filter_map(|(status, answer)| {
-                let schema = &answer["content"]["application/problem+json"]["schema"];
-                let codes = schema["allOf"][1]["properties"]["code"]["enum"].as_array()?.iter();
-                Some(codes.map(move |code| format!("{status} {}", code.as_str().unwrap())))
-            })
-            .flatten()
-            .collect()
-    }
-
-    /// Asserts that the document lists the answer: status, content type, headers, and a body that fits the schema.
-    fn assert_lists(&self, method: &str, path: &str, answer: &Answer) {
-        let what = format!("{method} {path}: {} {:?}", answer.code(), answer.headers);
-        let listed = &self.operation(method, path)["responses"][answer.status.to_string()];
-        assert!(listed.is_object(), "not in the document: {what}");
-        for name in listed["headers"].as_object().into_iter().flat_map(|headers| headers.keys()) {
-            assert!(answer.headers.contains_key(name.as_str()), "without {name}: {what}");
-        }
-        let Some(content_type) = answer.headers.get(CONTENT_TYPE) else {
-            assert!(answer.body == "" && listed["content"].is_null(), "a body without a type: {what}");
-            return;
-        };
-        let content_type = content_type.to_str().unwrap();
-        let content = &listed["content"][content_type];
-        assert!(content.is_object(), "another content type is listed: {what}");
-        // The body's schema, together with the components that it refers to.
-        let schema = json!({ "allOf": [content["schema"]], "components": self.0["components"] });
-        let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
-        let errors: Vec<_> = validator.iter_errors(&answer.body).map(|error| error.to_string()).collect();
-        assert!(errors.is_empty(), "{what}: {errors:?} in {}", answer.body);
-    }
+    let Some(content_type) = answer.headers.get(CONTENT_TYPE) else {
+        assert!(answer.body == "" && listed["content"].is_null(), "a body without a type: {what}");
+        return;
+    };
+    let content_type = content_type.to_str().unwrap();
+    let content = &listed["content"][content_type];
+    assert!(content.is_object(), "another content type is listed: {what}");
+    // The body's schema, together with the components that it refers to.
+    let schema = json!({ "allOf": [content["schema"]], "components": document.0["components"] });
+    let validator = jsonschema::options().should_validate_formats(true).build(&schema).unwrap();
+    let errors: Vec<_> = validator.iter_errors(&answer.body).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{what}: {errors:?} in {}", answer.body);
 }
 
 async fn read(mut response: Response) -> Answer {
@@ -103,21 +74,6 @@ fn assert_not_kept(path: &str, answer: &Answer) {
     if !KEPT.contains(&path) || answer.status < 300 {
         assert_eq!(cached[0] == "no-store", !KEPT.contains(&path), "{path}: {cached:?}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_document_and_the_route_table_name_the_same_addresses() {
-    let system = System::shared().await;
-    let document = Document::of(&system).await;
-    let names: BTreeSet<_> =
-        document.operations().map(|(.., operation)| operation["operationId"].as_str().unwrap()).collect();
-    assert_eq!(names.len(), document.operations().count(), "two operations have the same id: {names:?}");
-    // The API's routes and their part of the document have one table, the pages have two.
-    let pages = document.operations().filter(|(.., operation)| operation["tags"][0] == "pages");
-    // at("/path", get().to(…));
-    let routes = include_str!("../../../crates/pages/src/lib.rs").lines();
-    let routes = routes.filter_map(|line| Some(line.trim().strip_prefix("at(\"")?.split_once("\", get()")?.0));
-    assert_eq!(routes.collect::<BTreeSet<_>>(), pages.map(|(_, path, _)| path).collect());
 }
 
 const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
@@ -157,7 +113,7 @@ pub async fn write_decisions(system: &System, sale: &Sale) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_lists() {
     let system = System::start_with(&[&EASY[..], &[("SECKILL_ADMIN__LOGIN_LIMIT", "1000")]].concat()).await;
-    let document = Document::of(&system).await;
+    let document = served(&system).await;
     // The sales 1 and 2 of `console_rights`, which has requests of the admin API.
     for _ in 0..2 {
         system.create_sale(terms(5)).await;
@@ -269,7 +225,7 @@ async fn every_answer_is_one_that_the_document_lists() {
             // The console's pool may be busy for a moment, which is a valid answer too.
             let answer = eventually(|| async {
                 let answer = read(request.try_clone().unwrap().send().await.unwrap()).await;
-                document.assert_lists(&method, path, &answer);
+                assert_lists(&document, &method, path, &answer);
                 assert_not_kept(path, &answer);
                 if for_people && answer.status == 503 { Err(answer.code()) } else { Ok(answer) }
             })
@@ -298,31 +254,11 @@ async fn every_answer_is_one_that_the_document_lists() {
     system.finish().await;
 }
 
-/// The author of a new operation states its highest cost to others, and the bound on that cost.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_operation_has_a_row_in_the_table_of_costs() {
-    let document = Document::of(&System::shared().await).await;
-    let operations =
-        document.operations().map(|(_, _, operation)| operation["operationId"].as_str().unwrap().to_owned());
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/security.md")).unwrap();
-    let (_, section) = text.split_once("## What one call costs").unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let rows: Vec<Vec<&str>> =
-        section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').collect()).collect();
-    let ids = rows.iter().flat_map(|row| row[1].split(", ")).map(|id| id.trim().trim_matches('`').to_owned());
-    let ids: Vec<String> = ids.collect();
-    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "an operation has two rows");
-    assert_eq!(ids.into_iter().collect::<BTreeSet<_>>(), operations.collect::<BTreeSet<_>>());
-    for row in rows {
-        assert!(row.len() == 7 && row.iter().skip(1).take(5).all(|cell| !cell.trim().is_empty()), "{row:?}");
-    }
-}
-
 /// A purchase can fail with every problem that the document lists, and with no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     let system = System::shared().await;
-    let document = Document::of(&system).await;
+    let document = served(&system).await;
     let open = |terms| system.create_sale(terms);
     let sale = open(terms(5)).await;
     let later = open(NewSale { starts_in_ms: 600_000, ..terms(5) }).await;
@@ -339,7 +275,7 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
 
     let bought = answered(system.buy(&sale, "ann").idempotent("k")).await;
     assert_eq!(bought.code(), "202");
-    document.assert_lists("POST", PURCHASES, &bought);
+    assert_lists(&document, "POST", PURCHASES, &bought);
 
     let (mut without_token, mut unknown_sale) = (system.buy(&sale, "ann"), system.buy(&sale, "ann"));
     without_token.token = None;
@@ -371,7 +307,7 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     }
     refused.push(system.buy(&paused, "ann").send().await);
     for answer in &refused {
-        document.assert_lists("POST", PURCHASES, answer);
+        assert_lists(&document, "POST", PURCHASES, answer);
     }
     let seen: BTreeSet<String> = refused.iter().map(Answer::code).collect();
     assert_eq!(seen, Document::problems(document.operation("POST", PURCHASES)));
@@ -394,32 +330,6 @@ async fn too_slow(system: &System, sale: &Sale) -> Answer {
         .collect();
     let status = first.split(' ').nth(1).unwrap().parse().unwrap();
     Answer { status, body: serde_json::from_str(body).unwrap(), headers }
-}
-
-/// docs/errors.md lists every code with its status and the caller's next step.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_catalogue_of_errors_is_complete() {
-    let system = System::shared().await;
-    let document = Document::of(&system).await;
-    let mut catalogue = BTreeMap::new();
-    for line in include_str!("../../../docs/errors.md").lines() {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        if let [_, status, code, meaning, action, _] = cells[..]
-            && status.parse::<u16>().is_ok()
-        {
-            assert!(!meaning.is_empty() && !action.is_empty(), "{line}");
-            assert_eq!(catalogue.insert(code.trim_matches('`'), status), None, "listed twice: {code}");
-        }
-    }
-    let codes = document.0["components"]["schemas"]["Code"]["enum"].as_array().unwrap().iter();
-    let codes: BTreeSet<&str> = codes.map(|code| code.as_str().unwrap()).collect();
-    assert_eq!(catalogue.keys().copied().collect::<BTreeSet<_>>(), codes);
-    for (method, path, operation) in document.operations() {
-        for problem in Document::problems(operation) {
-            let (status, code) = problem.split_once(' ').unwrap();
-            assert_eq!(catalogue[code], status, "{code} of {method} {path}");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

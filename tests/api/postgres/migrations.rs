@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use seckill_harness::{Environment, PATIENCE, System, eventually, quiet_environment, wait_until};
+use seckill_harness::{Environment, PATIENCE, System, environment, eventually, quiet_environment, wait_until};
 use sqlx::migrate::{Migrate, Migrator};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, query, query_scalar, raw_sql};
 use tokio::process::Command;
@@ -155,4 +155,15 @@ async fn an_instance_is_ready_only_with_all_its_migrations() {
     raw_sql(newer).execute(&system.sql).await.unwrap();
     ready(200).await;
     system.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_database_has_no_account_and_no_token() {
+    let environment = environment(&[]).await;
+    succeeds(seckill(&environment, "seed")).await.unwrap();
+    let sql = PgPool::connect(&environment["DATABASE_URL"]).await.unwrap();
+    for count in ["SELECT count(*) FROM accounts", "SELECT count(*) FROM apps WHERE token_hash IS NOT NULL"] {
+        let known: i64 = query_scalar(count).fetch_one(&sql).await.unwrap();
+        assert_eq!(known, 0, "{count}");
+    }
 }

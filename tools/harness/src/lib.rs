@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
+pub mod api_document;
 pub mod busy_machine;
 pub mod folder;
 pub mod nginx;
@@ -10,6 +11,7 @@ pub mod own_rabbitmq;
 pub mod receiver;
 pub mod redis_cluster;
 pub mod redis_group;
+pub mod repository;
 pub mod running;
 mod shared;
 
@@ -111,6 +113,19 @@ pub fn secret() -> String {
 /// A new random secret of webhooks and payment channels. Hexadecimal digits are also digits of base64.
 pub fn webhook_secret() -> String {
     format!("whsec_{}", secret())
+}
+
+/// Safe settings of a service outside development mode. It has no servers: a refusal comes before it needs one.
+pub fn production_settings() -> Environment {
+    [
+        ("REDIS_URL", format!("redis://:{}@127.0.0.1:1/", secret())),
+        ("DATABASE_URL", format!("postgres://seckill:{}@127.0.0.1:1/x", secret())),
+        ("AMQP_URL", format!("amqp://seckill:{}@127.0.0.1:1/%2f", secret())),
+        ("SECKILL_AUTH__JWT_SECRET", secret()),
+        ("SECKILL_HTTP__BIND", "127.0.0.1:0".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
 }
 
 /// An environment with a new, migrated database, and prefixes of its own.

@@ -53,7 +53,7 @@ pub(crate) async fn asset(request: HttpRequest, files: Data<Files>) -> HttpRespo
 mod tests {
     use super::*;
 
-    const FOLDER_OF_SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/frontend-static/console");
+    const FOLDER_OF_SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../frontend-static/console");
 
     fn templates() -> Vec<(String, String)> {
         let folder = std::fs::read_dir(FOLDER_OF_SOURCES).unwrap().map(|entry| entry.unwrap().path());

@@ -9,7 +9,7 @@ use seckill_harness::{eventually, until};
 use super::programs::Programs;
 use super::prometheus::Prometheus;
 use super::short_rules;
-use crate::dashboards::rules;
+use seckill_harness::repository::rules;
 
 pub struct Drill {
     prometheus: Prometheus,

@@ -12,8 +12,8 @@ use seckill_harness::eventually;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use crate::dashboards::read;
 use seckill_harness::folder::free_address;
+use seckill_harness::repository::read;
 
 /// Rules are evaluated twice a second. A shorter interval would take processor time from the drilled service.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -6,7 +6,7 @@
 use regex::{Captures, Regex};
 use serde_json::Value;
 
-use crate::dashboards::{RULES, read};
+use seckill_harness::repository::{RULES, read};
 
 const PART: f64 = 20.0;
 const WINDOW_MAX_S: f64 = 6.0;

@@ -6,11 +6,10 @@ use seckill::doctor::Verdict::{self, Fail, Pass, Warn};
 use seckill_harness::Environment;
 
 use super::{Look, config};
-use crate::published_secrets;
 
 /// Safe settings of production.
 fn safe() -> Environment {
-    let mut environment = published_secrets::safe();
+    let mut environment = seckill_harness::production_settings();
     environment.insert("SECKILL_HTTP__TRUSTED_PROXIES".to_owned(), "127.0.0.1".to_owned());
     environment
 }

@@ -1,5 +1,7 @@
 //! The batcher of a worker thread. A fake server in Redis's place answers when the test allows it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,17 +15,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
-use seckill_config::Purchase;
+use seckill_config::{Config, Purchase};
 use seckill_domain::admission::{Admission, ReserveRequest};
 use seckill_domain::captcha::PassCheck;
 use seckill_domain::ids::{Epoch, OrderId, SaleId, Units, UserId};
 use seckill_domain::shards::{SaleShards, ShardCount};
-use seckill_harness::{PATIENCE, until};
 use seckill_redis::reserve::batcher::ReserveBatcher;
 use seckill_redis::thread_gate::CallWinners;
 use seckill_redis::{Gate, GateError};
 
-use crate::configuration;
+/// The longest wait, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The script's reply for this number of buyers.
 type Reply = fn(usize) -> String;
@@ -137,7 +139,15 @@ async fn length(reads: &mut BufReader<OwnedReadHalf>, mark: char) -> Option<usiz
 }
 
 fn batcher(redis: &SlowRedis) -> (ReserveBatcher, mpsc::UnboundedReceiver<CallWinners>) {
-    let mut config = configuration::read(&[("REDIS_URL", &redis.url), ("SECKILL_REDIS__PREFIX", "t:")]).unwrap();
+    let environment = [
+        ("REDIS_URL", redis.url.as_str()),
+        ("DATABASE_URL", "postgres://x@127.0.0.1:1/x"),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
+        ("SECKILL_DEV", "1"),
+        ("SECKILL_REDIS__PREFIX", "t:"),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let mut config = Config::read(&environment).unwrap();
     let patience_ms = u64::try_from(PATIENCE.as_millis()).unwrap();
     (config.redis.connect_timeout_ms, config.redis.response_timeout_ms) = (patience_ms, patience_ms);
     let purchase = Purchase {
@@ -223,7 +233,9 @@ async fn the_line_is_bounded() {
         let under_way = ask(&batcher, 1);
         redis.next_call().await;
         let waiting: Vec<_> = (0..6).map(|_| ask(&batcher, 1)).collect();
-        until(1, || async { waiting.iter().filter(|asked| asked.is_finished()).count() }).await;
+        while !waiting.iter().any(JoinHandle::is_finished) {
+            tokio::task::yield_now().await;
+        }
         redis.answers.add_permits(100);
         under_way.await.unwrap().unwrap();
         let answers = join_all(waiting).await.into_iter().map(|answer| answer.unwrap().is_ok());

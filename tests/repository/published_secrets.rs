@@ -8,27 +8,14 @@ use std::process::Command;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use regex::Regex;
 use seckill_config::Config;
-use seckill_harness::{secret, webhook_secret};
+use seckill_harness::{production_settings, webhook_secret};
 use seckill_webhook::Secret;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const LIST: &str = "crates/config/src/published.txt";
 
-/// Safe settings of a service outside development mode. It has no servers: a refusal comes before it needs one.
-pub fn safe() -> HashMap<String, String> {
-    [
-        ("REDIS_URL", format!("redis://:{}@127.0.0.1:1/", secret())),
-        ("DATABASE_URL", format!("postgres://seckill:{}@127.0.0.1:1/x", secret())),
-        ("AMQP_URL", format!("amqp://seckill:{}@127.0.0.1:1/%2f", secret())),
-        ("SECKILL_AUTH__JWT_SECRET", secret()),
-        ("SECKILL_HTTP__BIND", "127.0.0.1:0".to_owned()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
-}
-
 fn with(settings: &[(&str, &str)]) -> HashMap<String, String> {
-    let mut environment = safe();
+    let mut environment = production_settings();
     environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     environment
 }
@@ -205,22 +192,10 @@ fn no_key_of_a_published_pair_is_in_the_repository() {
     assert!(with_keys.is_empty(), "generate keys where they are needed: {with_keys:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_database_has_no_account_and_no_token() {
-    let environment = seckill_harness::environment(&[]).await;
-    let seeded = Command::new(env!("CARGO_BIN_EXE_seckill")).arg("seed").envs(&environment).output().unwrap();
-    assert!(seeded.status.success(), "{}", String::from_utf8_lossy(&seeded.stderr));
-    let sql = sqlx::PgPool::connect(&environment["DATABASE_URL"]).await.unwrap();
-    for count in ["SELECT count(*) FROM accounts", "SELECT count(*) FROM apps WHERE token_hash IS NOT NULL"] {
-        let known: i64 = sqlx::query_scalar(count).fetch_one(&sql).await.unwrap();
-        assert_eq!(known, 0, "{count}");
-    }
-}
-
 #[test]
 fn the_play_bank_is_not_offered_outside_development_mode() {
     let own = webhook_secret();
-    assert!(!Config::read(&safe()).unwrap().channels["sandbox"].is_offered());
+    assert!(!Config::read(&production_settings()).unwrap().channels["sandbox"].is_offered());
     let settings = [("SECKILL_CHANNELS__SANDBOX__SECRETS", own.as_str()), ("SECKILL_ALLOW__HTTP_RECEIVERS", "1")];
     let error = check(&settings).unwrap_err();
     assert!(error.contains("SECKILL_CHANNELS__SANDBOX__SECRETS") && error.contains("sandbox bank"), "{error}");

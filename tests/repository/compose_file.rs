@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use regex::{Captures, Regex};
 use seckill_config::{self as config, Config};
+use seckill_harness::repository::{TOP, read};
 use seckill_harness::secret;
 use serde_json::{Value, json};
-
-use crate::dashboards::{TOP, read};
 
 fn compose() -> Value {
     serde_saphyr::from_str(&read("compose.yaml")).unwrap()

@@ -8,11 +8,12 @@ use clap::Parser;
 use regex::{Captures, Regex};
 use seckill::cli::Cli;
 use seckill_domain::alarm::AlarmKind;
+use seckill_harness::repository::{TOP, read, rules};
 use seckill_telemetry::described_metrics;
 use serde_json::Value;
 use strum::VariantArray;
 
-use crate::dashboards::{TOP, metric_of, panels, read, rules};
+use crate::dashboards::{metric_of, panels};
 
 const FOLDER: &str = "docs/runbooks";
 const SECTIONS: [&str; 5] =

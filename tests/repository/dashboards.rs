@@ -7,28 +7,15 @@ use std::sync::LazyLock;
 use futures_util::future::join_all;
 use regex::Regex;
 use seckill_domain::alarm::AlarmKind;
+use seckill_harness::repository::{RULES, TOP, read, rules};
 use seckill_telemetry::{Metric, MetricKind, described_metrics};
 use serde_json::Value;
 use strum::VariantArray;
 use tokio::process::Command;
 
-pub const TOP: &str = env!("CARGO_MANIFEST_DIR");
-pub const RULES: &str = "deploy/prometheus/rules.yaml";
 const DASHBOARD: &str = "deploy/grafana/dashboards/seckill.json";
 /// Labels that Prometheus adds.
 const OWN_LABELS: [&str; 3] = ["job", "instance", "le"];
-
-/// A file of the repository.
-pub fn read(path: &str) -> String {
-    std::fs::read_to_string(Path::new(TOP).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// All rules, recording and alerting.
-pub fn rules() -> Vec<Value> {
-    let file: Value = serde_saphyr::from_str(&read(RULES)).unwrap();
-    let groups = file["groups"].as_array().unwrap();
-    groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
-}
 
 /// The dashboard's panels without the headings.
 pub fn panels() -> Vec<Value> {
@@ -168,4 +155,21 @@ async fn promtool_accepts_the_rules_and_their_tests_pass() {
     let alerts = rules();
     let alerts: BTreeSet<String> = alerts.iter().filter_map(|rule| Some(rule["alert"].as_str()?.to_owned())).collect();
     assert_eq!(fires, alerts, "the alerts that the unit tests make fire");
+}
+
+/// The modules of tests/api/operations/alarm_drill that cause alerts.
+const CAUSES: [&str; 6] = ["crowd", "lost_servers", "messages", "money", "sales", "two_masters"];
+
+/// `thresholds_and_alarms`, `lost_keys` and `callers_apart` raise the alarms that these alerts look at.
+const RAISED_ELSEWHERE: [&str; 4] = ["SeckillParked", "SeckillRefusals", "SeckillKeysLost", "SeckillLimiterBroken"];
+
+/// Each other alert has a cause, and a cause names existing alerts. Each world checks that the alerts it waits for fire and clear.
+#[test]
+fn every_alert_has_its_cause() {
+    let alerts = rules();
+    let alerts: BTreeSet<&str> = alerts.iter().filter_map(|rule| rule["alert"].as_str()).collect();
+    let causes = CAUSES.map(|module| read(&format!("tests/api/operations/alarm_drill/{module}.rs"))).concat();
+    let named = Regex::new(r#""(Seckill\w+)""#).unwrap();
+    let named = named.captures_iter(&causes).map(|found| found.get(1).unwrap().as_str());
+    assert_eq!(named.chain(RAISED_ELSEWHERE).collect::<BTreeSet<_>>(), alerts);
 }
