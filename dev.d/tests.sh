@@ -47,14 +47,20 @@ cargo_tests() { # LOG TARGETS of cargo test, then -- and arguments of the test p
 }
 BESIDE=                                          # the process group of the tests that run beside tests/api
 end_beside() { [ -z "$BESIDE" ] || kill -- "-$BESIDE" 2>/dev/null || true; }
-tests_side_by_side() { # ARGUMENTS of the test programs: tests/api beside all others
-  local code=0 path name others=(--lib --bins --examples)
-  for path in tests/*.rs tests/*/main.rs {crates,tools}/*/tests/*.rs; do
+targets_of() { # FILE…: the options that choose these tests
+  local path name
+  for path in "$@"; do
     name=${path%/main.rs} name=${name##*/} name=${name%.rs}
-    case $name in api | faults | tls) ;; *) others+=(--test "$name") ;; esac
+    case $name in api | faults | tls) ;; *) printf -- '--test\n%s\n' "$name" ;; esac
   done
+}
+tests_side_by_side() { # ARGUMENTS of the test programs: tests/api beside all others
+  local code=0 others
+  mapfile -t others < <(targets_of tests/*.rs tests/*/main.rs {crates,tools}/*/tests/*.rs)
   set -m                                         # a process group of its own, which `end_beside` ends: Ctrl-C does not reach it
-  cargo_tests $OTHER_TESTS_LOG "${others[@]}" -- "$@" </dev/null & BESIDE=$!
+  (cargo_tests $OTHER_TESTS_LOG --lib -- --include-ignored "$@" || code=1
+    cargo_tests $OTHER_TESTS_LOG --bins --examples "${others[@]}" -- "$@" || code=1
+    exit $code) </dev/null & BESIDE=$!
   set +m
   cargo_tests $TESTS_LOG --test api -- "$@" || code=1
   wait $BESIDE || code=1
@@ -125,16 +131,17 @@ begin_run() {
 }
 
 run_check() { # what one runs before each commit: nothing of it needs a server
-  local begin; begin=$(now)
+  local begin targets; begin=$(now)
   [ $# = 0 ] || misused
   begin_run
   trap 'print_summary' EXIT
-  ensure cc shellcheck
+  ensure cc promtool shellcheck
   formatting
   shell_scripts
   compile "${EVERY_TARGET[@]}" --test faults
   check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
-  check "tests without servers" "" cargo_tests $TESTS_LOG --lib --bins --test rulebook -- --skip histories
+  mapfile -t targets < <(targets_of tests/rulebook.rs tests/{repository,sandbox}/main.rs crates/*/tests/*.rs)
+  check "tests without servers" "" cargo_tests $TESTS_LOG --lib --bins "${targets[@]}"
   print_summary
   trap - EXIT
   if [ $CHECKS_FAILED = 0 ]; then echo "==> PASSED: the checks, in $(since "$begin")"; else echo "==> FAILED, after $(since "$begin"): see above"; fi
@@ -144,6 +151,7 @@ run_check() { # what one runs before each commit: nothing of it needs a server
 needs() { # AREA: the packages that its tests need, besides the servers
   case $1 in
     api) echo faketime nginx pgbouncer promtool python ;;
+    repository) echo promtool ;;
     browser) echo chinese chromium faketime npm ;;
   esac
 }
@@ -169,7 +177,9 @@ run_areas() { # AREA[/PART]…: a name of tests/ such as money, or a part of one
     [ "${area%%/*}" != unit ] || targets=(--lib --bins)
     compile "${targets[@]}"
     part=${area#*/}
-    case $area in */*) targets+=(-- "${part//\//::}") ;; esac
+    targets+=(--)
+    [ "${area%%/*}" != unit ] || targets+=(--include-ignored)   # the histories, which need Redis
+    case $area in */*) targets+=("${part//\//::}") ;; esac
     check "the tests of $area" "" cargo_tests $TESTS_LOG "${targets[@]}"
   done
   return $CHECKS_FAILED

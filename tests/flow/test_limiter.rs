@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::aio::MultiplexedConnection;
 use seckill_config::Config;
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, SlotKey};
-use seckill_harness::redis_at;
+use seckill_harness::{redis_at, server};
 use seckill_redis::limiter::{AcquireReply, Limiter, Take};
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ impl Bench {
 
     /// A limiter under a given prefix, so that several processes can share it.
     pub async fn under(prefix: &str) -> Self {
-        let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
+        let url = server("REDIS_URL");
         Self { limiter: limiter(&url, prefix), redis: redis_at(&url).await.unwrap(), prefix: prefix.to_owned() }
     }
 

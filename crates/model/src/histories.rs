@@ -43,7 +43,7 @@ pub struct RealSale {
 
 impl RealSale {
     pub fn new() -> Self {
-        let url = std::env::var("REDIS_URL").expect("run the tests by ./dev test");
+        let url = std::env::var("REDIS_URL").expect("REDIS_URL names a server: run this test by ./dev test unit");
         let redis = redis::Client::open(url).unwrap().get_connection().unwrap();
         Self { redis, tag: format!("{{history:{}}}", Uuid::new_v4().simple()) }
     }

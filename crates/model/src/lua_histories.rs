@@ -266,6 +266,7 @@ fn run(step: &Step, world: &World, model: &mut Server, real: &mut Real) {
     }
 }
 
+#[ignore = "needs Redis: ./dev test unit"]
 #[test]
 fn scripts_and_model_agree_on_random_histories() {
     // Two buyers; the first has two orders. And whether "sold out" may be remembered.

@@ -10,7 +10,7 @@ const SETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.dev");
 /// No other user can read the passwords of RabbitMQ and PostgreSQL, and PostgreSQL accepts no connection without one.
 #[tokio::test]
 async fn the_private_servers_keep_their_passwords() {
-    let address = std::env::var("DATABASE_URL").unwrap();
+    let address = seckill_harness::server("DATABASE_URL");
     for set in std::fs::read_dir(SETS).into_iter().flatten().map(|set| set.unwrap().path()) {
         let base = std::fs::read_to_string(set.join("ports")).ok().and_then(|base| base.trim().parse::<u16>().ok());
         // The other sets, and the user's own servers.

@@ -241,7 +241,7 @@ async fn a_holder_that_slept_past_its_lease_is_refused_by_the_fence() {
     // The test below, in a separate process: it takes the lock, prints a line, and writes when told to.
     let mut process = Command::new(std::env::current_exe().unwrap());
     process
-        .args(["--ignored", "--exact", "--nocapture", "locks_and_fences::a_process_that_holds_a_lock"])
+        .args(["--ignored", "--exact", "--nocapture", "redis::locks_and_fences::a_process_that_holds_a_lock"])
         .envs(&system.environment)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());

@@ -7,8 +7,7 @@ use serde_json::Value;
 pub struct Document(pub Value);
 
 impl Document {
-    /// That of development mode.
-    pub fn new() -> Self {
+    pub fn of_development_mode() -> Self {
         let document = seckill::api::api_document(true, seckill_pages::document(), &[]).unwrap();
         Self(serde_json::from_slice(&document.json.plain).unwrap())
     }

@@ -115,6 +115,19 @@ pub fn webhook_secret() -> String {
     format!("whsec_{}", secret())
 }
 
+/// The address of a server that `./dev test` starts.
+///
+/// # Panics
+///
+/// The variable is not set.
+pub fn server(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!(
+            "{variable} is not set. This test needs servers: run ./dev test AREA, or ./dev up and eval \"$(./dev env)\""
+        )
+    })
+}
+
 /// Safe settings of a service outside development mode. It has no servers: a refusal comes before it needs one.
 pub fn production_settings() -> Environment {
     [
@@ -131,10 +144,8 @@ pub fn production_settings() -> Environment {
 /// An environment with a new, migrated database, and prefixes of its own.
 pub async fn environment(settings: &[(&str, &str)]) -> Environment {
     let name = format!("t{}", &Uuid::new_v4().simple().to_string()[..12]);
-    let mut environment: Environment = ["REDIS_URL", "DATABASE_URL", "AMQP_URL"]
-        .into_iter()
-        .map(|name| (name.to_owned(), std::env::var(name).expect("run the tests by ./dev test")))
-        .collect();
+    let mut environment: Environment =
+        ["REDIS_URL", "DATABASE_URL", "AMQP_URL"].into_iter().map(|name| (name.to_owned(), server(name))).collect();
     let is_elsewhere = settings.iter().any(|(name, _)| *name == "DATABASE_URL");
     if !is_elsewhere {
         static TEMPLATE: OnceCell<String> = OnceCell::const_new();

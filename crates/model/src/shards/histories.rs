@@ -319,6 +319,7 @@ fn run(step: &Step, world: &World, model: &mut Shard, real: &mut Real) {
     }
 }
 
+#[ignore = "needs Redis: ./dev test unit"]
 #[test]
 fn scripts_and_model_agree_on_random_histories_of_a_shard() {
     proptest!(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() }, |(steps in steps(), knows_empty in any::<bool>(), asks_pass in any::<bool>())| {
