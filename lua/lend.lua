@@ -25,10 +25,8 @@ if sale[1] ~= ARGV[1] or sale[2] ~= 'open' then return { NOT_LENDING } end
 local database_now = tonumber(ARGV[3]) or 0
 local now, earliest = sale_clock(sale[7], database_now)
 local now_text = string.format('%.0f', now)
-local stock, returning = tonumber(sale[5]), tonumber(sale[6] or 0)
-local returning_at = returning > 0 and tonumber(redis.call('HGET', sale_key, 'returning_at_ms') or 0) or 0
-local came_back = returning > 0 and earliest >= returning_at and returning or 0
-local available = stock == -1 and -1 or stock + came_back
+fields = { 'clock_ms', now_text }
+local available, stock, aside, aside_until = read_stock(sale[5], sale[6], earliest)
 
 ---------------------------------------------------------------- changes from here on
 
@@ -50,22 +48,18 @@ for i = 0, n - 1 do
   end
 end
 
-local fields = { 'clock_ms', now_text }
-local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
-if came_back > 0 then set('returning', 0) end
-if available ~= -1 and available ~= stock then set('stock', available) end
+if available ~= stock then set('stock', available) end
 if lent > 0 then set('changes', tonumber(sale[9] or 0) + lent) end
 
 -- Rule 13: returned units stay aside while a caller may remember this shard as empty. This caller does not delay units that are aside already.
 local empty_ms = 0
 if available == 0 then
   local latest = math.max(now, database_now)
-  if returning > 0 and came_back == 0 then
-    empty_ms = math.max(0, math.min(tonumber(ARGV[2]), returning_at - latest))
-  elseif tonumber(ARGV[2]) > 0 then
-    empty_ms = tonumber(ARGV[2])
-    local before = tonumber(redis.call('HGET', sale_key, 'sold_out_until_ms') or 0)
-    set('sold_out_until_ms', string.format('%.0f', math.max(before, latest + empty_ms)))
+  empty_ms = tonumber(ARGV[2])
+  if aside > 0 then
+    empty_ms = math.max(0, math.min(empty_ms, aside_until - latest))
+  elseif empty_ms > 0 then
+    set_sold_out_until(latest + empty_ms)
   end
 end
 redis.call('HSET', sale_key, unpack(fields))

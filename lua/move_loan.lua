@@ -25,10 +25,9 @@ if sale[2] == 'filling' or sale[1] ~= ARGV[1] or not serves(sale[3], sale[4]) th
 
 local now, earliest = sale_clock(sale[7], tonumber(ARGV[2]) or 0)
 local now_text = string.format('%.0f', now)
-local stock, returning, number = tonumber(sale[5]), tonumber(sale[6] or 0), tonumber(sale[10] or 0)
-local came_back = 0
-if returning > 0 and earliest >= tonumber(redis.call('HGET', sale_key, 'returning_at_ms') or 0) then came_back = returning end
-local available = stock + came_back
+fields = { 'clock_ms', now_text }
+local available, stock = read_stock(sale[5], sale[6], earliest)
+local number = tonumber(sale[10] or 0)
 
 ---------------------------------------------------------------- changes from here on
 
@@ -70,9 +69,8 @@ for i = 0, n - 1 do
   end
 end
 
-local fields = { 'clock_ms', now_text, 'loan', string.format('%.0f', number), 'changes', tonumber(sale[9] or 0) + changes }
-local function set(name, value) fields[#fields + 1] = name; fields[#fields + 1] = value end
-if came_back > 0 then set('returning', 0) end
+set('loan', string.format('%.0f', number))
+set('changes', tonumber(sale[9] or 0) + changes)
 if available ~= stock then set('stock', available) end
 redis.call('HSET', sale_key, unpack(fields))
 return { tonumber(sale[1]), now + tonumber(sale[8]), string.char(unpack(codes)), numbers }

@@ -53,9 +53,16 @@ impl RealSale {
     }
 
     pub fn call<T: FromRedisValue>(&mut self, script: &str, keys: &[&str], arguments: &[impl AsRef<str>]) -> T {
-        let read = |name| std::fs::read_to_string(format!("{}/../../lua/{name}.lua", env!("CARGO_MANIFEST_DIR")));
-        let begin = if script == "confirm" { String::new() } else { read("sale_begin").unwrap() };
-        let script = Script::new(&(begin + &read(script).unwrap()));
+        let parts = match script {
+            "confirm" => "",
+            "reserve" => {
+                "sale_begin reserve_begin reserve_limits reserve_ticket reserve_window reserve_stock reserve_memory"
+            }
+            _ => "sale_begin",
+        };
+        let path = |name| format!("{}/../../lua/{name}.lua", env!("CARGO_MANIFEST_DIR"));
+        let files = parts.split_whitespace().chain([script]).map(|name| std::fs::read_to_string(path(name)).unwrap());
+        let script = Script::new(&files.collect::<String>());
         let mut call = script.prepare_invoke();
         keys.iter().for_each(|key| _ = call.key(self.key(key)));
         arguments.iter().for_each(|argument| _ = call.arg(argument.as_ref()));

@@ -12,7 +12,18 @@ fn of_sale(main: &str) -> Script {
     Script::new(&[include_str!("../../../lua/sale_begin.lua"), main].concat())
 }
 
-pub(super) static RESERVE: Lazy = Lazy::new(|| of_sale(include_str!("../../../lua/reserve.lua")));
+/// The parts of reserve, in the order in which one needs the other.
+pub(super) const RESERVE_PARTS: &str = concat!(
+    include_str!("../../../lua/reserve_begin.lua"),
+    include_str!("../../../lua/reserve_limits.lua"),
+    include_str!("../../../lua/reserve_ticket.lua"),
+    include_str!("../../../lua/reserve_window.lua"),
+    include_str!("../../../lua/reserve_stock.lua"),
+    include_str!("../../../lua/reserve_memory.lua"),
+);
+
+pub(super) static RESERVE: Lazy =
+    Lazy::new(|| of_sale(&[RESERVE_PARTS, include_str!("../../../lua/reserve.lua")].concat()));
 pub(super) static ANSWER_CHALLENGE: Lazy = Lazy::new(|| of_sale(include_str!("../../../lua/answer_challenge.lua")));
 pub(super) static CONFIRM: Lazy = Lazy::new(|| Script::new(include_str!("../../../lua/confirm.lua")));
 pub(super) static LEND: Lazy = Lazy::new(|| of_sale(include_str!("../../../lua/lend.lua")));
