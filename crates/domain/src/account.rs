@@ -15,10 +15,10 @@ use super::policy::{Name, Role};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = String, pattern = "^[A-Za-z0-9_.@-]{1,64}$")]
-pub(crate) struct AccountName(Box<str>);
+pub struct AccountName(Box<str>);
 
 impl AccountName {
-    pub(crate) fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'@');
         if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
             Ok(Self(text.into()))
@@ -27,7 +27,7 @@ impl AccountName {
         }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -42,7 +42,7 @@ impl fmt::Display for AccountName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, EnumString, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub(crate) enum AccountRole {
+pub enum AccountRole {
     /// Sees and changes everything.
     Admin,
     /// Runs sales: sees and changes sales, orders, money and queues, and the policies that it was granted.
@@ -52,13 +52,13 @@ pub(crate) enum AccountRole {
 }
 
 impl AccountRole {
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         text.parse().map_err(|_| Invalid::new("role", "must be admin, manager or viewer"))
     }
 }
 
 /// A new password. Its length is checked, and that it is not a common one (NIST SP 800-63B, 5.1.1.2).
-pub(crate) struct NewPassword(String);
+pub struct NewPassword(String);
 
 /// Words of which the commonest passwords are made, in small letters.
 const COMMON_WORDS: [&str; 20] = [
@@ -73,9 +73,9 @@ impl NewPassword {
     /// Different characters that are not easily guessed.
     const MIN_DIFFERENT: usize = 6;
     /// Bounds the work of hashing.
-    pub(crate) const MAX_BYTES: usize = 1024;
+    pub const MAX_BYTES: usize = 1024;
 
-    pub(crate) fn parse(text: String, of: &AccountName) -> Result<Self, Invalid> {
+    pub fn parse(text: String, of: &AccountName) -> Result<Self, Invalid> {
         if text.chars().count() < Self::MIN_CHARS || text.len() > Self::MAX_BYTES {
             return Err(Invalid::new("password", "must be at least 12 characters, and at most 1024 bytes"));
         }
@@ -89,7 +89,7 @@ impl NewPassword {
         Ok(Self(text))
     }
 
-    pub(crate) fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         self.0
     }
 }
@@ -110,31 +110,31 @@ fn unforeseen(password: &str, of: &AccountName) -> BTreeSet<char> {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Account {
-    pub(crate) name: AccountName,
-    pub(crate) role: AccountRole,
-    pub(crate) grants: BTreeMap<Name, Role>,
+pub struct Account {
+    pub name: AccountName,
+    pub role: AccountRole,
+    pub grants: BTreeMap<Name, Role>,
 }
 
 /// What an account may do with an application's policies.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Granted {
-    pub(crate) account: String,
-    pub(crate) role: Role,
+pub struct Granted {
+    pub account: String,
+    pub role: Role,
 }
 
 /// A valid token of an application, without its secret.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct AppToken {
+pub struct AppToken {
     /// The first digits of the token's hash, to tell tokens apart.
-    pub(crate) id: String,
-    pub(crate) created_at_ms: i64,
+    pub id: String,
+    pub created_at_ms: i64,
     /// When the token ends; null if it has not been replaced.
-    pub(crate) ends_at_ms: Option<i64>,
+    pub ends_at_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Denied {
+pub enum Denied {
     /// The account may not learn whether the thing exists.
     Hidden,
     /// The account may see the thing, but not change it.
@@ -142,26 +142,26 @@ pub(crate) enum Denied {
 }
 
 impl Account {
-    pub(crate) fn is_admin(&self) -> bool {
+    pub fn is_admin(&self) -> bool {
         self.role == AccountRole::Admin
     }
 
     /// Whether the account may run sales: see money and queues, plan and change sales, refund, and retry failed work.
-    pub(crate) fn may_operate(&self) -> bool {
+    pub fn may_operate(&self) -> bool {
         matches!(self.role, AccountRole::Admin | AccountRole::Manager)
     }
 
     /// Whether the account may see buyers' ids and network addresses.
-    pub(crate) fn sees_buyers(&self) -> bool {
+    pub fn sees_buyers(&self) -> bool {
         self.may_operate()
     }
 
     /// Some alarms name an application, which the account may not know.
-    pub(crate) fn sees_alarms(&self, kind: AlarmKind) -> bool {
+    pub fn sees_alarms(&self, kind: AlarmKind) -> bool {
         self.is_admin() || !kind.names_application()
     }
 
-    pub(crate) fn sees(&self, app: &Name) -> bool {
+    pub fn sees(&self, app: &Name) -> bool {
         self.is_admin() || self.grants.contains_key(app)
     }
 
@@ -174,7 +174,7 @@ impl Account {
     }
 
     /// Whether the account may change a policy that these applications share. It is `Hidden` if the account may not see all of them.
-    pub(crate) fn may_change(&self, apps: &[Name]) -> Result<(), Denied> {
+    pub fn may_change(&self, apps: &[Name]) -> Result<(), Denied> {
         if !apps.iter().all(|app| self.sees(app)) {
             return Err(Denied::Hidden);
         }
@@ -184,14 +184,14 @@ impl Account {
 
 /// The author of a change to a policy, and the applications whose policies they may change.
 #[derive(Debug, Clone)]
-pub(crate) struct Actor {
-    pub(crate) name: String,
+pub struct Actor {
+    pub name: String,
     /// `None` means all applications.
     pub(crate) owns: Option<BTreeSet<Name>>,
 }
 
 impl Actor {
-    pub(crate) fn may_change(&self, apps: &[Name]) -> bool {
+    pub fn may_change(&self, apps: &[Name]) -> bool {
         self.owns.as_ref().is_none_or(|owns| apps.iter().all(|app| owns.contains(app)))
     }
 }

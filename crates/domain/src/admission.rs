@@ -6,20 +6,20 @@ use super::ids::{Epoch, OrderId, Shard, Units, UserId};
 use super::trace_context::TraceContext;
 
 #[derive(Debug, Clone)]
-pub(crate) struct ReserveRequest {
-    pub(crate) order: OrderId,
-    pub(crate) user: UserId,
-    pub(crate) address: ClientAddress,
-    pub(crate) units: Units,
+pub struct ReserveRequest {
+    pub order: OrderId,
+    pub user: UserId,
+    pub address: ClientAddress,
+    pub units: Units,
     /// Holders of a ticket are not told of a wrong key or a level below the sale's.
-    pub(crate) wrong_key: bool,
-    pub(crate) level_too_low: bool,
-    pub(crate) pass: PassCheck,
-    pub(crate) trace: Option<Box<TraceContext>>,
+    pub wrong_key: bool,
+    pub level_too_low: bool,
+    pub pass: PassCheck,
+    pub trace: Option<Box<TraceContext>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub enum Admission {
     /// Units were taken for this order. Its record must be committed before the buyer is answered.
     Reserved {
         expires_at_ms: i64,
@@ -64,49 +64,49 @@ pub(crate) enum Admission {
 
 /// Units taken in Redis for one order: the shard and the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hold {
-    pub(crate) epoch: Epoch,
-    pub(crate) shard: Shard,
+pub struct Hold {
+    pub epoch: Epoch,
+    pub shard: Shard,
 }
 
 /// The dimensions in which purchases of a sale are limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub(crate) enum Limit {
+pub enum Limit {
     Buyer,
     Address,
     Sale,
 }
 
 impl Limit {
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }
 
 /// At most `max` requests in each aligned window of `window_ms`; a `max` of -1 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub(crate) max: i64,
-    pub(crate) window_ms: i64,
+pub struct Window {
+    pub max: i64,
+    pub window_ms: i64,
 }
 
 impl Window {
-    pub(crate) const fn is_limit(self) -> bool {
+    pub const fn is_limit(self) -> bool {
         self.max >= 0
     }
 }
 
 /// The limits of the purchases of a sale. All are checked before any is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
-    pub(crate) buyer: Window,
-    pub(crate) address: Window,
-    pub(crate) sale: Window,
+pub struct Limits {
+    pub buyer: Window,
+    pub address: Window,
+    pub sale: Window,
 }
 
 impl Limits {
-    pub(crate) const fn of(&self, limit: Limit) -> Window {
+    pub const fn of(&self, limit: Limit) -> Window {
         match limit {
             Limit::Buyer => self.buyer,
             Limit::Address => self.address,

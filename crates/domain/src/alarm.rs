@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 /// Kinds of alarms (docs/monitoring.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub(crate) enum AlarmKind {
+pub enum AlarmKind {
     /// Outbox rows that are parked: no worker tries them again.
     Parked,
     /// Outbox rows that wait too long for a worker.
@@ -39,12 +39,12 @@ pub(crate) enum AlarmKind {
 }
 
 impl AlarmKind {
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 
     /// The file that says what to do, from the top of the repository.
-    pub(crate) fn runbook(self) -> String {
+    pub fn runbook(self) -> String {
         format!("docs/runbooks/{}.md", self.as_str())
     }
 
@@ -54,21 +54,21 @@ impl AlarmKind {
     }
 
     /// The runbook of a stored alarm. A newer version may have stored a kind that is unknown here.
-    pub(crate) fn runbook_of(kind: &str) -> Option<String> {
+    pub fn runbook_of(kind: &str) -> Option<String> {
         kind.parse::<Self>().ok().map(Self::runbook)
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Trouble {
-    pub(crate) subject: String,
-    pub(crate) details: Value,
+pub struct Trouble {
+    pub subject: String,
+    pub details: Value,
     /// The trouble raises no alarm, but keeps an open one from being cleared.
-    pub(crate) slight: bool,
+    pub slight: bool,
 }
 
 impl Trouble {
-    pub(crate) fn new(subject: &str, details: Value) -> Self {
+    pub fn new(subject: &str, details: Value) -> Self {
         Self { subject: subject.to_owned(), details, slight: false }
     }
 }
@@ -77,7 +77,7 @@ impl Trouble {
 const REFUSED_HYSTERESIS: u64 = 10;
 
 /// Whether a policy refuses too many calls, or still many. With fewer than 100 answers, nothing is known.
-pub(crate) fn too_many_refused(policy: &str, granted: u64, refused: u64, percent: u64) -> Option<Trouble> {
+pub fn too_many_refused(policy: &str, granted: u64, refused: u64, percent: u64) -> Option<Trouble> {
     const ANSWERS_MIN: u64 = 100;
     let answers = granted.saturating_add(refused);
     let above = |percent: u64| refused.saturating_mul(100) >= answers.saturating_mul(percent);

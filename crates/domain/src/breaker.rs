@@ -9,27 +9,27 @@ use super::ids::Invalid;
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct BreakerTerms {
+pub struct BreakerTerms {
     /// The breaker opens when this share of calls failed, in percent.
     #[schema(minimum = 1, maximum = 100)]
-    pub(crate) error_percent: u32,
+    pub error_percent: u32,
     /// The breaker opens when this share of calls was slow, in percent.
     #[schema(minimum = 1, maximum = 100)]
-    pub(crate) slow_percent: u32,
+    pub slow_percent: u32,
     /// A call that took at least this long is slow.
     #[schema(minimum = 10, maximum = 3_600_000)]
-    pub(crate) slow_ms: u64,
+    pub slow_ms: u64,
     /// With fewer calls than this in the window, the breaker stays closed.
     #[schema(minimum = 1, maximum = 1_000_000)]
-    pub(crate) min_calls: u32,
+    pub min_calls: u32,
     #[schema(minimum = 10, maximum = 3_600_000)]
-    pub(crate) window_ms: u64,
+    pub window_ms: u64,
     /// How long the breaker stays open before it lets probes through.
     #[schema(minimum = 10, maximum = 3_600_000)]
-    pub(crate) open_ms: u64,
+    pub open_ms: u64,
     /// The number of probes; the breaker closes when all of them succeed.
     #[schema(minimum = 1, maximum = 1000)]
-    pub(crate) probes: u32,
+    pub probes: u32,
 }
 
 impl Default for BreakerTerms {
@@ -64,20 +64,20 @@ impl BreakerTerms {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CallOutcome {
-    pub(crate) failed: bool,
-    pub(crate) took_ms: u64,
+pub struct CallOutcome {
+    pub failed: bool,
+    pub took_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub enum Admission {
     Call,
     /// One of a few calls that test whether all is well again. Its report must carry a `ProbeId`.
     Probe,
 }
 
 /// The name of a probe, chosen by its caller, so that it counts once.
-pub(crate) type ProbeId = u128;
+pub type ProbeId = u128;
 
 #[derive(Debug, Clone)]
 enum State {
@@ -105,19 +105,19 @@ struct Bucket {
 const BUCKETS: u64 = 10;
 
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub struct Breaker {
     terms: BreakerTerms,
     state: State,
     buckets: [Bucket; BUCKETS as usize],
 }
 
 impl Breaker {
-    pub(crate) fn new(terms: BreakerTerms) -> Self {
+    pub fn new(terms: BreakerTerms) -> Self {
         Self { terms, state: State::Closed, buckets: Default::default() }
     }
 
     /// Admits a call, or returns after how many milliseconds to ask again.
-    pub(crate) fn admit(&mut self, now_ms: u64) -> Result<Admission, u64> {
+    pub fn admit(&mut self, now_ms: u64) -> Result<Admission, u64> {
         match self.state {
             State::Closed => return Ok(Admission::Call),
             State::Open { until_ms } if now_ms < until_ms => return Err(until_ms - now_ms),
@@ -136,7 +136,7 @@ impl Breaker {
     }
 
     /// Takes back an admission: the call was not made.
-    pub(crate) fn withdraw(&mut self, admission: Admission) {
+    pub fn withdraw(&mut self, admission: Admission) {
         if let (State::HalfOpen { left, .. }, Admission::Probe) = (&mut self.state, admission) {
             *left = (*left + 1).min(self.terms.probes);
         }
@@ -144,7 +144,7 @@ impl Breaker {
 
     /// Records how a call or probe ended. While the breaker is half-open, only probes count, each once. Returns whether the breaker
     /// opened because of this call.
-    pub(crate) fn report(&mut self, now_ms: u64, outcome: CallOutcome, probe: Option<ProbeId>) -> bool {
+    pub fn report(&mut self, now_ms: u64, outcome: CallOutcome, probe: Option<ProbeId>) -> bool {
         let bad = outcome.failed || outcome.took_ms >= self.terms.slow_ms;
         match (&mut self.state, probe) {
             // A late report of an earlier call.

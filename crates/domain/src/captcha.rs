@@ -14,7 +14,7 @@ use super::ids::Invalid;
 #[serde(rename_all = "lowercase")]
 #[derive(Display, EnumString, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
-pub(crate) enum CaptchaKind {
+pub enum CaptchaKind {
     #[default]
     None,
     Image,
@@ -23,17 +23,17 @@ pub(crate) enum CaptchaKind {
 }
 
 impl CaptchaKind {
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         text.parse().map_err(|_| Invalid::new("captcha", "must be none, image, slider or work"))
     }
 
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// The challenge for a buyer with this wish, if any. Every sale with a challenge accepts a proof of work instead, because some buyers
     /// cannot see pictures.
-    pub(crate) fn offer(self, wish: Option<ChallengeKind>) -> Option<ChallengeKind> {
+    pub fn offer(self, wish: Option<ChallengeKind>) -> Option<ChallengeKind> {
         let own = match self {
             Self::None => return None,
             Self::Image => ChallengeKind::Image,
@@ -51,7 +51,7 @@ impl CaptchaKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase", const_into_str)]
-pub(crate) enum ChallengeKind {
+pub enum ChallengeKind {
     /// Letters to be read.
     Image,
     /// A piece to be dragged into its gap.
@@ -61,28 +61,28 @@ pub(crate) enum ChallengeKind {
 }
 
 impl ChallengeKind {
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }
 
 /// A pass is given for a right answer, and is good for one purchase, within its time (protocol, rule 18).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pass {
-    pub(crate) expires_at_ms: i64,
+pub struct Pass {
+    pub expires_at_ms: i64,
     /// How many passes the buyer had spent in the sale before. Spending a pass ends all others of the same number.
-    pub(crate) spent_before: u32,
+    pub spent_before: u32,
 }
 
 /// Whether a purchase needs a pass, and the genuine pass that was shown. The box keeps other purchases small.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PassCheck {
+pub enum PassCheck {
     NotAsked,
     Asked(Option<Box<Pass>>),
 }
 
 impl PassCheck {
-    pub(crate) fn is_good_at(&self, now_ms: i64) -> bool {
+    pub fn is_good_at(&self, now_ms: i64) -> bool {
         match self {
             Self::NotAsked => true,
             Self::Asked(pass) => pass.as_ref().is_some_and(|pass| now_ms < pass.expires_at_ms),
@@ -94,7 +94,7 @@ impl PassCheck {
 const EASY_PER_SECOND: f64 = 50.0;
 
 /// The zero bits of a proof of work. Each bit doubles the work.
-pub(crate) fn work_bits(bounds: RangeInclusive<u32>, asked_per_second: f64, purchases_wait: bool) -> u32 {
+pub fn work_bits(bounds: RangeInclusive<u32>, asked_per_second: f64, purchases_wait: bool) -> u32 {
     // A cast of a negative number is 0.
     let for_crowd = (asked_per_second / EASY_PER_SECOND).log2().floor() as u32;
     let for_wait = u32::from(purchases_wait); // one bit more
@@ -103,7 +103,7 @@ pub(crate) fn work_bits(bounds: RangeInclusive<u32>, asked_per_second: f64, purc
 
 /// The rate of an event, as a count that decays.
 #[derive(Debug)]
-pub(crate) struct Rate {
+pub struct Rate {
     last: Instant,
     count: f64,
 }
@@ -112,12 +112,12 @@ impl Rate {
     /// After this time something counts 1/e as much.
     const FADES: Duration = Duration::from_secs(3);
 
-    pub(crate) fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { last: now, count: 0.0 }
     }
 
     /// Counts one more, and returns the rate per second.
-    pub(crate) fn count(&mut self, now: Instant) -> f64 {
+    pub fn count(&mut self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.last);
         self.last = self.last.max(now);
         self.count = self.count * (-since.as_secs_f64() / Self::FADES.as_secs_f64()).exp() + 1.0;
@@ -127,7 +127,7 @@ impl Rate {
 
 /// Redis's reply to the spending of a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Spending {
+pub enum Spending {
     /// This answer has spent the challenge; a pass for it is for the buyer's next purchase.
     Spent {
         now_ms: i64,

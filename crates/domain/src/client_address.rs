@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The unit that limits count: an IPv4 address, or an IPv6 /64 network, because a client usually owns all addresses of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ClientAddress(IpAddr);
+pub struct ClientAddress(IpAddr);
 
 impl From<IpAddr> for ClientAddress {
     fn from(address: IpAddr) -> Self {

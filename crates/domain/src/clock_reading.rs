@@ -4,16 +4,16 @@ use std::time::Instant;
 
 /// A server's clock, and when this process asked and was answered.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ClockReading {
+pub struct ClockReading {
     /// Milliseconds since the epoch.
-    pub(crate) ms: i64,
-    pub(crate) asked_at: Instant,
-    pub(crate) answered_at: Instant,
+    pub ms: i64,
+    pub asked_at: Instant,
+    pub answered_at: Instant,
 }
 
 impl ClockReading {
     /// How far this clock is ahead of another one, at least: the network's possible delay is not counted. Negative if it is behind.
-    pub(crate) fn ahead_of_ms(&self, other: &Self) -> i64 {
+    pub fn ahead_of_ms(&self, other: &Self) -> i64 {
         let difference = self.ms - other.ms;
         let least = difference - ms_from(other.asked_at, self.answered_at);
         let most = difference - ms_from(other.answered_at, self.asked_at);

@@ -7,13 +7,13 @@ const SECOND_MS: i64 = 1_000;
 
 /// The delays that have a queue, shortest first: 1 to 19 seconds, 1 to 19 times 20 seconds, and so on up to 19 times 160,000 seconds.
 /// A queue expires messages only at its head, so each delay has its own queue. Any other delay is a sum of these.
-pub(crate) fn ladder_ms() -> impl Iterator<Item = i64> {
+pub fn ladder_ms() -> impl Iterator<Item = i64> {
     (0..DECADES).flat_map(|decade| (1..BASE).map(move |digit| digit * BASE.pow(decade) * SECOND_MS))
 }
 
 /// The next delay when `remaining_ms` are left: in base 20, the leading digit of the seconds left, rounded up. Each wait removes a digit,
 /// so a message makes at most five hops within 37 days, and is less than a second late.
-pub(crate) fn rung_for(remaining_ms: i64) -> i64 {
+pub fn rung_for(remaining_ms: i64) -> i64 {
     let seconds = remaining_ms.max(1).unsigned_abs().div_ceil(SECOND_MS.unsigned_abs()).cast_signed();
     let decade = (1..DECADES).rev().find(|decade| BASE.pow(*decade) <= seconds).unwrap_or(0);
     let digit = (seconds / BASE.pow(decade)).min(BASE - 1);

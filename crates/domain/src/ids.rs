@@ -9,14 +9,14 @@ use uuid::Uuid;
 /// Why an input was refused. The text may be shown to the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
-pub(crate) struct Invalid {
+pub struct Invalid {
     /// As the caller knows it.
-    pub(crate) field: &'static str,
-    pub(crate) problem: &'static str,
+    pub field: &'static str,
+    pub problem: &'static str,
 }
 
 impl Invalid {
-    pub(crate) const fn new(field: &'static str, problem: &'static str) -> Self {
+    pub const fn new(field: &'static str, problem: &'static str) -> Self {
         Self { field, problem }
     }
 }
@@ -25,11 +25,11 @@ impl Invalid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(minimum = 1, maximum = 9223372036854775807_i64)]
-pub(crate) struct SaleId(i64);
+pub struct SaleId(i64);
 
 impl SaleId {
     /// Digits only.
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         match text.parse::<i64>() {
             Ok(id) if digits && id > 0 => Ok(Self(id)),
@@ -37,11 +37,11 @@ impl SaleId {
         }
     }
 
-    pub(crate) const fn from_db(id: i64) -> Self {
+    pub const fn from_db(id: i64) -> Self {
         Self(id)
     }
 
-    pub(crate) const fn get(self) -> i64 {
+    pub const fn get(self) -> i64 {
         self.0
     }
 }
@@ -54,7 +54,7 @@ impl fmt::Display for SaleId {
 
 /// The kind and number of a document that many callers read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum DocId {
+pub enum DocId {
     Sale(i64),
     Product(i64),
 }
@@ -71,10 +71,10 @@ impl fmt::Display for DocId {
 /// A buyer: 1 to 64 of `A-Z a-z 0-9 _ -`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub(crate) struct UserId(Box<str>);
+pub struct UserId(Box<str>);
 
 impl UserId {
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
             Ok(Self(text.into()))
@@ -83,11 +83,11 @@ impl UserId {
         }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    pub(crate) fn into_string(self) -> String {
+    pub fn into_string(self) -> String {
         self.0.into_string()
     }
 }
@@ -102,11 +102,11 @@ impl fmt::Display for UserId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(minimum = 1, maximum = 2147483647)]
-pub(crate) struct Units(u32);
+pub struct Units(u32);
 
 impl Units {
-    pub(crate) const ONE: Self = Self(1);
-    pub(crate) fn parse(n: u64) -> Result<Self, Invalid> {
+    pub const ONE: Self = Self(1);
+    pub fn parse(n: u64) -> Result<Self, Invalid> {
         match u32::try_from(n) {
             // The column's type is integer.
             Ok(n) if (1..=i32::MAX as u32).contains(&n) => Ok(Self(n)),
@@ -114,17 +114,17 @@ impl Units {
         }
     }
 
-    pub(crate) const fn get(self) -> u32 {
+    pub const fn get(self) -> u32 {
         self.0
     }
 }
 
 /// The key by which a client repeats a purchase without buying twice: 1 to 200 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct IdempotencyKey(Box<str>);
+pub struct IdempotencyKey(Box<str>);
 
 impl IdempotencyKey {
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         if (1..=200).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
             Ok(Self(text.into()))
         } else {
@@ -135,11 +135,11 @@ impl IdempotencyKey {
 
 /// The number of a sale's fill of Redis, which each hold names. Every refill raises it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Epoch(pub i64);
+pub struct Epoch(pub i64);
 
 /// The number of one holding of a lock. It rises from one holder to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct FenceToken(pub i64);
+pub struct FenceToken(pub i64);
 
 impl fmt::Display for FenceToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,11 +149,11 @@ impl fmt::Display for FenceToken {
 
 /// One of the parts of a sale's stock, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Shard(pub i16);
+pub struct Shard(pub i16);
 
 impl Shard {
     /// The only shard of most sales.
-    pub(crate) const FIRST: Self = Self(0);
+    pub const FIRST: Self = Self(0);
 }
 
 macro_rules! uuids {
@@ -195,7 +195,7 @@ uuids! {
 impl OrderId {
     /// The same id for every repeat of a purchase (protocol, rule 1). Without the secret it cannot be guessed. BLAKE3 in keyed mode, as a
     /// UUID of version 8.
-    pub(crate) fn derive(secret: &[u8; 32], sale: SaleId, user: &UserId, key: &IdempotencyKey) -> Self {
+    pub fn derive(secret: &[u8; 32], sale: SaleId, user: &UserId, key: &IdempotencyKey) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(secret);
         hasher.update(&sale.get().to_be_bytes());
         // A user id contains no NUL, so that no two different triples give the same bytes.
@@ -206,7 +206,7 @@ impl OrderId {
 
 impl GroupId {
     /// The group of one order has the order's id, so repeated commits of the order have the same group.
-    pub(crate) fn of_one(order: OrderId) -> Self {
+    pub fn of_one(order: OrderId) -> Self {
         Self(order.0)
     }
 }

@@ -11,13 +11,13 @@ use serde_json::{Number, Value};
 struct Object<T>(T);
 
 /// Reads a document that must be an object.
-pub(crate) fn from_slice<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, serde_json::Error> {
+pub fn from_slice<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(json).map(|Object(value)| value)
 }
 
 /// Reads the body of a request, which must be an object. In JSON Schema, and so in the API's document, `5.0` is the same whole number as
 /// `5`; serde alone would refuse it.
-pub(crate) fn from_body<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+pub fn from_body<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
     from_slice(json).or_else(|error| {
         if !error.to_string().starts_with("invalid type: floating point") {
             return Err(error);
@@ -47,7 +47,7 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deseriali
 }
 
 /// For `#[serde(deserialize_with)]`: a list of objects.
-pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Vec::<Object<T>>::deserialize(deserializer).map(|list| list.into_iter().map(|Object(value)| value).collect())
 }
 

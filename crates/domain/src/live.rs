@@ -14,24 +14,24 @@ pub(crate) type Buckets = Vec<(f64, u64)>;
 
 /// The figures of one moment.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct LiveFigures {
+pub struct LiveFigures {
     /// When they were read: PostgreSQL's clock.
-    pub(crate) at_ms: i64,
+    pub at_ms: i64,
     /// Of the instance that answers, and of all its sales and addresses. Null in the first event, because rates need two moments.
-    pub(crate) instance: Option<InstanceFigures>,
+    pub instance: Option<InstanceFigures>,
     /// Null while Redis does not answer or does not have the sale.
-    pub(crate) redis: Option<RedisFigures>,
+    pub redis: Option<RedisFigures>,
     /// Null while PostgreSQL does not answer in time.
-    pub(crate) ledger: Option<LedgerFigures>,
+    pub ledger: Option<LedgerFigures>,
     /// The queues at RabbitMQ; null while they cannot be read.
-    pub(crate) queues: Option<Vec<QueueFigures>>,
-    pub(crate) drift: Drift,
+    pub queues: Option<Vec<QueueFigures>>,
+    pub drift: Drift,
 }
 
 /// What one instance has counted of itself since the moment before.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct InstanceFigures {
-    pub(crate) requests_per_s: f64,
+pub struct InstanceFigures {
+    pub requests_per_s: f64,
     pub(crate) accepted_per_s: f64,
     /// Answered problems, by their code. A code appears after its first answer.
     pub(crate) refused_per_s: BTreeMap<String, f64>,
@@ -44,71 +44,71 @@ pub(crate) struct InstanceFigures {
 
 /// What Redis has of the sale.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct RedisFigures {
+pub struct RedisFigures {
     /// False while the sale is being refilled.
-    pub(crate) serving: bool,
+    pub serving: bool,
     /// Units for sale; null when unlimited.
-    pub(crate) available: Option<i64>,
+    pub available: Option<i64>,
     /// Holds whose record is not known to be committed.
-    pub(crate) unconfirmed: i64,
+    pub unconfirmed: i64,
     /// Purchases that ever got a hold, at all instances.
-    pub(crate) winners: i64,
+    pub winners: i64,
     /// Null where there is no moment before to compare with.
-    pub(crate) winners_per_s: Option<f64>,
+    pub winners_per_s: Option<f64>,
 }
 
 /// What PostgreSQL has of the sale, all of one snapshot: `total_stock` is `stock`, `kept_units`, `held_back_units` and the units of the
 /// orders that are `pending_payment`, `paid` or `refunding` together, unless the stock is unlimited.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub(crate) struct LedgerFigures {
+pub struct LedgerFigures {
     /// When they were read. They are read less often where that takes long, and while purchases wait.
-    pub(crate) read_at_ms: i64,
-    pub(crate) status: SaleStatus,
+    pub read_at_ms: i64,
+    pub status: SaleStatus,
     /// -1: unlimited.
-    pub(crate) total_stock: i64,
-    pub(crate) stock: i64,
+    pub total_stock: i64,
+    pub stock: i64,
     /// Units of waves that are not released yet.
-    pub(crate) held_back_units: i64,
+    pub held_back_units: i64,
     /// Units of refunded orders that are not for sale again.
-    pub(crate) kept_units: i64,
+    pub kept_units: i64,
     /// Orders and their units by status; purchases that have no order yet are `accepted`.
-    pub(crate) orders: Vec<OrderFigures>,
-    pub(crate) outbox: OutboxFigures,
+    pub orders: Vec<OrderFigures>,
+    pub outbox: OutboxFigures,
     /// Whether an alarm about the sale's drift is open.
-    pub(crate) drift_alarm: bool,
+    pub drift_alarm: bool,
 }
 
 /// The orders of one status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct OrderFigures {
-    pub(crate) status: OrderStatus,
-    pub(crate) orders: i64,
-    pub(crate) units: i64,
+pub struct OrderFigures {
+    pub status: OrderStatus,
+    pub orders: i64,
+    pub units: i64,
 }
 
 /// Rows of the outbox that are still to be done, of all sales. Each number ends at 10000, so that counting stays cheap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct OutboxFigures {
+pub struct OutboxFigures {
     /// Messages to be published.
-    pub(crate) pending: i64,
+    pub pending: i64,
     /// Units to be given back to Redis.
-    pub(crate) releasing: i64,
+    pub releasing: i64,
     /// Purchases, and groups of them, that were published and have no order yet.
-    pub(crate) sent: i64,
+    pub sent: i64,
     /// Rows that are not retried automatically.
-    pub(crate) parked: i64,
+    pub parked: i64,
 }
 
 /// Messages of one queue at RabbitMQ that are ready to be delivered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct QueueFigures {
-    pub(crate) queue: String,
-    pub(crate) messages: u32,
+pub struct QueueFigures {
+    pub queue: String,
+    pub messages: u32,
 }
 
 /// How Redis and PostgreSQL differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Drift {
+pub struct Drift {
     /// What PostgreSQL has left, less the units of purchases without an order, less what Redis has for sale. While the sale moves, these
     /// are units on their way between the two. Null where one of them is unknown or unlimited.
     pub(crate) difference_units: Option<i64>,
@@ -117,13 +117,13 @@ pub(crate) struct Drift {
 }
 
 impl LedgerFigures {
-    pub(crate) fn units(&self, status: OrderStatus) -> i64 {
+    pub fn units(&self, status: OrderStatus) -> i64 {
         self.orders.iter().filter(|of| of.status == status).map(|of| of.units).sum()
     }
 }
 
 impl Drift {
-    pub(crate) fn between(ledger: Option<&LedgerFigures>, redis: Option<&RedisFigures>) -> Self {
+    pub fn between(ledger: Option<&LedgerFigures>, redis: Option<&RedisFigures>) -> Self {
         let (Some(ledger), Some(redis)) = (ledger, redis) else { return Self::default() };
         let accepted = ledger.units(OrderStatus::Accepted);
         let known = redis.available.filter(|_| redis.serving && ledger.total_stock != -1);
@@ -136,7 +136,7 @@ impl Drift {
 
 /// An instance's own counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Counters {
+pub struct Counters {
     requests: u64,
     answers: BTreeMap<String, u64>,
     purchases: Buckets,
@@ -148,7 +148,7 @@ const ACCEPTED: &str = "accepted";
 
 impl Counters {
     /// Reads the instance's page for Prometheus. Missing series count as 0.
-    pub(crate) fn read(metrics: &str) -> Self {
+    pub fn read(metrics: &str) -> Self {
         let mut counters = Self::default();
         for line in metrics.lines().filter(|line| line.starts_with("seckill_")) {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
@@ -173,7 +173,7 @@ impl Counters {
     }
 
     /// The figures since `before`, which was `elapsed` ago. The latency is since `long_before`, because a second has few purchases.
-    pub(crate) fn since(&self, before: &Self, elapsed: Duration, long_before: &Self) -> InstanceFigures {
+    pub fn since(&self, before: &Self, elapsed: Duration, long_before: &Self) -> InstanceFigures {
         let per_s = |now: u64, then: u64| rate(now.saturating_sub(then), elapsed);
         let of = |counters: &Self, code: &str| counters.answers.get(code).copied().unwrap_or(0);
         let refused = self.answers.iter().filter(|(code, count)| code.as_str() != ACCEPTED && **count > 0);
@@ -194,7 +194,7 @@ fn label<'a>(labels: &'a str, name: &str) -> &'a str {
 }
 
 /// Per second.
-pub(crate) fn rate(count: u64, elapsed: Duration) -> f64 {
+pub fn rate(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
     if seconds > 0.0 { rounded(count as f64 / seconds) } else { 0.0 }
 }

@@ -10,7 +10,7 @@ use super::ids::SaleId;
 
 /// The sales that were found locked a moment ago, shared by all tasks that use them.
 #[derive(Debug)]
-pub(crate) struct LockedSales {
+pub struct LockedSales {
     put_off_for: Duration,
     until: Mutex<HashMap<SaleId, Instant>>,
     /// Saves the lock while there is none.
@@ -18,20 +18,20 @@ pub(crate) struct LockedSales {
 }
 
 impl LockedSales {
-    pub(crate) fn new(put_off_for: Duration) -> Self {
+    pub fn new(put_off_for: Duration) -> Self {
         Self { put_off_for, until: Mutex::default(), is_any: AtomicBool::new(false) }
     }
 
-    pub(crate) fn put_off_for(&self) -> Duration {
+    pub fn put_off_for(&self) -> Duration {
         self.put_off_for
     }
 
-    pub(crate) fn insert(&self, sale: SaleId) {
+    pub fn insert(&self, sale: SaleId) {
         self.until.lock().insert(sale, Instant::now() + self.put_off_for);
         self.is_any.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_any(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         if !self.is_any.load(Ordering::Acquire) {
             return false;
         }
@@ -41,11 +41,11 @@ impl LockedSales {
         !until.is_empty()
     }
 
-    pub(crate) fn all(&self) -> Vec<SaleId> {
+    pub fn all(&self) -> Vec<SaleId> {
         if self.is_any() { self.until.lock().keys().copied().collect() } else { Vec::new() }
     }
 
-    pub(crate) fn contains(&self, sale: SaleId) -> bool {
+    pub fn contains(&self, sale: SaleId) -> bool {
         self.is_any() && self.until.lock().contains_key(&sale)
     }
 }

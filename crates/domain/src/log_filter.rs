@@ -4,23 +4,23 @@ use super::ids::Invalid;
 
 /// The lines that a reader wants. Texts must be equal to the line's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LogFilter {
-    pub(crate) actor: Option<String>,
-    pub(crate) action: Option<String>,
-    pub(crate) subject: Option<String>,
+pub struct LogFilter {
+    pub actor: Option<String>,
+    pub action: Option<String>,
+    pub subject: Option<String>,
     /// From this moment on, and before `to_ms`.
-    pub(crate) from_ms: Option<i64>,
-    pub(crate) to_ms: Option<i64>,
+    pub from_ms: Option<i64>,
+    pub to_ms: Option<i64>,
     /// Only lines that are older than the one with this id.
-    pub(crate) before: Option<i64>,
-    pub(crate) limit: i64,
+    pub before: Option<i64>,
+    pub limit: i64,
 }
 
 impl LogFilter {
     /// The last moment of the year 9999, which PostgreSQL still knows.
     const TIME_MAX_MS: i64 = 253_402_300_799_999;
 
-    pub(crate) fn check(self) -> Result<Self, Invalid> {
+    pub fn check(self) -> Result<Self, Invalid> {
         for (field, text, max, problem) in [
             ("actor", &self.actor, 64, "must be 1 to 64 characters, none of them a control character"),
             ("action", &self.action, 64, "must be 1 to 64 characters, none of them a control character"),

@@ -3,7 +3,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr, strum::FromRepr)]
 #[repr(u8)]
 #[strum(serialize_all = "kebab-case", const_into_str)]
-pub(crate) enum MemoryLevel {
+pub enum MemoryLevel {
     Ample,
     /// An operator should add memory.
     Low,
@@ -13,7 +13,7 @@ pub(crate) enum MemoryLevel {
 
 impl MemoryLevel {
     /// `limit` is `maxmemory`, or the machine's memory where there is none.
-    pub(crate) const fn of(used: u64, limit: u64) -> Self {
+    pub const fn of(used: u64, limit: u64) -> Self {
         let percent = used.saturating_mul(100).checked_div(limit);
         match percent {
             None | Some(0..75) => Self::Ample,
@@ -22,7 +22,7 @@ impl MemoryLevel {
         }
     }
 
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }

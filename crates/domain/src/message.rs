@@ -10,12 +10,12 @@ use super::ids::{GroupId, Invalid, uuid_from};
 use super::payment::PaymentId;
 
 /// A message is about one group, or about several with at most this many orders together.
-pub(crate) const ORDERS_A_MESSAGE: usize = 250;
+pub const ORDERS_A_MESSAGE: usize = 250;
 
 /// The work of an outbox row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub(crate) enum OutboxKind {
+pub enum OutboxKind {
     /// The purchases of a group become orders.
     GroupPlaced,
     /// The unpaid orders of a group, or one order under its own id, are cancelled at their deadline.
@@ -27,17 +27,17 @@ pub(crate) enum OutboxKind {
 }
 
 impl OutboxKind {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// The id of the message about this group, order or payment: the same each time the message is sent.
-    pub(crate) fn message_id(self, about: impl Into<Uuid>) -> Uuid {
+    pub fn message_id(self, about: impl Into<Uuid>) -> Uuid {
         self.id_of("seckill 2026 message id", [about.into()])
     }
 
     /// The id of a message about several groups: the same for the same groups in the same order.
-    pub(crate) fn message_id_of_many(self, about: &[impl Into<Uuid> + Copy]) -> Uuid {
+    pub fn message_id_of_many(self, about: &[impl Into<Uuid> + Copy]) -> Uuid {
         self.id_of("seckill 2026 id of a message about many orders", about.iter().map(|one| (*one).into()))
     }
 
@@ -56,7 +56,7 @@ impl OutboxKind {
 #[serde(rename_all = "snake_case")]
 #[derive(EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub(crate) enum ParkedKind {
+pub enum ParkedKind {
     GroupPlaced,
     GroupExpire,
     PaymentRequested,
@@ -66,11 +66,11 @@ pub(crate) enum ParkedKind {
 }
 
 impl ParkedKind {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         text.parse().map_err(|_| Invalid::new("kind", "must be a kind of message, such as group_placed"))
     }
 }
@@ -78,20 +78,20 @@ impl ParkedKind {
 /// The purchases of these groups become orders.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct GroupsPlacedV1 {
-    pub(crate) version: Version<1>,
+pub struct GroupsPlacedV1 {
+    pub version: Version<1>,
     #[serde(deserialize_with = "bounded")]
-    pub(crate) groups: Vec<GroupId>,
+    pub groups: Vec<GroupId>,
 }
 
 /// The time to pay the orders of these groups is nearly over. Their deadlines are in their rows. A single order has its own id, as a group of
 /// one has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct GroupsExpireV1 {
-    pub(crate) version: Version<1>,
+pub struct GroupsExpireV1 {
+    pub version: Version<1>,
     #[serde(deserialize_with = "bounded")]
-    pub(crate) groups: Vec<GroupId>,
+    pub groups: Vec<GroupId>,
 }
 
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GroupId>, D::Error> {
@@ -105,14 +105,14 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GroupId>, D
 /// A payment to send to its channel. Everything else is in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PaymentRequestedV1 {
-    pub(crate) version: Version<1>,
-    pub(crate) payment_id: PaymentId,
+pub struct PaymentRequestedV1 {
+    pub version: Version<1>,
+    pub payment_id: PaymentId,
 }
 
 /// A payload's version, written as its number. To read any other number is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Version<const N: u8>;
+pub struct Version<const N: u8>;
 
 impl<const N: u8> Serialize for Version<N> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

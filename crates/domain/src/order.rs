@@ -10,7 +10,7 @@ use super::ids::{OrderId, SaleId};
 #[serde(rename_all = "snake_case")]
 #[derive(Display, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub(crate) enum OrderStatus {
+pub enum OrderStatus {
     /// The purchase is committed; the order is not made yet.
     Accepted,
     PendingPayment,
@@ -22,23 +22,23 @@ pub(crate) enum OrderStatus {
 }
 
 impl OrderStatus {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.into()
     }
 
     /// The statuses of rows in the table of orders.
-    pub(crate) fn stored() -> impl Iterator<Item = Self> {
+    pub fn stored() -> impl Iterator<Item = Self> {
         Self::VARIANTS.iter().copied().filter(|status| *status != Self::Accepted)
     }
 
-    pub(crate) const fn is_final(self) -> bool {
+    pub const fn is_final(self) -> bool {
         matches!(self, Self::Cancelled | Self::Rejected | Self::Refunded)
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub(crate) enum CancelReason {
+pub enum CancelReason {
     Expired,
     ByBuyer,
 }
@@ -46,37 +46,37 @@ pub(crate) enum CancelReason {
 /// Why PostgreSQL refused an order for a hold in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub(crate) enum Rejection {
+pub enum Rejection {
     OutOfStock,
     OverLimit,
 }
 
 /// An ended order, whose hold ends in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HoldRelease {
-    pub(crate) order: OrderId,
+pub struct HoldRelease {
+    pub order: OrderId,
     /// Whether the units are for sale again.
-    pub(crate) returns_units: bool,
+    pub returns_units: bool,
     /// When the hold lapsed; `None` when the order ended otherwise.
-    pub(crate) lapsed_at_ms: Option<i64>,
+    pub lapsed_at_ms: Option<i64>,
 }
 
 /// An order as its buyer sees it.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Order {
-    pub(crate) order_id: OrderId,
-    pub(crate) sale_id: SaleId,
+pub struct Order {
+    pub order_id: OrderId,
+    pub sale_id: SaleId,
     #[schema(minimum = 1)]
-    pub(crate) quantity: i32,
+    pub quantity: i32,
     #[schema(minimum = 0)]
-    pub(crate) amount_cents: i64,
-    pub(crate) status: OrderStatus,
+    pub amount_cents: i64,
+    pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, example = "expired")]
-    pub(crate) reason: Option<String>,
-    pub(crate) expires_at_ms: i64,
-    pub(crate) created_at_ms: i64,
+    pub reason: Option<String>,
+    pub expires_at_ms: i64,
+    pub created_at_ms: i64,
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use super::ids::Invalid;
 
 /// An origin as browsers write it in the header `Origin`, such as `https://shop.example`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin(String);
+pub struct Origin(String);
 
 impl Origin {
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -9,29 +9,29 @@ use std::time::Duration;
 use super::ids::Invalid;
 
 /// A request is claimed at most this long before its slot: time to commit the claim and to connect.
-pub(crate) const LOOKAHEAD: Duration = Duration::from_millis(100);
+pub const LOOKAHEAD: Duration = Duration::from_millis(100);
 /// A request is claimed at least this long before its slot.
-pub(crate) const LEAD: Duration = Duration::from_millis(40);
+pub const LEAD: Duration = Duration::from_millis(40);
 /// How late after its slot a request may still be sent.
-pub(crate) const LATENESS: Duration = Duration::from_millis(25);
+pub const LATENESS: Duration = Duration::from_millis(25);
 /// Requests are usually not later than this: timers have a resolution of a millisecond. A later request moves the slots behind it.
-pub(crate) const PROMPT: Duration = Duration::from_millis(8);
+pub const PROMPT: Duration = Duration::from_millis(8);
 
 /// A rate per second, which the receiver sees up to this jitter of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub struct Pace {
     rate: u32,
     jitter_ms: u32,
 }
 
 impl Pace {
     /// The pace of slots that are claimed one by one: up to 100 per second.
-    pub(crate) fn parse(rate: i64, jitter_ms: i64) -> Result<Self, Invalid> {
+    pub fn parse(rate: i64, jitter_ms: i64) -> Result<Self, Invalid> {
         Self::of(rate, jitter_ms, 100, "must be 1 to 100 per second")
     }
 
     /// The pace of slots that are claimed several at a time: up to 10000 per second.
-    pub(crate) fn claimed_in_groups(rate: i64, jitter_ms: i64) -> Result<Self, Invalid> {
+    pub fn claimed_in_groups(rate: i64, jitter_ms: i64) -> Result<Self, Invalid> {
         Self::of(rate, jitter_ms, 10_000, "must be 1 to 10000 per second")
     }
 
@@ -44,16 +44,16 @@ impl Pace {
         })
     }
 
-    pub(crate) fn rate(self) -> u32 {
+    pub fn rate(self) -> u32 {
         self.rate
     }
 
-    pub(crate) fn jitter_ms(self) -> u32 {
+    pub fn jitter_ms(self) -> u32 {
         self.jitter_ms
     }
 
     /// From one slot to the next, in microseconds: more than a second and the spread of arrivals for every `rate` of them.
-    pub(crate) fn gap_us(self) -> i64 {
+    pub fn gap_us(self) -> i64 {
         let spread_us = LATENESS.as_micros() as u64 + u64::from(self.jitter_ms) * 1_000;
         ((1_000_000 + spread_us) / u64::from(self.rate) + 1).cast_signed()
     }
@@ -61,7 +61,7 @@ impl Pace {
 
 /// The meaning of an answer, or of its lack, for the item that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DeliveryOutcome {
+pub enum DeliveryOutcome {
     Done,
     /// The request may have taken effect: it is sent again under the same key.
     TryAgain(String),
@@ -73,7 +73,7 @@ pub(crate) enum DeliveryOutcome {
 
 impl DeliveryOutcome {
     /// The meaning of an answer's status. Redirects are not followed, so they are refusals.
-    pub(crate) fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
+    pub fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
         match status {
             200..=299 => Self::Done,
             429 => Self::NotNow(retry_after.unwrap_or(REST).clamp(REST, REST_MAX)),

@@ -13,7 +13,7 @@ pub use super::ids::{PaymentId, RefundId, RefundKey};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, EnumString, EnumIter)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub(crate) enum PaymentStatus {
+pub enum PaymentStatus {
     /// Durable, and waiting to be sent to the channel.
     Created,
     /// It may have reached the channel.
@@ -30,7 +30,7 @@ pub(crate) enum PaymentStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, EnumString, EnumIter)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub(crate) enum RefundStatus {
+pub enum RefundStatus {
     /// Durable; it leaves at the channel's rate.
     Requested,
     Succeeded,
@@ -41,7 +41,7 @@ pub(crate) enum RefundStatus {
 /// Why money goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, EnumIter)]
 #[strum(serialize_all = "kebab-case")]
-pub(crate) enum RefundCause {
+pub enum RefundCause {
     /// The buyer or an operator asked for it.
     Asked,
     /// The order had ended when the money came.
@@ -52,10 +52,10 @@ pub(crate) enum RefundCause {
 
 /// Why a refund was asked for, in the caller's words: up to 500 characters on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RefundReason(Box<str>);
+pub struct RefundReason(Box<str>);
 
 impl RefundReason {
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.chars().count() <= 500 && !text.chars().any(char::is_control) {
             Ok(Self(text.into()))
         } else {
@@ -63,27 +63,27 @@ impl RefundReason {
         }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 /// The subject of a message between a channel and this service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum About {
+pub enum About {
     Payment { key: PaymentId, order: OrderId },
     Refund { key: RefundKey, payment: PaymentId },
 }
 
 impl About {
-    pub(crate) const fn key(&self) -> Uuid {
+    pub const fn key(&self) -> Uuid {
         match self {
             Self::Payment { key, .. } => key.0,
             Self::Refund { key, .. } => key.0,
         }
     }
 
-    pub(crate) const fn is_refund(&self) -> bool {
+    pub const fn is_refund(&self) -> bool {
         matches!(self, Self::Refund { .. })
     }
 }
@@ -91,7 +91,7 @@ impl About {
 /// A channel's decision about a payment or refund.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Progress {
+pub enum Progress {
     Pending,
     Succeeded,
     Failed,
@@ -99,18 +99,18 @@ pub(crate) enum Progress {
 
 /// The state of a payment or refund at its channel, from a callback or from the answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ChannelReport {
-    pub(crate) about: About,
-    pub(crate) progress: Progress,
-    pub(crate) amount_cents: i64,
-    pub(crate) currency: String,
+pub struct ChannelReport {
+    pub about: About,
+    pub progress: Progress,
+    pub amount_cents: i64,
+    pub currency: String,
     /// The channel's own number.
-    pub(crate) reference: String,
+    pub reference: String,
 }
 
 /// The effect of a channel's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ReportOutcome {
+pub enum ReportOutcome {
     /// An order is paid, or refunded, or a payment has failed.
     Applied,
     /// Money came for which no order waits: a refund was written.

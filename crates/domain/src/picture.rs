@@ -4,41 +4,41 @@ use serde::{Deserialize, Serialize};
 
 /// A product's picture in two sizes. A hash never names another picture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Picture {
-    pub(crate) hash: String,
+pub struct Picture {
+    pub hash: String,
     /// A description, for people who cannot see the picture.
-    pub(crate) alt: String,
-    pub(crate) small: Size,
-    pub(crate) large: Size,
+    pub alt: String,
+    pub small: Size,
+    pub large: Size,
 }
 
 /// Width and height in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Size {
-    pub(crate) width: u32,
-    pub(crate) height: u32,
+pub struct Size {
+    pub width: u32,
+    pub height: u32,
 }
 
 /// One size of a picture, as its address names it: `HASH-WIDTH.jpg`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct PictureFile {
+pub struct PictureFile {
     hash: String,
     width: i32,
 }
 
 impl Picture {
     /// The files of the picture; one, if the picture is no wider than the small size.
-    pub(crate) fn files(&self) -> Vec<PictureFile> {
+    pub fn files(&self) -> Vec<PictureFile> {
         let mut files: Vec<_> = [self.small, self.large].map(|size| PictureFile::new(&self.hash, size)).into();
         files.dedup();
         files
     }
 
-    pub(crate) fn small_path(&self) -> String {
+    pub fn small_path(&self) -> String {
         PictureFile::new(&self.hash, self.small).path()
     }
 
-    pub(crate) fn large_path(&self) -> String {
+    pub fn large_path(&self) -> String {
         PictureFile::new(&self.hash, self.large).path()
     }
 }
@@ -52,7 +52,7 @@ impl PictureFile {
     }
 
     /// `None` when no picture has this name. A picture has one name only: `-0480.jpg` is none.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
+    pub fn parse(name: &str) -> Option<Self> {
         let (hash, width) = name.strip_suffix(".jpg")?.split_once('-')?;
         let is_hash = hash.len() == 32 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let is_number = width.bytes().all(|b| b.is_ascii_digit()) && !width.starts_with('0');
@@ -60,16 +60,16 @@ impl PictureFile {
         (is_hash && is_number).then(|| Self { hash: hash.to_owned(), width })
     }
 
-    pub(crate) fn hash(&self) -> &str {
+    pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    pub(crate) fn width(&self) -> i32 {
+    pub fn width(&self) -> i32 {
         self.width
     }
 
     /// The address, on the server of the pages.
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/pictures/{}-{}.jpg", self.hash, self.width)
     }
 }

@@ -15,10 +15,10 @@ use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, WrongPa
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = String, pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-pub(crate) struct Name(Box<str>);
+pub struct Name(Box<str>);
 
 impl Name {
-    pub(crate) fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         if first && text.len() <= 64 && text.bytes().all(fits) {
@@ -28,7 +28,7 @@ impl Name {
         }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -41,7 +41,7 @@ impl fmt::Display for Name {
 
 /// The treatment of a request beyond the limit.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Excess {
+pub enum Excess {
     Reject,
     /// It waits in line for at most `patience`, and is then refused.
     Queue {
@@ -57,7 +57,7 @@ pub(crate) enum Excess {
 
 impl Excess {
     /// Parses `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wrong = |problem| Err(Invalid::new("excess", problem));
         match text.split_once(':') {
             None if text == "reject" => Ok(Self::Reject),
@@ -81,7 +81,7 @@ impl Excess {
         }
     }
 
-    pub(crate) const fn as_str(&self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Reject => "reject",
             Self::Queue { .. } => "queue",
@@ -106,7 +106,7 @@ impl fmt::Display for Excess {
 #[serde(rename_all = "kebab-case")]
 #[derive(strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_when_down)]
-pub(crate) enum WhenDown {
+pub enum WhenDown {
     /// Refuse.
     Closed,
     /// Grant.
@@ -120,37 +120,37 @@ fn wrong_when_down(_: &str) -> Invalid {
 }
 
 impl WhenDown {
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }
 
 /// The range in which a threshold moves by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Range {
-    pub(crate) floor: i64,
-    pub(crate) ceiling: i64,
+pub struct Range {
+    pub floor: i64,
+    pub ceiling: i64,
     /// Calls reported as slower than this count as trouble, which lowers the threshold.
-    pub(crate) target_ms: Option<i64>,
+    pub target_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct NewPolicy {
-    pub(crate) name: Name,
-    pub(crate) apps: Vec<Name>,
+pub struct NewPolicy {
+    pub name: Name,
+    pub apps: Vec<Name>,
     /// The meaning of the caller's key: user, address… For readers; the limiter does not use it.
-    pub(crate) key: String,
+    pub key: String,
     /// Whether each key has a hash tag of its own; see `SlotKey::new`.
-    pub(crate) spread: bool,
-    pub(crate) algorithm: Algorithm,
-    pub(crate) range: Option<Range>,
-    pub(crate) excess: Excess,
-    pub(crate) when_down: WhenDown,
-    pub(crate) breaker: Option<BreakerTerms>,
+    pub spread: bool,
+    pub algorithm: Algorithm,
+    pub range: Option<Range>,
+    pub excess: Excess,
+    pub when_down: WhenDown,
+    pub breaker: Option<BreakerTerms>,
 }
 
 impl NewPolicy {
-    pub(crate) fn check(self) -> Result<Self, WrongPolicy> {
+    pub fn check(self) -> Result<Self, WrongPolicy> {
         let invalid = |field, problem| Err(Invalid::new(field, problem).into());
         let unworkable = |field, problem| Err(WrongPolicy::Unworkable(Invalid::new(field, problem)));
         if !(1..=100).contains(&self.apps.len()) {
@@ -197,7 +197,7 @@ impl NewPolicy {
 }
 
 /// The parameter that can move: a bucket's rate, and the limit of other algorithms. `None` where there is no limit.
-pub(crate) fn threshold(algorithm: &Algorithm) -> Option<i64> {
+pub fn threshold(algorithm: &Algorithm) -> Option<i64> {
     let Parameters { limit, rate, .. } = algorithm.parameters();
     let threshold = match algorithm.kind().parameter_set() {
         ParameterSet::Bucket => rate,
@@ -207,7 +207,7 @@ pub(crate) fn threshold(algorithm: &Algorithm) -> Option<i64> {
 }
 
 /// The same algorithm with another threshold, unless that is out of bounds.
-pub(crate) fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm, WrongParameter> {
+pub fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Algorithm, WrongParameter> {
     let before = algorithm.parameters();
     let after = match algorithm.kind().parameter_set() {
         ParameterSet::Bucket => Parameters { rate: Some(threshold), ..before },
@@ -217,7 +217,7 @@ pub(crate) fn with_threshold(algorithm: &Algorithm, threshold: i64) -> Result<Al
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WrongPolicy {
+pub enum WrongPolicy {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     #[error(transparent)]
@@ -228,27 +228,27 @@ pub(crate) enum WrongPolicy {
 }
 
 /// The application of this service itself. Its policies limit purchases.
-pub(crate) const HOUSE_APP: &str = "seckill";
+pub const HOUSE_APP: &str = "seckill";
 
 #[derive(Debug, Clone)]
-pub(crate) struct Policy {
-    pub(crate) id: i64,
+pub struct Policy {
+    pub id: i64,
     /// The policy's first application. It never changes: slots of one home can be checked in one script.
-    pub(crate) home: Name,
-    pub(crate) version: i64,
-    pub(crate) terms: NewPolicy,
+    pub home: Name,
+    pub version: i64,
+    pub terms: NewPolicy,
     /// The algorithm in force. Its threshold may have moved between floor and ceiling.
-    pub(crate) algorithm: Algorithm,
+    pub algorithm: Algorithm,
     /// The threshold at the last trouble.
-    pub(crate) trouble_at: Option<i64>,
-    pub(crate) created_by: String,
-    pub(crate) updated_by: String,
-    pub(crate) updated_at_ms: i64,
+    pub trouble_at: Option<i64>,
+    pub created_by: String,
+    pub updated_by: String,
+    pub updated_at_ms: i64,
 }
 
 impl NewPolicy {
     /// The terms as JSON, for the audit log.
-    pub(crate) fn describe(&self) -> Value {
+    pub fn describe(&self) -> Value {
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();
         json!({
             "apps": self.apps, "key": self.key, "spread": self.spread, "algorithm": self.algorithm.kind(),
@@ -260,7 +260,7 @@ impl NewPolicy {
 }
 
 impl Policy {
-    pub(crate) fn planned(terms: NewPolicy) -> Option<Self> {
+    pub fn planned(terms: NewPolicy) -> Option<Self> {
         let home = terms.apps.first()?.clone();
         Some(Self {
             id: 0,
@@ -276,7 +276,7 @@ impl Policy {
     }
 
     /// The parameters in force, for people.
-    pub(crate) fn describe_terms(&self) -> String {
+    pub fn describe_terms(&self) -> String {
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();
         let (limit, capacity, rate) = (("limit", limit), ("capacity", capacity), ("rate", rate));
         let named = [limit, capacity, rate, ("window_ms", window_ms), ("lease_ms", lease_ms)];
@@ -291,7 +291,7 @@ impl Policy {
     }
 
     /// The most permits of a call at the highest threshold.
-    pub(crate) fn most_permits(&self) -> i64 {
+    pub fn most_permits(&self) -> i64 {
         let highest = self.terms.range.and_then(|range| with_threshold(&self.algorithm, range.ceiling).ok());
         highest.map_or(0, |highest| highest.max_permits()).max(self.algorithm.max_permits())
     }
@@ -303,7 +303,7 @@ impl Policy {
 #[derive(strum::EnumString, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case", const_into_str, parse_err_ty = Invalid, parse_err_fn = wrong_role)]
 #[schema(as = GrantedRole)]
-pub(crate) enum Role {
+pub enum Role {
     /// Sees them.
     Viewer,
     /// Sees, changes and deletes them.
@@ -315,7 +315,7 @@ fn wrong_role(_: &str) -> Invalid {
 }
 
 impl Role {
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 }

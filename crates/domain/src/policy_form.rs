@@ -13,51 +13,51 @@ use super::policy::{Excess, Name, NewPolicy, Range, WhenDown, WrongPolicy};
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PolicyTerms)]
-pub(crate) struct PolicyForm {
+pub struct PolicyForm {
     /// The applications that may use the policy. The first one given when the policy is made is its home.
     #[schema(value_type = Vec<Name>, min_items = 1, max_items = 100)]
-    pub(crate) apps: Vec<String>,
-    pub(crate) algorithm: AlgorithmKind,
+    pub apps: Vec<String>,
+    pub algorithm: AlgorithmKind,
     /// Permits in a window, or permits in flight (concurrency); -1 means no limit.
-    pub(crate) limit: Option<i64>,
+    pub limit: Option<i64>,
     /// The window in milliseconds; for a bucket, the period of its rate (default 1000).
-    pub(crate) window_ms: Option<i64>,
+    pub window_ms: Option<i64>,
     /// Permits that a bucket regains, or drains, in one window.
-    pub(crate) rate: Option<i64>,
+    pub rate: Option<i64>,
     /// Permits that a bucket holds (default: its rate).
-    pub(crate) capacity: Option<i64>,
+    pub capacity: Option<i64>,
     /// After how many milliseconds the permits of a caller that does not give them back are free again (default 30000).
-    pub(crate) lease_ms: Option<i64>,
+    pub lease_ms: Option<i64>,
     /// With `ceiling`: the range in which the limit, or the rate of a bucket, moves by itself.
-    pub(crate) floor: Option<i64>,
-    pub(crate) ceiling: Option<i64>,
+    pub floor: Option<i64>,
+    pub ceiling: Option<i64>,
     /// Calls reported as slower than this many milliseconds lower the limit.
     #[schema(minimum = 1, maximum = 3_600_000)]
-    pub(crate) target_ms: Option<i64>,
+    pub target_ms: Option<i64>,
     /// `reject` (default), `queue:MS`, `degrade:JSON` or `shadow`.
     #[schema(
         max_length = 4104,
         pattern = "^(reject|shadow|queue:([1-9][0-9]{0,3}|[1-5][0-9]{4}|60000)|degrade:[\\s\\S]*)$"
     )]
-    pub(crate) excess: Option<String>,
+    pub excess: Option<String>,
     /// What to answer while the limiter's Redis cannot be asked (default `closed`).
-    pub(crate) when_down: Option<WhenDown>,
+    pub when_down: Option<WhenDown>,
     /// A circuit breaker; `{}` takes the defaults.
     #[serde(default, deserialize_with = "json_object::optional")]
-    pub(crate) breaker: Option<BreakerTerms>,
+    pub breaker: Option<BreakerTerms>,
     /// The meaning of the caller's key: user, address, interface, channel… For readers and for warnings.
     #[serde(default)]
     #[schema(max_length = 64, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
-    pub(crate) key: String,
+    pub key: String,
     /// Distribute the keys over the nodes of a cluster. Gives more throughput, but a call over several policies then
     /// asks them one after another.
     #[serde(default)]
-    pub(crate) spread: bool,
+    pub spread: bool,
 }
 
 impl PolicyForm {
     /// The policy with these terms under a name, still to be checked.
-    pub(crate) fn named(self, name: &str) -> Result<NewPolicy, WrongPolicy> {
+    pub fn named(self, name: &str) -> Result<NewPolicy, WrongPolicy> {
         let Self { limit, window_ms, rate, mut capacity, mut lease_ms, .. } = self;
         match self.algorithm.parameter_set() {
             ParameterSet::Window => {}
@@ -91,7 +91,7 @@ fn excess(text: &str) -> Result<Excess, WrongPolicy> {
 }
 
 /// Parses the names of applications, without repeated ones. The first one is the policy's home.
-pub(crate) fn names(texts: &[String]) -> Result<Vec<Name>, Invalid> {
+pub fn names(texts: &[String]) -> Result<Vec<Name>, Invalid> {
     let mut names = texts.iter().map(|text| Name::parse(text, "app")).collect::<Result<Vec<_>, _>>()?;
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.clone()));

@@ -11,20 +11,20 @@ use super::limiter::{Algorithm, ParameterSet, Parameters, State};
 use super::policy::{Excess, NewPolicy};
 
 /// The minutes that a preview shows.
-pub(crate) const SHOWN_MINUTES: i64 = 60;
+pub const SHOWN_MINUTES: i64 = 60;
 /// The most minutes that are replayed before them, so that a long window does not begin empty.
 const LEAD_MINUTES_MAX: i64 = 24 * 60;
 
 /// The recorded calls of a policy in one minute since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RecordedMinute {
-    pub(crate) minute: i64,
-    pub(crate) granted: u64,
-    pub(crate) refused: u64,
+pub struct RecordedMinute {
+    pub minute: i64,
+    pub granted: u64,
+    pub refused: u64,
 }
 
 impl RecordedMinute {
-    pub(crate) fn calls(&self) -> u64 {
+    pub fn calls(&self) -> u64 {
         self.granted.saturating_add(self.refused)
     }
 }
@@ -32,7 +32,7 @@ impl RecordedMinute {
 /// The calls that a replay refuses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[schema(as = Replayed)]
-pub(crate) struct Refusals {
+pub struct Refusals {
     /// If the calls of each minute came evenly.
     pub(crate) evenly: u64,
     /// If all calls of a minute came at once.
@@ -47,7 +47,7 @@ impl AddAssign for Refusals {
 }
 
 /// The minutes before the shown ones that an algorithm still counts.
-pub(crate) fn lead_minutes(algorithm: &Algorithm) -> i64 {
+pub fn lead_minutes(algorithm: &Algorithm) -> i64 {
     let Parameters { window_ms, lease_ms, .. } = algorithm.parameters();
     let span_ms = match algorithm.kind().parameter_set() {
         ParameterSet::Window | ParameterSet::Bucket => window_ms,
@@ -57,7 +57,7 @@ pub(crate) fn lead_minutes(algorithm: &Algorithm) -> i64 {
 }
 
 /// Replays recorded minutes, oldest first. Returns the refusals of each minute.
-pub(crate) fn replay(algorithm: &Algorithm, minutes: &[RecordedMinute]) -> Vec<Refusals> {
+pub fn replay(algorithm: &Algorithm, minutes: &[RecordedMinute]) -> Vec<Refusals> {
     let mut even = EvenCalls { algorithm, level: None, at_once: CallsAtOnce::new(algorithm) };
     let mut at_once = CallsAtOnce::new(algorithm);
     let refusals = minutes.iter().map(|recorded| {
@@ -148,7 +148,7 @@ impl EvenCalls<'_> {
 }
 
 /// A preview in words: the calls of the last hour, their refusals, and the refusals of the replay.
-pub(crate) fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
+pub fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
     if calls == 0 {
         return "No call was recorded in the last hour, so there is nothing to replay.".to_owned();
     }
@@ -160,7 +160,7 @@ pub(crate) fn summary(calls: u64, recorded: u64, changed: Refusals) -> String {
 }
 
 /// Explanations of a preview's figures.
-pub(crate) fn notes(policy: &NewPolicy) -> Vec<&'static str> {
+pub fn notes(policy: &NewPolicy) -> Vec<&'static str> {
     let leases = policy.algorithm.kind().grants_leases();
     let span_minutes = lead_minutes(&policy.algorithm);
     let queues = matches!(policy.excess, Excess::Queue { .. });

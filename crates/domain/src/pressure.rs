@@ -39,7 +39,7 @@ const RUSHES_APART: Duration = Duration::from_secs(10);
 
 /// The rate of purchases at one process, which shows that a rush begins. Each thread has its own.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub struct Arrivals {
     now_per_second: f64,
     before_per_second: f64,
     seen: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     /// Whether a rush begins. `since` is the time since the last call.
-    pub(crate) fn read(&mut self, pressure: &Pressure, since: Duration) -> bool {
+    pub fn read(&mut self, pressure: &Pressure, since: Duration) -> bool {
         let purchases = pressure.arrived.load(Ordering::Relaxed);
         let new = purchases - std::mem::replace(&mut self.seen, purchases);
         self.count(new as f64, since)
@@ -66,20 +66,20 @@ impl Arrivals {
 
 /// A notice to other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Report {
+pub enum Report {
     Wait(Duration),
     RushBegins,
 }
 
 impl Report {
-    pub(crate) fn text(self) -> String {
+    pub fn text(self) -> String {
         match self {
             Self::Wait(wait) => micros(wait).to_string(),
             Self::RushBegins => RUSH_BEGINS.to_owned(),
         }
     }
 
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         if text == RUSH_BEGINS {
             return Some(Self::RushBegins);
         }
@@ -89,7 +89,7 @@ impl Report {
 
 /// The wait of purchases, in this process and in others; shared by all threads.
 #[derive(Debug)]
-pub(crate) struct Pressure {
+pub struct Pressure {
     started: Instant,
     noticeable: Duration,
     long: Duration,
@@ -133,7 +133,7 @@ impl Reading {
 
 impl Pressure {
     /// Purchases are shed at `wait_target`.
-    pub(crate) fn new(started: Instant, wait_target: Duration) -> Self {
+    pub fn new(started: Instant, wait_target: Duration) -> Self {
         Self {
             started,
             noticeable: wait_target / NOTICEABLE_PART,
@@ -149,7 +149,7 @@ impl Pressure {
     }
 
     /// Records the wait of purchases on one thread of this process. The longest counts.
-    pub(crate) fn record(&self, wait: Duration, now: Instant) {
+    pub fn record(&self, wait: Duration, now: Instant) {
         if wait >= self.here(now) {
             self.here.set(wait, self.micros_at(now));
         }
@@ -161,15 +161,15 @@ impl Pressure {
     }
 
     /// Returns when a wait has been recorded since the last call.
-    pub(crate) async fn measured(&self) {
+    pub async fn measured(&self) {
         self.measured.notified().await;
     }
 
-    pub(crate) fn record_arrivals(&self, purchases: u32) {
+    pub fn record_arrivals(&self, purchases: u32) {
         self.arrived.fetch_add(purchases.into(), Ordering::Relaxed);
     }
 
-    pub(crate) fn record_rush(&self, now: Instant) {
+    pub fn record_rush(&self, now: Instant) {
         let Rush { began_us, until_us } = &self.rush_here;
         let (now_us, began) = (self.micros_at(now), began_us.load(Ordering::Relaxed));
         let since = Duration::from_micros(now_us.saturating_sub(began));
@@ -181,7 +181,7 @@ impl Pressure {
         until_us.fetch_max(self.micros_at(now + RUSH_VALID), Ordering::Relaxed);
     }
 
-    pub(crate) fn record_elsewhere(&self, report: Report, now: Instant) {
+    pub fn record_elsewhere(&self, report: Report, now: Instant) {
         match report {
             Report::Wait(wait) => self.elsewhere.set(wait, self.micros_at(now)),
             Report::RushBegins => {
@@ -198,13 +198,13 @@ impl Pressure {
     }
 
     /// The longest wait of the last seconds in this process.
-    pub(crate) fn longest_here(&self, now: Instant) -> Duration {
+    pub fn longest_here(&self, now: Instant) -> Duration {
         let (longest, age) = self.longest.get(self.micros_at(now));
         if age > SHOWN_FOR { self.here(now) } else { longest }
     }
 
     /// The report to other processes, without their own reports.
-    pub(crate) fn report(&self, now: Instant) -> Option<Report> {
+    pub fn report(&self, now: Instant) -> Option<Report> {
         if self.begins_rush(now, &self.rush_here.until_us) {
             return Some(Report::RushBegins);
         }
@@ -217,18 +217,18 @@ impl Pressure {
     }
 
     /// Whether purchases of this process wait so long that the least urgent requests are refused.
-    pub(crate) fn is_long_here(&self, now: Instant) -> bool {
+    pub fn is_long_here(&self, now: Instant) -> bool {
         self.here(now) >= self.long
     }
 
     /// Whether purchases wait noticeably, in this process or another one.
-    pub(crate) fn is_noticeable(&self, now: Instant) -> bool {
+    pub fn is_noticeable(&self, now: Instant) -> bool {
         let (elsewhere, age) = self.elsewhere.get(self.micros_at(now));
         self.here(now) >= self.noticeable || age <= REPORT_VALID && elsewhere >= self.noticeable
     }
 
     /// A worker's rest after a step that took `took`; it has had a backlog for `behind`.
-    pub(crate) fn worker_rest(&self, took: Duration, behind: Duration, now: Instant) -> Duration {
+    pub fn worker_rest(&self, took: Duration, behind: Duration, now: Instant) -> Duration {
         let rushes = [&self.rush_here.until_us, &self.rush_elsewhere_until_us];
         if behind < LAG_MAX && rushes.into_iter().any(|until_us| self.begins_rush(now, until_us)) {
             *WORKER_REST.end()
@@ -240,7 +240,7 @@ impl Pressure {
     }
 
     /// A reader's rest after a read that took `took`.
-    pub(crate) fn read_rest(&self, took: Duration, now: Instant) -> Duration {
+    pub fn read_rest(&self, took: Duration, now: Instant) -> Duration {
         if self.is_noticeable(now) { (took * REST_FACTOR).min(READ_REST_MAX) } else { Duration::ZERO }
     }
 

@@ -14,14 +14,14 @@ use super::stock::Stock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
-pub(crate) enum SaleStatus {
+pub enum SaleStatus {
     Open,
     Paused,
     Closed,
 }
 
 impl SaleStatus {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
@@ -30,7 +30,7 @@ impl SaleStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, EnumString, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
-pub(crate) enum SalePhase {
+pub enum SalePhase {
     Scheduled,
     Open,
     Paused,
@@ -38,7 +38,7 @@ pub(crate) enum SalePhase {
 }
 
 impl SalePhase {
-    pub(crate) fn at(now_ms: i64, status: SaleStatus, starts_at_ms: i64, ends_at_ms: i64) -> Self {
+    pub fn at(now_ms: i64, status: SaleStatus, starts_at_ms: i64, ends_at_ms: i64) -> Self {
         match status {
             SaleStatus::Closed => Self::Ended,
             SaleStatus::Open | SaleStatus::Paused if now_ms >= ends_at_ms => Self::Ended,
@@ -48,86 +48,86 @@ impl SalePhase {
         }
     }
 
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
 /// A sale's terms and texts, without its stock, as instances keep it in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sale {
-    pub(crate) id: SaleId,
-    pub(crate) product_id: i64,
-    pub(crate) product: String,
-    pub(crate) description: String,
-    pub(crate) picture: Option<Picture>,
-    pub(crate) price_cents: i64,
-    pub(crate) per_user: Units,
-    pub(crate) min_level: i64,
-    pub(crate) captcha: CaptchaKind,
-    pub(crate) unlimited: bool,
+pub struct Sale {
+    pub id: SaleId,
+    pub product_id: i64,
+    pub product: String,
+    pub description: String,
+    pub picture: Option<Picture>,
+    pub price_cents: i64,
+    pub per_user: Units,
+    pub min_level: i64,
+    pub captcha: CaptchaKind,
+    pub unlimited: bool,
     #[serde(default)]
-    pub(crate) shards: ShardCount,
-    pub(crate) starts_at_ms: i64,
-    pub(crate) ends_at_ms: i64,
-    pub(crate) pay_within_ms: i64,
-    pub(crate) status: SaleStatus,
-    pub(crate) purchase_key: String,
-    pub(crate) waiting_key: String,
+    pub shards: ShardCount,
+    pub starts_at_ms: i64,
+    pub ends_at_ms: i64,
+    pub pay_within_ms: i64,
+    pub status: SaleStatus,
+    pub purchase_key: String,
+    pub waiting_key: String,
     /// Parts of the stock that go on sale after the start, in order.
-    pub(crate) waves: Vec<PlannedWave>,
+    pub waves: Vec<PlannedWave>,
 }
 
 /// A wave as buyers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct PlannedWave {
+pub struct PlannedWave {
     /// Seconds after the sale's start.
-    pub(crate) after_s: i64,
-    pub(crate) units: u32,
+    pub after_s: i64,
+    pub units: u32,
 }
 
 impl Sale {
-    pub(crate) fn sharding(&self) -> SaleShards {
+    pub fn sharding(&self) -> SaleShards {
         SaleShards { sale: self.id, count: self.shards, asks_pass: self.captcha != CaptchaKind::None }
     }
 
     /// Whether the sale's window is open, and the sale neither paused nor closed.
-    pub(crate) fn is_open_at(&self, now_ms: i64) -> bool {
+    pub fn is_open_at(&self, now_ms: i64) -> bool {
         self.status == SaleStatus::Open && (self.starts_at_ms..self.ends_at_ms).contains(&now_ms)
     }
 
     /// The purchase key while the sale is open, else a key that buys nothing.
-    pub(crate) fn key_at(&self, now_ms: i64) -> &str {
+    pub fn key_at(&self, now_ms: i64) -> &str {
         if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
     }
 
-    pub(crate) fn phase_at(&self, now_ms: i64) -> SalePhase {
+    pub fn phase_at(&self, now_ms: i64) -> SalePhase {
         SalePhase::at(now_ms, self.status, self.starts_at_ms, self.ends_at_ms)
     }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Product {
-    pub(crate) id: i64,
-    pub(crate) name: String,
-    pub(crate) description: String,
-    pub(crate) picture: Option<Picture>,
+pub struct Product {
+    pub id: i64,
+    pub name: String,
+    pub description: String,
+    pub picture: Option<Picture>,
 }
 
 /// A change of a product, or a new one. A field of `None` stays as it is.
 #[derive(Debug, Clone)]
-pub(crate) struct ProductChange {
-    pub(crate) name: String,
-    pub(crate) description: Option<String>,
+pub struct ProductChange {
+    pub name: String,
+    pub description: Option<String>,
     /// The hash of a picture.
-    pub(crate) picture: Option<String>,
+    pub picture: Option<String>,
     /// A description of the picture, for people who cannot see it.
-    pub(crate) alt: Option<String>,
+    pub alt: Option<String>,
 }
 
 impl ProductChange {
     /// The schema's constraints enforce the same lengths.
-    pub(crate) fn check(self) -> Result<Self, Invalid> {
+    pub fn check(self) -> Result<Self, Invalid> {
         check_product_name(&self.name, "name")?;
         // A description may have several lines.
         let is_odd = |c: char| c.is_control() && c != '\n';
@@ -150,38 +150,38 @@ fn check_product_name(name: &str, field: &'static str) -> Result<(), Invalid> {
 
 /// A document that many callers read. Instances and Redis keep copies.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Document {
+pub enum Document {
     Sale(Sale),
     Product(Product),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct NewSale {
-    pub(crate) product: String,
-    pub(crate) price_cents: i64,
-    pub(crate) stock: Stock,
-    pub(crate) per_user: Units,
-    pub(crate) starts_in_ms: i64,
-    pub(crate) ends_in_ms: i64,
-    pub(crate) pay_within_ms: i64,
+pub struct NewSale {
+    pub product: String,
+    pub price_cents: i64,
+    pub stock: Stock,
+    pub per_user: Units,
+    pub starts_in_ms: i64,
+    pub ends_in_ms: i64,
+    pub pay_within_ms: i64,
     /// Whether the units of a refunded order are for sale again.
-    pub(crate) refund_returns_stock: bool,
-    pub(crate) min_level: i64,
-    pub(crate) captcha: CaptchaKind,
-    pub(crate) shards: ShardCount,
-    pub(crate) waves: Vec<Wave>,
+    pub refund_returns_stock: bool,
+    pub min_level: i64,
+    pub captcha: CaptchaKind,
+    pub shards: ShardCount,
+    pub waves: Vec<Wave>,
 }
 
 /// Units that go on sale some time after the start (protocol, rule 14).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wave {
-    pub(crate) after_ms: i64,
-    pub(crate) units: u32,
+pub struct Wave {
+    pub after_ms: i64,
+    pub units: u32,
 }
 
 impl Wave {
     /// Reads seconds, a colon, units.
-    pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
         let invalid = || Invalid::new("wave", "must be seconds after the start, a colon, and 1 to 2147483647 units");
         let (seconds, units) = text.split_once(':').ok_or_else(invalid)?;
         let (seconds, units): (u32, u32) = seconds.parse().ok().zip(units.parse().ok()).ok_or_else(invalid)?;
@@ -196,12 +196,12 @@ impl NewSale {
     const DAY_MS: i64 = 86_400_000;
 
     /// Units that are not for sale from the start.
-    pub(crate) fn held_back(&self) -> u64 {
+    pub fn held_back(&self) -> u64 {
         self.waves.iter().map(|wave| u64::from(wave.units)).sum()
     }
 
     /// The schema's constraints enforce the same bounds.
-    pub(crate) fn check(self) -> Result<Self, Invalid> {
+    pub fn check(self) -> Result<Self, Invalid> {
         check_product_name(&self.product, "product")?;
         if !(0..=100_000_000_000).contains(&self.price_cents) {
             return Err(Invalid::new("price-cents", "must be 0 to 100000000000"));

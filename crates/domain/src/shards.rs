@@ -9,41 +9,41 @@ use super::stock::Stock;
 /// The number of shards of a sale: 1 to 64. It never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct ShardCount(u8);
+pub struct ShardCount(u8);
 
 impl ShardCount {
-    pub(crate) const ONE: Self = Self(1);
+    pub const ONE: Self = Self(1);
     const MAX: u8 = 64;
 
-    pub(crate) fn parse(n: u64) -> Result<Self, Invalid> {
+    pub fn parse(n: u64) -> Result<Self, Invalid> {
         match u8::try_from(n) {
             Ok(n) if (1..=Self::MAX).contains(&n) => Ok(Self(n)),
             _ => Err(Invalid::new("shards", "must be 1 to 64")),
         }
     }
 
-    pub(crate) const fn get(self) -> u8 {
+    pub const fn get(self) -> u8 {
         self.0
     }
 
-    pub(crate) fn is_one(self) -> bool {
+    pub fn is_one(self) -> bool {
         self == Self::ONE
     }
 
-    pub(crate) fn all(self) -> impl DoubleEndedIterator<Item = Shard> + Clone {
+    pub fn all(self) -> impl DoubleEndedIterator<Item = Shard> + Clone {
         (0..i16::from(self.0)).map(Shard)
     }
 
     /// A shard's part of a stock or wave. Units are dealt out in lots of one buyer's limit, so that most buyers find enough units at one
     /// shard. A rest smaller than a lot goes to the next shard.
-    pub(crate) fn part(self, units: u64, lot: Units, shard: Shard) -> u64 {
+    pub fn part(self, units: u64, lot: Units, shard: Shard) -> u64 {
         let (lot, shards, place) = (u64::from(lot.get()), u64::from(self.0), u64::from(shard.0.unsigned_abs()));
         let (lots, rest) = (units / lot, units % lot);
         let more = u64::from(place < lots % shards);
         (lots / shards + more) * lot + if place == lots % shards { rest } else { 0 }
     }
 
-    pub(crate) fn part_of(self, stock: Stock, lot: Units, shard: Shard) -> Stock {
+    pub fn part_of(self, stock: Stock, lot: Units, shard: Shard) -> Stock {
         match stock {
             Stock::Unlimited => Stock::Unlimited,
             Stock::Units(units) => Stock::Units(self.part(units, lot, shard)),
@@ -59,16 +59,16 @@ impl Default for ShardCount {
 
 /// A sale, with the fixed terms that decide its keys in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SaleShards {
-    pub(crate) sale: SaleId,
-    pub(crate) count: ShardCount,
+pub struct SaleShards {
+    pub sale: SaleId,
+    pub count: ShardCount,
     /// Whether buyers need a pass (rule 18).
-    pub(crate) asks_pass: bool,
+    pub asks_pass: bool,
 }
 
 impl SaleShards {
     /// The shard that alone judges and remembers this buyer.
-    pub(crate) fn home(&self, user: &str) -> Shard {
+    pub fn home(&self, user: &str) -> Shard {
         if self.count.is_one() {
             return Shard::FIRST;
         }
@@ -81,7 +81,7 @@ impl SaleShards {
     }
 
     /// The shard that this buyer asks next to lend. Buyers of one home ask in different orders.
-    pub(crate) fn lender(&self, user: &str, skip: impl Fn(Shard) -> bool) -> Option<Shard> {
+    pub fn lender(&self, user: &str, skip: impl Fn(Shard) -> bool) -> Option<Shard> {
         let hash = self.hash(user);
         let home = self.home_of(hash);
         let others = self.count.all().filter(|shard| *shard != home && !skip(*shard));
@@ -98,7 +98,7 @@ impl SaleShards {
 
     /// The hash tag of a shard's keys. With one shard it is the sale's number. With more, it is number, shard, and the smallest number that
     /// moves the tag into the shard's part of the cluster's ring, so that shards lie evenly on its masters.
-    pub(crate) fn tag(&self, shard: Shard) -> String {
+    pub fn tag(&self, shard: Shard) -> String {
         let sale = self.sale;
         if self.count.is_one() {
             return sale.to_string();
@@ -129,7 +129,7 @@ const fn mixed(mut z: u64) -> u64 {
 }
 
 /// The slot of a key in a Redis Cluster: that of its hash tag, or of the whole key.
-pub(crate) fn slot_of_key(key: &str) -> u16 {
+pub fn slot_of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     slot(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
 }

@@ -10,14 +10,14 @@ const HELD_BACK_FOR: Duration = Duration::from_secs(2);
 /// When the purchases that a thread sheds are answered. Such an answer sets a connection free, which brings the next request of the
 /// crowd at once: without a pace, a thread that sheds would soon do little else.
 #[derive(Debug, Default)]
-pub(crate) struct ShedPace {
+pub struct ShedPace {
     /// When the next one may be answered.
     next: Option<Instant>,
 }
 
 impl ShedPace {
     /// For how long to hold back the answer to another one.
-    pub(crate) fn delay(&mut self, now: Instant) -> Duration {
+    pub fn delay(&mut self, now: Instant) -> Duration {
         let at = self.next.map_or(now, |next| next.clamp(now, now + HELD_BACK_FOR));
         self.next = Some(at + ANSWERS_APART);
         at - now

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 /// How often the limit is adjusted.
-pub(crate) const TICK: Duration = Duration::from_millis(20);
+pub const TICK: Duration = Duration::from_millis(20);
 /// CoDel's interval, as in both papers.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The first long wait counts for no longer than this, however late the tick: a thread that was held up once is not overloaded.
@@ -50,34 +50,34 @@ impl DeliveryRate {
 
 /// What a thread has seen since the last tick.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tick {
-    pub(crate) since: Duration,
+pub struct Tick {
+    pub since: Duration,
     /// Purchases in flight now, and answered since.
-    pub(crate) in_flight: u32,
-    pub(crate) answered: u32,
+    pub in_flight: u32,
+    pub answered: u32,
     /// The longest wait for a turn.
-    pub(crate) wait: Duration,
+    pub wait: Duration,
     /// The part of it before the thread read the request.
-    pub(crate) unread: Duration,
+    pub unread: Duration,
     /// How long a call to Redis takes.
-    pub(crate) call: Duration,
+    pub call: Duration,
 }
 
 /// The bound on one sale's purchases in flight on a thread.
 #[derive(Debug)]
-pub(crate) struct ShedLimit {
+pub struct ShedLimit {
     target: Duration,
     rate: DeliveryRate,
     state: State,
 }
 
 impl ShedLimit {
-    pub(crate) fn new(target: Duration) -> Self {
+    pub fn new(target: Duration) -> Self {
         Self { target, rate: DeliveryRate::default(), state: SERVING }
     }
 
     /// Adjusts the limit, every `TICK`.
-    pub(crate) fn adjust(&mut self, tick: Tick) {
+    pub fn adjust(&mut self, tick: Tick) {
         self.measure(tick);
         self.state = match self.state {
             State::Serving { .. } if tick.wait <= self.target => SERVING,
@@ -108,18 +108,18 @@ impl ShedLimit {
     }
 
     /// Whether purchases are shed, or soon may be.
-    pub(crate) fn is_near(&self) -> bool {
+    pub fn is_near(&self) -> bool {
         self.state != SERVING
     }
 
     /// Whether another purchase is too many, with so many in flight.
-    pub(crate) fn is_full(&self, in_flight: u32) -> bool {
+    pub fn is_full(&self, in_flight: u32) -> bool {
         matches!(self.state, State::Shedding { limit, .. } if in_flight >= limit)
     }
 
     /// Purchases that have waited for longer are shed too: too many were let through before the overload was known. `None` while all are
     /// served.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    pub fn patience(&self) -> Option<Duration> {
         matches!(self.state, State::Shedding { .. }).then_some(self.target * 3 / 2)
     }
 }

@@ -1,7 +1,7 @@
 //! The result of a bounded step of a background worker.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// There may be more: the next step is due at once.
     More,
     Idle,
@@ -9,7 +9,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// `More` after a full batch, which may have left rows behind.
-    pub(crate) const fn after(done: usize, batch_max: usize) -> Self {
+    pub const fn after(done: usize, batch_max: usize) -> Self {
         if done >= batch_max { Self::More } else { Self::Idle }
     }
 }

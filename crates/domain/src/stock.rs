@@ -4,7 +4,7 @@ use super::ids::Invalid;
 
 /// Units that are left, or were put up for sale. Unlimited stock is -1 in PostgreSQL, Redis and the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stock {
+pub enum Stock {
     Unlimited,
     Units(u64),
 }
@@ -13,7 +13,7 @@ impl Stock {
     /// PostgreSQL, Redis and Lua's doubles all count exactly up to here.
     const MAX: i64 = 1_000_000_000_000;
 
-    pub(crate) fn parse(n: i64) -> Result<Self, Invalid> {
+    pub fn parse(n: i64) -> Result<Self, Invalid> {
         match n {
             -1 => Ok(Self::Unlimited),
             0..=Self::MAX => Ok(Self::Units(n.unsigned_abs())),
@@ -21,7 +21,7 @@ impl Stock {
         }
     }
 
-    pub(crate) fn as_i64(self) -> i64 {
+    pub fn as_i64(self) -> i64 {
         match self {
             Self::Unlimited => -1,
             Self::Units(n) => n.cast_signed(),

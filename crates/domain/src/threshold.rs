@@ -6,14 +6,14 @@ use super::policy::Range;
 
 /// The load on a policy since the last check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct LoadSeen {
-    pub(crate) granted: u64,
-    pub(crate) refused: u64,
+pub struct LoadSeen {
+    pub granted: u64,
+    pub refused: u64,
     /// Calls with a reported end.
-    pub(crate) reports: u64,
-    pub(crate) errors: u64,
+    pub reports: u64,
+    pub errors: u64,
     /// Slower than the target.
-    pub(crate) slow: u64,
+    pub slow: u64,
 }
 
 impl LoadSeen {
@@ -26,7 +26,7 @@ impl LoadSeen {
 
 /// The next threshold: 30 % lower in trouble; one step higher where callers are refused without trouble; otherwise the same. `trouble_at` is
 /// the threshold at the last trouble.
-pub(crate) fn next_threshold(threshold: i64, range: Range, trouble_at: Option<i64>, seen: &LoadSeen) -> i64 {
+pub fn next_threshold(threshold: i64, range: Range, trouble_at: Option<i64>, seen: &LoadSeen) -> i64 {
     let next = match seen.trouble() {
         Some(true) => threshold - (threshold * 3 / 10).max(1),
         Some(false) if seen.refused > 0 => {

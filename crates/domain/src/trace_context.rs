@@ -3,8 +3,8 @@
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
 
-pub(crate) const TRACEPARENT: &str = "traceparent";
-pub(crate) const TRACESTATE: &str = "tracestate";
+pub const TRACEPARENT: &str = "traceparent";
+pub const TRACESTATE: &str = "tracestate";
 
 /// The length of a traceparent of version 00, and of the part that is read of later versions.
 const PARENT_LEN: usize = 55;
@@ -13,7 +13,7 @@ const STATE_MAX: usize = 512;
 
 /// A trace, and the step that causes the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TraceContext {
+pub struct TraceContext {
     trace: NonZeroU128,
     span: NonZeroU64,
     sampled: bool,
@@ -23,18 +23,18 @@ pub(crate) struct TraceContext {
 
 impl TraceContext {
     /// A step of a sampled trace.
-    pub(crate) const fn sampled(trace: NonZeroU128, span: NonZeroU64) -> Self {
+    pub const fn sampled(trace: NonZeroU128, span: NonZeroU64) -> Self {
         Self { trace, span, sampled: true, state: None }
     }
 
     #[must_use]
-    pub(crate) fn at(&self, span: NonZeroU64) -> Self {
+    pub fn at(&self, span: NonZeroU64) -> Self {
         Self { span, ..self.clone() }
     }
 
     /// `None` for a malformed traceparent, which is ignored: tracing never fails a request. Of later versions than 00 only the fields of 00 are
     /// read, as the recommendation asks.
-    pub(crate) fn parse(traceparent: &str) -> Option<Self> {
+    pub fn parse(traceparent: &str) -> Option<Self> {
         let (known, more) = traceparent.split_at_checked(PARENT_LEN)?;
         let mut fields = known.split('-');
         let (version, trace, span, flags) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
@@ -57,36 +57,36 @@ impl TraceContext {
 
     /// Adds a tracestate, unread. An empty one, a longer one and one with control characters are dropped.
     #[must_use]
-    pub(crate) fn with_state(self, tracestate: &str) -> Self {
+    pub fn with_state(self, tracestate: &str) -> Self {
         let is_carried =
             (1..=STATE_MAX).contains(&tracestate.len()) && tracestate.bytes().all(|b| matches!(b, b' '..=b'~'));
         Self { state: is_carried.then(|| tracestate.into()), ..self }
     }
 
     /// Whether the trace is recorded. Other traces are not carried.
-    pub(crate) const fn is_sampled(&self) -> bool {
+    pub const fn is_sampled(&self) -> bool {
         self.sampled
     }
 
-    pub(crate) const fn trace(&self) -> NonZeroU128 {
+    pub const fn trace(&self) -> NonZeroU128 {
         self.trace
     }
 
-    pub(crate) const fn span(&self) -> NonZeroU64 {
+    pub const fn span(&self) -> NonZeroU64 {
         self.span
     }
 
-    pub(crate) fn trace_id(&self) -> String {
+    pub fn trace_id(&self) -> String {
         format!("{:032x}", self.trace)
     }
 
-    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
         let state = self.state.as_deref().map(|state| (TRACESTATE, state.to_owned()));
         std::iter::once((TRACEPARENT, self.to_string())).chain(state)
     }
 
     /// One text for a column: the traceparent, and after a space the tracestate.
-    pub(crate) fn to_text(&self) -> String {
+    pub fn to_text(&self) -> String {
         match &self.state {
             Some(state) => format!("{self} {state}"),
             None => self.to_string(),
@@ -94,7 +94,7 @@ impl TraceContext {
     }
 
     /// `None` for a malformed text, and for a trace that is not sampled.
-    pub(crate) fn from_text(text: &str) -> Option<Self> {
+    pub fn from_text(text: &str) -> Option<Self> {
         let (parent, state) = text.split_once(' ').unwrap_or((text, ""));
         Self::parse(parent).filter(Self::is_sampled).map(|context| context.with_state(state))
     }

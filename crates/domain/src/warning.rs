@@ -41,7 +41,7 @@ impl Pace {
 }
 
 /// The warnings about a policy, compared with the other policies of its applications that are visible to the reader.
-pub(crate) fn warnings(policy: &Policy, all: &[Policy], visible: impl Fn(&Name) -> bool) -> Vec<String> {
+pub fn warnings(policy: &Policy, all: &[Policy], visible: impl Fn(&Name) -> bool) -> Vec<String> {
     let Some(whole) = Pace::of(policy).filter(|_| policy.terms.key.is_empty()) else { return Vec::new() };
     let shares_an_app =
         |other: &Policy| other.terms.apps.iter().any(|app| visible(app) && policy.terms.apps.contains(app));

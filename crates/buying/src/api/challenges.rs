@@ -167,7 +167,7 @@ impl TryFrom<Value> for GivenAnswer {
 struct Pass {
     /// To be sent with the purchase: `pass`.
     pass: String,
-    expires_at_ms: i64,
+    pub expires_at_ms: i64,
 }
 
 problems! {

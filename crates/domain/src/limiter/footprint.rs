@@ -9,14 +9,14 @@ const SLACK_MS: u64 = 5_000;
 
 impl Algorithm {
     /// The bytes of a slot's key before the first grant.
-    pub(crate) fn key_bytes(&self, slot: &SlotKey) -> u64 {
+    pub fn key_bytes(&self, slot: &SlotKey) -> u64 {
         // The application is in the hash tag, too; with a policy that is spread, all three are.
         let name = slot.app().len() + slot.policy().len() + slot.key().len();
         KEY_BYTES + 2 * name as u64
     }
 
     /// The bytes that one more grant adds, and the most grants that add some.
-    pub(crate) fn grant_bytes(&self, permits: u32) -> (u64, u64) {
+    pub fn grant_bytes(&self, permits: u32) -> (u64, u64) {
         let limit = self.max_permits().unsigned_abs();
         match self.kind() {
             AlgorithmKind::SlidingLog => (140, limit),
@@ -27,7 +27,7 @@ impl Algorithm {
     }
 
     /// How long a key is kept after a grant, at most.
-    pub(crate) fn life_ms(&self) -> u64 {
+    pub fn life_ms(&self) -> u64 {
         let given = self.parameters();
         let window_ms = given.window_ms.or(given.lease_ms).unwrap_or(0).unsigned_abs();
         let fills = match (given.capacity, given.rate) {

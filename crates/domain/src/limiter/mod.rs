@@ -38,7 +38,7 @@ pub use verdict::{Receipt, Verdict};
 #[strum(serialize_all = "kebab-case", const_into_str)]
 #[strum(parse_err_ty = WrongParameter, parse_err_fn = unknown_algorithm)]
 #[schema(as = LimiterKind)]
-pub(crate) enum AlgorithmKind {
+pub enum AlgorithmKind {
     FixedWindow,
     SlidingLog,
     SlidingCounter,
@@ -52,7 +52,7 @@ fn unknown_algorithm(_: &str) -> WrongParameter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ParameterSet {
+pub enum ParameterSet {
     /// `limit` and `window_ms`.
     Window,
     /// `capacity`, `rate` and `window_ms`.
@@ -62,13 +62,13 @@ pub(crate) enum ParameterSet {
 }
 
 impl AlgorithmKind {
-    pub(crate) const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
+    pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
 
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.into_str()
     }
 
-    pub(crate) const fn parameter_set(self) -> ParameterSet {
+    pub const fn parameter_set(self) -> ParameterSet {
         match self {
             Self::FixedWindow | Self::SlidingLog | Self::SlidingCounter => ParameterSet::Window,
             Self::TokenBucket | Self::LeakyBucket => ParameterSet::Bucket,
@@ -77,7 +77,7 @@ impl AlgorithmKind {
     }
 
     /// Whether a grant is a lease, which the caller gives back. Such a limiter may have room again at any moment.
-    pub(crate) const fn grants_leases(self) -> bool {
+    pub const fn grants_leases(self) -> bool {
         matches!(self, Self::Concurrency)
     }
 }
@@ -95,7 +95,7 @@ macro_rules! with_state {
 
 /// An algorithm with its parameters, which are within their bounds. A limit of -1 grants everything, and counts nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Algorithm {
+pub struct Algorithm {
     kind: AlgorithmKind,
     parameters: Parameters,
     /// Limit and window; capacity, rate and period; or limit and lease. Times are in microseconds.
@@ -103,7 +103,7 @@ pub(crate) struct Algorithm {
 }
 
 impl Algorithm {
-    pub(crate) fn new(kind: AlgorithmKind, parameters: &Parameters) -> Result<Self, WrongParameter> {
+    pub fn new(kind: AlgorithmKind, parameters: &Parameters) -> Result<Self, WrongParameter> {
         let mut parameters = *parameters;
         if kind.parameter_set() == ParameterSet::Bucket {
             parameters.window_ms = parameters.window_ms.or(Some(SECOND_MS));
@@ -117,36 +117,36 @@ impl Algorithm {
         Ok(Self { kind, parameters, numbers })
     }
 
-    pub(crate) const fn kind(&self) -> AlgorithmKind {
+    pub const fn kind(&self) -> AlgorithmKind {
         self.kind
     }
 
-    pub(crate) const fn is_unlimited(&self) -> bool {
+    pub const fn is_unlimited(&self) -> bool {
         self.numbers[0] == -1
     }
 
     /// Whether its grants are leases that Redis keeps.
-    pub(crate) const fn keeps_leases(&self) -> bool {
+    pub const fn keeps_leases(&self) -> bool {
         !self.is_unlimited() && self.kind.grants_leases()
     }
 
-    pub(crate) const fn parameters(&self) -> Parameters {
+    pub const fn parameters(&self) -> Parameters {
         self.parameters
     }
 
     /// The three numbers that lua/limit_*.lua takes; the first is `max_permits`.
-    pub(crate) const fn arguments(&self) -> [i64; 3] {
+    pub const fn arguments(&self) -> [i64; 3] {
         if self.is_unlimited() { [u32::MAX as i64, 0, 0] } else { self.numbers }
     }
 
     /// The most permits of a call: asking for more is an error, because it could never be granted.
-    pub(crate) const fn max_permits(&self) -> i64 {
+    pub const fn max_permits(&self) -> i64 {
         self.arguments()[0]
     }
 
     /// Takes permits if there is room for them at `now_us`. `lease` names a grant of a concurrency limiter. Returns `None`, and changes
     /// nothing, when `permits` is not 1 to `max_permits`.
-    pub(crate) fn take(&self, state: &mut State, now_us: i64, permits: i64, lease: Uuid) -> Option<Verdict> {
+    pub fn take(&self, state: &mut State, now_us: i64, permits: i64, lease: Uuid) -> Option<Verdict> {
         if !(1..=self.max_permits()).contains(&permits) {
             return None;
         }
@@ -174,7 +174,7 @@ impl Algorithm {
     }
 
     /// Returns the permits of a grant, as far as the state still has them: the same window, the same entries.
-    pub(crate) fn give_back(&self, state: &mut State, now_us: i64, permits: i64, receipt: Receipt, lease: Uuid) {
+    pub fn give_back(&self, state: &mut State, now_us: i64, permits: i64, receipt: Receipt, lease: Uuid) {
         match (self.kind, state) {
             _ if self.is_unlimited() => {}
             (AlgorithmKind::FixedWindow, State::FixedWindow(state)) => state.give_back(permits, receipt),
@@ -246,7 +246,7 @@ impl Bucket {
 
 /// A limiter's memory of one key.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum State {
+pub enum State {
     #[default]
     Untouched,
     FixedWindow(Counted),
@@ -259,7 +259,7 @@ pub(crate) enum State {
 
 impl State {
     /// Gives a lease back. Returns `false` when there is none of this id.
-    pub(crate) fn release(&mut self, lease: Uuid) -> bool {
+    pub fn release(&mut self, lease: Uuid) -> bool {
         match self {
             Self::Concurrency(leases) => leases.release(lease),
             _ => false,

@@ -24,12 +24,12 @@ const LEASE_MS: RangeInclusive<i64> = 100..=86_400_000;
 /// The parameters of an algorithm, unchecked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
-    pub(crate) limit: Option<i64>,
+    pub limit: Option<i64>,
     /// The window; for a bucket, the period of `rate` (by default a second).
-    pub(crate) window_ms: Option<i64>,
-    pub(crate) rate: Option<i64>,
-    pub(crate) capacity: Option<i64>,
-    pub(crate) lease_ms: Option<i64>,
+    pub window_ms: Option<i64>,
+    pub rate: Option<i64>,
+    pub capacity: Option<i64>,
+    pub lease_ms: Option<i64>,
 }
 
 /// Whether an algorithm has a parameter, and its bounds.
@@ -45,7 +45,7 @@ pub enum ParameterBounds {
 
 impl AlgorithmKind {
     /// Each parameter of the API: `Algorithm::new` refuses everything else.
-    pub(crate) fn bounds(self) -> [(&'static str, ParameterBounds); 5] {
+    pub fn bounds(self) -> [(&'static str, ParameterBounds); 5] {
         use ParameterBounds::{Limit, Optional, Required, Unused};
         let optional = |bounds: RangeInclusive<i64>| Optional(*bounds.start(), *bounds.end());
         let required = |bounds: RangeInclusive<i64>| Required(*bounds.start(), *bounds.end());
@@ -87,7 +87,7 @@ impl AlgorithmKind {
     }
 
     /// The greatest limit, or rate of a bucket.
-    pub(crate) const fn threshold_max(self) -> i64 {
+    pub const fn threshold_max(self) -> i64 {
         match self {
             Self::FixedWindow | Self::SlidingCounter => *WINDOW_LIMIT.end(),
             Self::SlidingLog | Self::Concurrency => *LISTED_LIMIT.end(),

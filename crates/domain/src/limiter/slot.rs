@@ -15,23 +15,23 @@ pub struct SlotKey {
 impl SlotKey {
     /// The caller's `key` (a user, an address…) may be empty. Slots of one application can be checked in one script. Each slot of a
     /// policy that is `spread` has its own hash tag, so that a cluster can distribute them.
-    pub(crate) fn new(app: &str, policy: &str, key: &str, spread: bool) -> Self {
+    pub fn new(app: &str, policy: &str, key: &str, spread: bool) -> Self {
         Self { app: escaped(app, false), policy: escaped(policy, false), key: bounded(escaped(key, true)), spread }
     }
 
-    pub(crate) fn app(&self) -> &str {
+    pub fn app(&self) -> &str {
         &self.app
     }
 
-    pub(crate) fn policy(&self) -> &str {
+    pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    pub(crate) fn key(&self) -> &str {
+    pub fn key(&self) -> &str {
         &self.key
     }
 
-    pub(crate) fn is_spread(&self) -> bool {
+    pub fn is_spread(&self) -> bool {
         self.spread
     }
 }

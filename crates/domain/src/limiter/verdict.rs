@@ -4,29 +4,29 @@ use super::ms;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    pub(crate) granted: bool,
+    pub granted: bool,
     /// Permits left; -1 where there is no limit.
-    pub(crate) remaining: i64,
+    pub remaining: i64,
     /// When the same call would be granted if no other caller came, rounded up; 0 for a grant.
-    pub(crate) retry_after_ms: i64,
+    pub retry_after_ms: i64,
     /// When all permits are available again if no other caller comes, rounded up.
-    pub(crate) reset_ms: i64,
+    pub reset_ms: i64,
     /// How long a granted caller must wait for an even outflow; leaky buckets only.
-    pub(crate) delay_ms: i64,
+    pub delay_ms: i64,
     /// The server's time at this call, and never less than at an earlier grant.
-    pub(crate) at_us: i64,
-    pub(crate) receipt: Receipt,
+    pub at_us: i64,
+    pub receipt: Receipt,
 }
 
 /// Where the permits of a grant were taken from, and go back to. Each limiter defines the two numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Receipt {
-    pub(crate) mark: i64,
-    pub(crate) detail: i64,
+    pub mark: i64,
+    pub detail: i64,
 }
 
 impl Verdict {
-    pub(crate) const UNLIMITED: Self = Self {
+    pub const UNLIMITED: Self = Self {
         granted: true,
         remaining: -1,
         retry_after_ms: 0,
