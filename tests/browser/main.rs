@@ -3,7 +3,7 @@
 //! `./dev test` installs chromium, a Chinese font and axe-core. The tests leave pictures of the pages in
 //! `target/screenshots`. A test that fails leaves a picture there too, named after the test.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod accessibility;
 mod buyer;

@@ -8,7 +8,7 @@
 //! Reading order: `servers` and `service` start and kill processes, `world` sets up a system, `rush` is the crowd, `history` checks the
 //! answers, `run` is the course of every scenario; then the scenarios by theme. docs/protocol.md lists the faults.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on must fail
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on must fail
 
 mod dead_letters;
 mod history;

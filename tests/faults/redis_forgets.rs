@@ -121,7 +121,7 @@ pub async fn stale_replica_promoted(options: Options) -> anyhow::Result<RunSumma
         group: GroupId::of_one(order),
         trace: None,
     };
-    let verdict = world.stores.ledger.commit_purchases(&[late]).await?;
+    let verdict = world.stores.ledger.orders.commit_purchases(&[late]).await?;
     ensure!(verdict == [Committed::StaleEpoch], "a purchase of epoch {before} is {verdict:?}");
     let summary = run.finished(world, format!("at least {} tickets lost", sold - kept)).await?;
     restart_empty_redis(&options).await?;

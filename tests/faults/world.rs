@@ -186,7 +186,7 @@ impl World {
         let id = output["sale_id"].as_i64().context("sale create names no sale")?;
         let key =
             sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1").bind(id).fetch_one(&self.sql).await?;
-        let shards = self.stores.ledger.shards_of(&[SaleId::from_db(id)]).await?;
+        let shards = self.stores.ledger.sales.shards_of(&[SaleId::from_db(id)]).await?;
         let shards = shards.first().context("the sale is gone")?.shards;
         Ok(Sale { id, key, stock, pay_within_s, shards })
     }

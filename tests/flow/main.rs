@@ -3,7 +3,7 @@
 //!
 //! Needs only Redis, in REDIS_URL. SECKILL_TEST_LONG=1 lets the twenty processes run for a minute instead of seconds.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on must fail
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on must fail
 
 mod limiter_behaviour;
 mod lua_matches_model;

@@ -4,7 +4,7 @@
 //! These tests are a binary of their own, which cargo runs alone. The peak of payments runs alone there. SECKILL_TEST_LONG=1 runs
 //! them at full length, and one after another.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
 
 mod bank;
 mod bank_away;

@@ -3,7 +3,7 @@
 //! These tests are a binary of their own, which cargo runs alone. The test that measures milliseconds runs alone there. SECKILL_TEST_LONG=1
 //! runs them at full length: a minute each, with a pause of a minute, and one after another.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot continue must fail
 
 mod commands;
 mod constant_rate;

@@ -1,6 +1,6 @@
 //! Tests of the repository's files. None needs a server.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot go on shall fail
 
 mod api_document;
 mod compose_file;

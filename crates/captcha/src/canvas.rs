@@ -32,17 +32,17 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    pub fn new(width: usize, height: usize) -> Self {
+    pub(crate) fn new(width: usize, height: usize) -> Self {
         Self { width, height, cover: vec![0.0; width * height] }
     }
 
     /// The ink of a pixel.
-    pub fn cover(&self, x: usize, y: usize) -> f32 {
+    pub(crate) fn cover(&self, x: usize, y: usize) -> f32 {
         self.cover.get(y * self.width + x).copied().unwrap_or(0.0)
     }
 
     /// Draws a straight line with round ends. Parts outside are cut off. Where lines cross, the ink does not add up.
-    pub fn line(&mut self, from: Point, to: Point, radius: f32) {
+    pub(crate) fn line(&mut self, from: Point, to: Point, radius: f32) {
         let reach = radius + 1.0;
         let (left, right) = (from.x.min(to.x) - reach, from.x.max(to.x) + reach);
         let (top, bottom) = (from.y.min(to.y) - reach, from.y.max(to.y) + reach);
@@ -67,7 +67,7 @@ impl Canvas {
     }
 
     /// Draws a line through these points.
-    pub fn path(&mut self, points: impl IntoIterator<Item = Point>, radius: f32) {
+    pub(crate) fn path(&mut self, points: impl IntoIterator<Item = Point>, radius: f32) {
         let mut last = None;
         for point in points {
             self.line(last.unwrap_or(point), point, radius);
@@ -85,7 +85,7 @@ pub(crate) struct Indexed {
 
 impl Indexed {
     /// The picture as a PNG file. `colours` are at most 16; the first one may be transparent.
-    pub fn png(&self, colours: &[[u8; 3]], first_is_transparent: bool) -> Result<Vec<u8>, DrawError> {
+    pub(crate) fn png(&self, colours: &[[u8; 3]], first_is_transparent: bool) -> Result<Vec<u8>, DrawError> {
         debug_assert!(colours.len() <= COLOURS_MAX && self.pixels.len() == self.width * self.height);
         let mut file = Vec::with_capacity(self.pixels.len() / 3);
         // Both numbers are constants of this crate.

@@ -89,7 +89,7 @@ const STEPS: usize = 8;
 
 impl Stroke {
     /// Closely spaced points along the stroke.
-    pub fn trace(&self) -> impl Iterator<Item = Point> + '_ {
+    pub(crate) fn trace(&self) -> impl Iterator<Item = Point> + '_ {
         let last = self.points().len().saturating_sub(1);
         (0..last).flat_map(move |span| {
             let end = if span + 1 == last { STEPS + 1 } else { STEPS };

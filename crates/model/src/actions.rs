@@ -9,7 +9,7 @@ use super::variants::{Variant, World};
 
 /// The number of an action is its instance, order or group. With two numbers, the instance comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub(crate) enum Action {
     // ---- a purchase
     /// Rules 1, 2 and 13: sale::purchase, gate::reserve, lua/reserve.lua. A call with requests, or with repeats of them.
     Reserve(usize, Orders),
@@ -95,13 +95,13 @@ pub enum Action {
 
 impl World {
     /// Whether this Redis server serves the ledger's epoch, on the ledger's run.
-    pub fn is_complete(&self, s: &State, master: usize) -> bool {
+    pub(crate) fn is_complete(&self, s: &State, master: usize) -> bool {
         let redis = &s.redis[master];
         s.ledger.run == redis.run && redis.serves(self) && redis.now.epoch == s.ledger.epoch
     }
 
     /// Adds the actions of the system itself. They happen sooner or later.
-    pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
+    pub(crate) fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
         let serving: Vec<usize> = s.masters().filter(|master| s.redis[*master].serves(self)).collect();
         for i in 0..INSTANCES {
             if s.requests[i] != PurchaseStep::Idle {
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Adds requests of buyers, and faults, within the budget.
-    pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
+    pub(crate) fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
         for i in 0..self.selling {
             let from_memory =
                 |order| s.sold_out_caches[i].is_some_and(|cache| !self.knows_holder(&cache.holders, order));

@@ -5,14 +5,14 @@ use super::state::Budget;
 use super::variants::World;
 
 /// Instances die between any two steps. The outcome of a commit is unknown, or the insert arrives late.
-pub const CRASHES: World = World {
+pub(crate) const CRASHES: World = World {
     budget: Budget { requests: [2, 1, 1], deaths: 1, lost_commits: 1, ..World::NO_FAULTS.budget },
     shows: &[ALL_SOLD],
     ..World::NO_FAULTS
 };
 
 /// Messages arrive twice or never, the relay and the releaser die, orders are cancelled.
-pub const DELIVERY: World = World {
+pub(crate) const DELIVERY: World = World {
     budget: Budget { requests: [1, 1, 1], deaths: 1, lost_acks: 1, purges: 1, cancels: 1, ..World::NO_FAULTS.budget },
     selling: 1,
     shows: &[ALL_SOLD, SOLD_AGAIN],
@@ -20,7 +20,7 @@ pub const DELIVERY: World = World {
 };
 
 /// Redis loses writes. Two instances refill it at the same time while others sell.
-pub const TWO_REFILLS: World = World {
+pub(crate) const TWO_REFILLS: World = World {
     total: 1,
     budget: Budget { requests: [1, 1, 0], crashes: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
     refilling: 2,
@@ -30,7 +30,7 @@ pub const TWO_REFILLS: World = World {
 };
 
 /// Redis loses writes twice, the second time at any moment, even during a refill. Inserts arrive late.
-pub const LOST_TWICE: World = World {
+pub(crate) const LOST_TWICE: World = World {
     budget: Budget { requests: [2, 1, 0], crashes: 2, fsyncs: 2, lost_commits: 1, ..World::NO_FAULTS.budget },
     total: 1,
     selling: 1,
@@ -40,7 +40,7 @@ pub const LOST_TWICE: World = World {
 };
 
 /// Redis is demoted, and promoted again with an older memory. Before or after that it changes its replication id without any loss.
-pub const TAKEN_OVER: World = World {
+pub(crate) const TAKEN_OVER: World = World {
     budget: Budget { requests: [1, 1, 0], takeovers: 1, fsyncs: 1, new_ids: 2, ..World::NO_FAULTS.budget },
     total: 1,
     selling: 1,
@@ -50,7 +50,7 @@ pub const TAKEN_OVER: World = World {
 };
 
 /// The same in the middle of a refill.
-pub const TAKEN_OVER_IN_A_REFILL: World = World {
+pub(crate) const TAKEN_OVER_IN_A_REFILL: World = World {
     budget: Budget { requests: [1, 0, 0], crashes: 1, takeovers: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
     total: 1,
     selling: 1,
@@ -60,7 +60,7 @@ pub const TAKEN_OVER_IN_A_REFILL: World = World {
 };
 
 /// Redis changes its replication id several times and loses nothing: nothing is refilled.
-pub const NEW_IDS: World = World {
+pub(crate) const NEW_IDS: World = World {
     budget: Budget { requests: [2, 1, 1], new_ids: 3, cancels: 1, ..World::NO_FAULTS.budget },
     max_epoch: 1,
     selling: 1,
@@ -70,7 +70,7 @@ pub const NEW_IDS: World = World {
 
 /// A lagging replica is promoted while its master keeps running. Two instances sell and refill, each at one server; the workers meet
 /// both servers.
-pub const TWO_MASTERS: World = World {
+pub(crate) const TWO_MASTERS: World = World {
     total: 1,
     budget: Budget { requests: [2, 1, 0], splits: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
     refilling: 2,
@@ -80,14 +80,14 @@ pub const TWO_MASTERS: World = World {
 };
 
 /// The same, with an order that ends.
-pub const TWO_MASTERS_RETURNS: World = World {
+pub(crate) const TWO_MASTERS_RETURNS: World = World {
     budget: Budget { requests: [1, 0, 0], cancels: 1, ..TWO_MASTERS.budget },
     shows: &[OVERTAKEN],
     ..TWO_MASTERS
 };
 
 /// The keys of a running server are deleted twice, and two instances refill it.
-pub const FLUSHED: World = World {
+pub(crate) const FLUSHED: World = World {
     budget: Budget { requests: [1, 1, 0], flushes: 2, ..World::NO_FAULTS.budget },
     refilling: 2,
     max_epoch: 3,
@@ -98,7 +98,7 @@ pub const FLUSHED: World = World {
 };
 
 /// Orders are cancelled, their units are sold again, and requests are repeated after their order has ended.
-pub const RETURNS: World = World {
+pub(crate) const RETURNS: World = World {
     total: 1,
     per_user: 1,
     orders: [(0, 1), (1, 1), (0, 1)],
@@ -108,7 +108,7 @@ pub const RETURNS: World = World {
 };
 
 /// The same, on a Redis that loses writes.
-pub const RETURNS_LOST: World = World {
+pub(crate) const RETURNS_LOST: World = World {
     budget: Budget { requests: [2, 1, 0], cancels: 1, crashes: 1, fsyncs: 1, ..World::NO_FAULTS.budget },
     total: 1,
     shows: &[SOLD_AGAIN, OVERTAKEN, REFILLED],
@@ -116,7 +116,7 @@ pub const RETURNS_LOST: World = World {
 };
 
 /// An order ends while Redis is open at an outdated epoch.
-pub const RETURNS_LOST_TWICE: World = World {
+pub(crate) const RETURNS_LOST_TWICE: World = World {
     budget: Budget { requests: [1, 1, 0], cancels: 1, crashes: 2, fsyncs: 1, ..World::NO_FAULTS.budget },
     total: 1,
     selling: 1,
@@ -126,7 +126,7 @@ pub const RETURNS_LOST_TWICE: World = World {
 };
 
 /// Instances cache "sold out" while units return and buyers ask for more than the stock.
-pub const SOLD_OUT_CACHED: World = World {
+pub(crate) const SOLD_OUT_CACHED: World = World {
     budget: Budget { requests: [1, 1, 1], cancels: 1, ..World::NO_FAULTS.budget },
     caches_sold_out: true,
     shows: &[KEPT_ASIDE, SOLD_AGAIN],
@@ -134,7 +134,7 @@ pub const SOLD_OUT_CACHED: World = World {
 };
 
 /// The same across a refill.
-pub const SOLD_OUT_CACHED_REFILL: World = World {
+pub(crate) const SOLD_OUT_CACHED_REFILL: World = World {
     total: 1,
     budget: Budget { requests: [2, 1, 0], cancels: 1, flushes: 1, ..World::NO_FAULTS.budget },
     caches_sold_out: true,

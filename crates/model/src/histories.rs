@@ -6,14 +6,14 @@ use redis::{Connection, FromRedisValue, Script, Value};
 use uuid::Uuid;
 
 /// The keys of sale_begin.lua.
-pub const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
+pub(crate) const KEYS: [&str; 8] = ["sale", "tickets", "buyers", "unconfirmed", "holders", "waves", "passes", "loans"];
 /// The keys of limits of requests, which the histories do not have.
 const LIMITS: [&str; 3] = ["limit:b", "limit:a", "limit:s"];
 /// Later than the end of the test.
-pub const NEVER_MS: &str = "9000000000000";
+pub(crate) const NEVER_MS: &str = "9000000000000";
 
 /// The fields of a sale that the models have, too.
-pub struct SaleFields {
+pub(crate) struct SaleFields {
     pub epoch: u8,
     pub state: Option<String>,
     pub stock: u8,
@@ -24,7 +24,7 @@ pub struct SaleFields {
 }
 
 /// A reply of reserve.lua.
-pub struct Reserved {
+pub(crate) struct Reserved {
     pub epoch: u8,
     pub may_remember: bool,
     pub holders: BTreeSet<String>,
@@ -32,17 +32,17 @@ pub struct Reserved {
     pub answers: Vec<(u8, String)>,
 }
 
-pub fn id(order: usize) -> String {
+pub(crate) fn id(order: usize) -> String {
     format!("order-{order}")
 }
 
-pub struct RealSale {
+pub(crate) struct RealSale {
     redis: Connection,
     tag: String,
 }
 
 impl RealSale {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let url = std::env::var("REDIS_URL").expect("REDIS_URL names a server: run this test by ./dev test unit");
         let redis = redis::Client::open(url).unwrap().get_connection().unwrap();
         Self { redis, tag: format!("{{history:{}}}", Uuid::new_v4().simple()) }
@@ -52,7 +52,7 @@ impl RealSale {
         format!("{}:{name}", self.tag)
     }
 
-    pub fn call<T: FromRedisValue>(&mut self, script: &str, keys: &[&str], arguments: &[impl AsRef<str>]) -> T {
+    pub(crate) fn call<T: FromRedisValue>(&mut self, script: &str, keys: &[&str], arguments: &[impl AsRef<str>]) -> T {
         let parts = match script {
             "confirm" => "",
             "reserve" => {
@@ -69,12 +69,12 @@ impl RealSale {
         call.invoke(&mut self.redis).unwrap()
     }
 
-    pub fn command<T: FromRedisValue>(&mut self, name: &str, key: &str, arguments: &[&str]) -> T {
+    pub(crate) fn command<T: FromRedisValue>(&mut self, name: &str, key: &str, arguments: &[&str]) -> T {
         redis::cmd(name).arg(self.key(key)).arg(arguments).query(&mut self.redis).unwrap()
     }
 
     /// Calls reserve.lua; `None` if it does nothing.
-    pub fn reserve(&mut self, arguments: &[impl AsRef<str>]) -> Option<Reserved> {
+    pub(crate) fn reserve(&mut self, arguments: &[impl AsRef<str>]) -> Option<Reserved> {
         let reply: Vec<Value> = self.call("reserve", &[&KEYS[..], &LIMITS].concat(), arguments);
         let [epoch, _now, memory, _known, holders, _expires, Value::BulkString(codes), details] = &reply[..] else {
             assert!(matches!(reply[..], [Value::Int(code)] if code < 0), "{reply:?}");
@@ -88,7 +88,7 @@ impl RealSale {
         Some(Reserved { epoch: u8::from_redis_value_ref(epoch).unwrap(), may_remember, holders, answers })
     }
 
-    pub fn fields(&mut self) -> SaleFields {
+    pub(crate) fn fields(&mut self) -> SaleFields {
         let names = ["epoch", "state", "stock", "returning", "returning_at_ms", "sold_out_until_ms", "loan"];
         let fields: Vec<Option<String>> = self.command("HMGET", "sale", &names);
         let number = |at: usize| fields[at].as_ref().map_or(0_i64, |text| text.parse().unwrap());
@@ -106,23 +106,23 @@ impl RealSale {
         }
     }
 
-    pub fn holders(&mut self) -> BTreeSet<String> {
+    pub(crate) fn holders(&mut self) -> BTreeSet<String> {
         self.command::<Vec<String>>("LRANGE", "holders", &["0", "-1"]).into_iter().collect()
     }
 
-    pub fn is_unconfirmed(&mut self, order: usize) -> bool {
+    pub(crate) fn is_unconfirmed(&mut self, order: usize) -> bool {
         self.command::<Option<f64>>("ZSCORE", "unconfirmed", &[&id(order)]).is_some()
     }
 
-    pub fn passes(&mut self, user: &str) -> usize {
+    pub(crate) fn passes(&mut self, user: &str) -> usize {
         self.command::<Option<usize>>("HGET", "passes", &[user]).unwrap_or(0)
     }
 
-    pub fn lacks_a_key(&mut self) -> bool {
+    pub(crate) fn lacks_a_key(&mut self) -> bool {
         KEYS.iter().any(|key| !self.command::<bool>("EXISTS", key, &[]))
     }
 
-    pub fn delete(&mut self, keys: &[&str]) {
+    pub(crate) fn delete(&mut self, keys: &[&str]) {
         keys.iter().for_each(|key| self.command("UNLINK", key, &[]));
     }
 }

@@ -6,22 +6,22 @@ use super::variants::{Variant, World};
 
 impl Ledger {
     /// Whether units are held or promised for this order.
-    pub fn is_live(&self, order: Order) -> bool {
+    pub(crate) fn is_live(&self, order: Order) -> bool {
         self.is_promised(order) || self.orders[order] == Status::PendingPayment
     }
 
     /// Whether a record of this order has not yet become the order.
-    pub fn is_promised(&self, order: Order) -> bool {
+    pub(crate) fn is_promised(&self, order: Order) -> bool {
         !self.is_made(order) && self.unsettled_records(order) > 0
     }
 
     /// Whether the order exists, with any status.
-    pub fn is_made(&self, order: Order) -> bool {
+    pub(crate) fn is_made(&self, order: Order) -> bool {
         self.orders[order] != Status::None
     }
 
     /// The number of unsettled records: the group of one, and the place in a larger group. It can be two even if the order is made.
-    pub fn unsettled_records(&self, order: Order) -> u8 {
+    pub(crate) fn unsettled_records(&self, order: Order) -> u8 {
         let has = |group: &GroupRow| group.status == GroupStatus::Open && group.members.has(order);
         self.unsettled_rows(order) + self.groups.iter().map(|group| u8::from(has(group))).sum::<u8>()
     }
@@ -32,19 +32,19 @@ impl Ledger {
     }
 
     /// Whether the order has a purchase record, settled or not. Places in a split group are no longer records.
-    pub fn has_record(&self, order: Order) -> bool {
+    pub(crate) fn has_record(&self, order: Order) -> bool {
         let counts = |group: &GroupRow| matches!(group.status, GroupStatus::Open | GroupStatus::Settled);
         self.outbox[order] != OutboxRow::None
             || self.groups.iter().any(|group| counts(group) && group.members.has(order))
     }
 
-    pub fn has_ended(&self, order: Order) -> bool {
+    pub(crate) fn has_ended(&self, order: Order) -> bool {
         matches!(self.orders[order], Status::Cancelled | Status::Rejected)
     }
 
     /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns its orders if they
     /// exist.
-    pub fn insert(&mut self, world: &World, members: Orders, epoch: Epoch) -> Orders {
+    pub(crate) fn insert(&mut self, world: &World, members: Orders, epoch: Epoch) -> Orders {
         let mut orders = members.iter();
         let inserted = match (orders.next(), orders.next()) {
             (Some(only), None) => self.insert_one(only, epoch),
@@ -54,7 +54,7 @@ impl Ledger {
     }
 
     /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Returns whether it exists.
-    pub fn insert_one(&mut self, order: Order, epoch: Epoch) -> bool {
+    pub(crate) fn insert_one(&mut self, order: Order, epoch: Epoch) -> bool {
         if self.epoch == epoch && self.outbox[order] == OutboxRow::None {
             self.outbox[order] = OutboxRow::Pending;
         }
@@ -71,7 +71,7 @@ impl Ledger {
     }
 
     /// Rule 7, ledger::orders::one.
-    pub fn fulfil(&mut self, world: &World, order: Order) {
+    pub(crate) fn fulfil(&mut self, world: &World, order: Order) {
         if self.unsettled_rows(order) == 0 {
             return; // processed before: its dedup row exists
         }
@@ -104,7 +104,7 @@ impl Ledger {
     }
 
     /// Whether all orders of a group can be made together: none exists yet, the stock suffices, and no buyer exceeds the limit.
-    pub fn can_settle(&self, world: &World, group: usize) -> bool {
+    pub(crate) fn can_settle(&self, world: &World, group: usize) -> bool {
         let members = self.groups[group].members;
         let within = |order: Order| {
             let of_buyer = |other| members.has(other) && world.buyer(other) == world.buyer(order);
@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` if that is impossible; nothing has changed then.
-    pub fn settle_group(&mut self, world: &World, group: usize) -> bool {
+    pub(crate) fn settle_group(&mut self, world: &World, group: usize) -> bool {
         if self.outbox[ORDERS + group] == OutboxRow::Processed {
             return true; // settled or split before
         }
@@ -133,13 +133,13 @@ impl Ledger {
         all
     }
 
-    pub fn close_group(&mut self, group: usize, status: GroupStatus) {
+    pub(crate) fn close_group(&mut self, group: usize, status: GroupStatus) {
         self.groups[group].status = status;
         self.outbox[ORDERS + group] = OutboxRow::Processed;
     }
 
     /// Rule 7, ledger::orders::groups: closes a group, and gives a group of one to each of its orders that is not made.
-    pub fn split_group(&mut self, world: &World, group: usize) {
+    pub(crate) fn split_group(&mut self, world: &World, group: usize) {
         if self.outbox[ORDERS + group] == OutboxRow::Processed && !world.is(Variant::SplitUnclaimed) {
             return; // settled or split meanwhile
         }
@@ -148,7 +148,7 @@ impl Ledger {
         self.insert_rows_of(group);
     }
 
-    pub fn insert_rows_of(&mut self, group: usize) {
+    pub(crate) fn insert_rows_of(&mut self, group: usize) {
         for order in self.groups[group].members.iter() {
             if !self.is_made(order) && self.outbox[order] == OutboxRow::None {
                 self.outbox[order] = OutboxRow::Pending;
@@ -157,7 +157,7 @@ impl Ledger {
     }
 
     /// Not a transaction of ours: closes a group, and makes all its orders except the first, which has failed.
-    pub fn settle_part(&mut self, world: &World, group: usize) {
+    pub(crate) fn settle_part(&mut self, world: &World, group: usize) {
         for order in self.groups[group].members.iter().skip(1) {
             if !self.is_made(order) && self.stock >= world.units(order) {
                 self.take(world, order);
@@ -168,7 +168,7 @@ impl Ledger {
     }
 
     /// Rule 8, ledger::orders::cancel.
-    pub fn cancel(&mut self, world: &World, order: Order) {
+    pub(crate) fn cancel(&mut self, world: &World, order: Order) {
         if self.orders[order] == Status::PendingPayment {
             self.orders[order] = Status::Cancelled;
             self.stock += world.units(order);
@@ -178,21 +178,21 @@ impl Ledger {
     }
 
     /// Rule 9, ledger::outbox::settle_released.
-    pub fn settle_release(&mut self, world: &World, order: Order, epoch: Epoch) {
+    pub(crate) fn settle_release(&mut self, world: &World, order: Order, epoch: Epoch) {
         if self.epoch == epoch || world.is(Variant::ReleaseDoneUnderAnyEpoch) {
             self.releases[order] = Release::Done;
         }
     }
 
     /// Rule 11, ledger::sales::epochs: raises the epoch.
-    pub fn raise(&mut self, world: &World) -> Epoch {
+    pub(crate) fn raise(&mut self, world: &World) -> Epoch {
         self.epoch += u8::from(!world.is(Variant::RefillWithoutEpoch));
         self.run = 0;
         self.epoch
     }
 
     /// Rule 11, ledger::sales::epochs: reads one REPEATABLE READ snapshot.
-    pub fn snapshot(&self, world: &World) -> Snapshot {
+    pub(crate) fn snapshot(&self, world: &World) -> Snapshot {
         let records = |order: Order| match world.is(Variant::RefillForgetsGroups) {
             true => self.unsettled_rows(order),
             false => self.unsettled_records(order),
@@ -217,7 +217,7 @@ impl Ledger {
     }
 
     /// Rule 11, ledger::sales::epochs: records the run on which the epoch was filled, unless another refill has raised the epoch.
-    pub fn record(&mut self, epoch: Epoch, run: Run) -> bool {
+    pub(crate) fn record(&mut self, epoch: Epoch, run: Run) -> bool {
         let is_current = self.epoch == epoch;
         if is_current {
             self.run = run;

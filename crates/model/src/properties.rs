@@ -8,35 +8,35 @@ use super::state::{
 };
 use super::variants::World;
 
-pub const NOT_OVERSOLD: &str = "never more promised than the stock";
-pub const REJECTED: &str = "no order with a 202 is rejected";
-pub const DURABLE: &str = "every 202 has a purchase record";
-pub const LIMIT: &str = "no buyer has more than the limit";
-pub const SOLD_TWICE: &str = "no ended order is sold again";
-pub const HOLDER: &str = "a ticket's holder never hears sold out";
-pub const SOLD_OUT: &str = "sold out is remembered only when nothing was left";
-pub const REDIS_MATCHES: &str = "a complete Redis matches the ledger";
-pub const AT_REST: &str = "at rest everything is settled";
-pub const HAS_ORDER: &str = "every settled record has its order";
-pub const COUNTED: &str = "each order is counted once";
-pub const STAYS_ENDED: &str = "no ended order comes back";
-pub const ONE_GROUP: &str = "no order stands in two groups";
-pub const ENDS: &str = "what is left to do comes to an end";
+pub(crate) const NOT_OVERSOLD: &str = "never more promised than the stock";
+pub(crate) const REJECTED: &str = "no order with a 202 is rejected";
+pub(crate) const DURABLE: &str = "every 202 has a purchase record";
+pub(crate) const LIMIT: &str = "no buyer has more than the limit";
+pub(crate) const SOLD_TWICE: &str = "no ended order is sold again";
+pub(crate) const HOLDER: &str = "a ticket's holder never hears sold out";
+pub(crate) const SOLD_OUT: &str = "sold out is remembered only when nothing was left";
+pub(crate) const REDIS_MATCHES: &str = "a complete Redis matches the ledger";
+pub(crate) const AT_REST: &str = "at rest everything is settled";
+pub(crate) const HAS_ORDER: &str = "every settled record has its order";
+pub(crate) const COUNTED: &str = "each order is counted once";
+pub(crate) const STAYS_ENDED: &str = "no ended order comes back";
+pub(crate) const ONE_GROUP: &str = "no order stands in two groups";
+pub(crate) const ENDS: &str = "what is left to do comes to an end";
 
-pub const SOLD_AGAIN: &str = "a returned unit is sold again";
-pub const OVERTAKEN: &str = "a refill overtakes a purchase in flight";
-pub const REFILLS_MEET: &str = "two refills at once";
-pub const KEPT_ASIDE: &str = "a returned unit waits while sold out is remembered";
-pub const LATE_INSERT: &str = "an insert outlives its request";
-pub const ALL_SOLD: &str = "everything is sold and at rest";
-pub const REFILLED: &str = "a refilled sale sells";
-pub const WHOLE: &str = "a group is settled as a whole";
-pub const SPLIT: &str = "a group is split, and all its orders are made";
-pub const TWO_RECORDS: &str = "an order has two records, both unsettled";
-pub const RECORD_OF_ENDED: &str = "an order ends while a record of it is unsettled";
-pub const LATE_GROUP: &str = "the insert of a group outlives an order of it";
+pub(crate) const SOLD_AGAIN: &str = "a returned unit is sold again";
+pub(crate) const OVERTAKEN: &str = "a refill overtakes a purchase in flight";
+pub(crate) const REFILLS_MEET: &str = "two refills at once";
+pub(crate) const KEPT_ASIDE: &str = "a returned unit waits while sold out is remembered";
+pub(crate) const LATE_INSERT: &str = "an insert outlives its request";
+pub(crate) const ALL_SOLD: &str = "everything is sold and at rest";
+pub(crate) const REFILLED: &str = "a refilled sale sells";
+pub(crate) const WHOLE: &str = "a group is settled as a whole";
+pub(crate) const SPLIT: &str = "a group is split, and all its orders are made";
+pub(crate) const TWO_RECORDS: &str = "an order has two records, both unsettled";
+pub(crate) const RECORD_OF_ENDED: &str = "an order ends while a record of it is unsettled";
+pub(crate) const LATE_GROUP: &str = "the insert of a group outlives an order of it";
 
-pub fn of(world: &World) -> Vec<Property<World>> {
+pub(crate) fn of(world: &World) -> Vec<Property<World>> {
     let mut all = vec![
         Property::always(NOT_OVERSOLD, |world: &World, s: &State| {
             world.units_of(|o| s.ledger.is_live(o)) <= world.total

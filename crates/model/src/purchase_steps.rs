@@ -18,7 +18,7 @@ fn groups_of(won: Orders, repeated: Orders) -> impl Iterator<Item = Orders> {
 
 impl World {
     /// A call of reserve.lua. Each buyer sees the changes of the earlier ones.
-    pub fn reserve(&self, s: &mut State, i: usize, asked: Orders) {
+    pub(crate) fn reserve(&self, s: &mut State, i: usize, asked: Orders) {
         let master = s.master_of(i);
         s.redis[master].begin_script(self);
         let now = &mut s.redis[master].now;
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    pub fn go_on(&self, s: &mut State, i: usize) {
+    pub(crate) fn go_on(&self, s: &mut State, i: usize) {
         let master = s.master_of(i);
         s.requests[i] = match s.requests[i] {
             PurchaseStep::Idle => PurchaseStep::Idle,
@@ -88,7 +88,7 @@ impl World {
         };
     }
 
-    pub fn lose_commit(&self, s: &mut State, i: usize) {
+    pub(crate) fn lose_commit(&self, s: &mut State, i: usize) {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
         s.budget.lost_commits -= 1;
         s.late_inserts.extend(groups_of(won, repeated).map(|group| (group, epoch)));
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    pub fn begin_one_by_one(&self, s: &mut State, i: usize) {
+    pub(crate) fn begin_one_by_one(&self, s: &mut State, i: usize) {
         let PurchaseStep::Reserved { won, repeated, epoch } = s.requests[i] else { return };
         s.budget.refused_groups -= 1;
         s.requests[i] = PurchaseStep::OneByOne { left: won.union(repeated), done: Orders::default(), epoch };

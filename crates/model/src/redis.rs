@@ -6,7 +6,7 @@ use super::variants::{Variant, World};
 
 /// The reply of reserve.lua to one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub(crate) enum Admission {
     Reserved,
     /// A live ticket. Confirmed: its group is known to be committed.
     Repeat {
@@ -21,7 +21,7 @@ pub enum Admission {
 
 impl SaleKeys {
     /// reserve.lua, for one buyer of an open sale (rule 2).
-    pub fn reserve(&mut self, world: &World, order: Order) -> Admission {
+    pub(crate) fn reserve(&mut self, world: &World, order: Order) -> Admission {
         let units = world.units(order);
         match self.tickets[order] {
             Ticket::Held => return Admission::Repeat { confirmed: !self.unconfirmed[order] },
@@ -52,7 +52,7 @@ impl SaleKeys {
     }
 
     /// The end of reserve.lua: whether the caller may remember "sold out" (rule 13).
-    pub fn may_remember(&mut self, world: &World, admission: Admission) -> bool {
+    pub(crate) fn may_remember(&mut self, world: &World, admission: Admission) -> bool {
         let none_left = self.stock == 0 && self.returning == 0;
         let may = world.caches_sold_out
             && (none_left || world.is(Variant::SoldOutForTooMany) && admission == Admission::TooFew);
@@ -61,12 +61,12 @@ impl SaleKeys {
     }
 
     /// confirm.lua (rule 5).
-    pub fn confirm(&mut self, order: Order) {
+    pub(crate) fn confirm(&mut self, order: Order) {
         self.unconfirmed[order] = false;
     }
 
     /// release.lua of an open sale (rule 9). Returns the epoch of the release.
-    pub fn release(&mut self, world: &World, order: Order, returns: bool) -> Epoch {
+    pub(crate) fn release(&mut self, world: &World, order: Order, returns: bool) -> Epoch {
         if self.tickets[order] == Ticket::Held {
             self.tickets[order] = if world.is(Variant::ReleaseWithoutTombstone) { Ticket::None } else { Ticket::Ended };
             self.unconfirmed[order] = false;
@@ -80,13 +80,13 @@ impl SaleKeys {
     }
 
     /// The effect of release.lua and reserve.lua after `returning_at_ms`: units that were held back are for sale again.
-    pub fn return_units(&mut self) {
+    pub(crate) fn return_units(&mut self) {
         self.sold_out_granted = false;
         self.stock += std::mem::take(&mut self.returning);
     }
 
     /// A blind revert, which none of our scripts does: removes the hold as if it had never existed.
-    pub fn revert(&mut self, world: &World, order: Order) {
+    pub(crate) fn revert(&mut self, world: &World, order: Order) {
         if self.tickets[order] == Ticket::Held {
             self.tickets[order] = Ticket::None;
             self.unconfirmed[order] = false;
@@ -95,14 +95,14 @@ impl SaleKeys {
     }
 
     /// begin_refill.lua with "close": stops sales at this epoch and keeps everything.
-    pub fn close(&mut self, epoch: Epoch) {
+    pub(crate) fn close(&mut self, epoch: Epoch) {
         if self.phase != Phase::Missing && self.epoch == epoch {
             self.phase = Phase::Filling;
         }
     }
 
     /// begin_refill.lua: `false` if the server has this epoch already, or a newer one.
-    pub fn begin(&mut self, world: &World, epoch: Epoch, stamp: Stamp) -> bool {
+    pub(crate) fn begin(&mut self, world: &World, epoch: Epoch, stamp: Stamp) -> bool {
         let refused = self.phase != Phase::Missing && self.epoch >= epoch && !world.is(Variant::RefillWithoutEpoch);
         if !refused {
             *self = Self { epoch, phase: Phase::Filling, stamp, ..Self::default() };
@@ -111,7 +111,7 @@ impl SaleKeys {
     }
 
     /// put_tickets.lua: `false` if another refill has taken over. A repeated ticket counts once.
-    pub fn put(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
+    pub(crate) fn put(&mut self, epoch: Epoch, from: &Snapshot) -> bool {
         let agreed = self.epoch == epoch && self.phase == Phase::Filling && !self.is_key_lost;
         for order in (0..ORDERS).filter(|_| agreed) {
             if self.tickets[order] == Ticket::None {
@@ -124,7 +124,7 @@ impl SaleKeys {
 }
 
 impl Server {
-    pub fn stamp(&self) -> Stamp {
+    pub(crate) fn stamp(&self) -> Stamp {
         Stamp { replid: self.replid, run: self.run, read: self.read }
     }
 
@@ -138,12 +138,12 @@ impl Server {
     }
 
     /// Whether the scripts of an open sale do anything.
-    pub fn serves(&self, world: &World) -> bool {
+    pub(crate) fn serves(&self, world: &World) -> bool {
         self.now.phase == Phase::Open && self.has_same_memory(world)
     }
 
     /// open_sale.lua: `false` if another refill has taken over, or the server has lost the tickets.
-    pub fn open(&mut self, world: &World, epoch: Epoch, from: &Snapshot) -> bool {
+    pub(crate) fn open(&mut self, world: &World, epoch: Epoch, from: &Snapshot) -> bool {
         let whole = world.is(Variant::OpensWhatWasLost) || self.has_same_memory(world);
         let agreed = self.now.epoch == epoch && self.now.phase == Phase::Filling && whole;
         if agreed {
@@ -155,7 +155,7 @@ impl Server {
     }
 
     /// The same, and the update that the script makes when only the id has changed.
-    pub fn begin_script(&mut self, world: &World) -> bool {
+    pub(crate) fn begin_script(&mut self, world: &World) -> bool {
         let serves = self.serves(world);
         if serves {
             self.now.stamp.replid = self.replid;

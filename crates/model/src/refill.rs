@@ -5,7 +5,7 @@ use super::variants::{Variant, World};
 
 impl World {
     /// Whether this instance's refill has a next step.
-    pub fn can_refill(&self, s: &State, i: usize) -> bool {
+    pub(crate) fn can_refill(&self, s: &State, i: usize) -> bool {
         match s.refills[i] {
             RefillStep::Idle => {
                 i < self.refilling && s.ledger.epoch < self.max_epoch && !self.is_complete(s, s.master_of(i))
@@ -19,7 +19,7 @@ impl World {
 
     /// Takes the next step of this instance's refill, and returns the refill's new step. It ends if another refill has overtaken it,
     /// or the server of its connection is lost.
-    pub fn refill(&self, s: &mut State, i: usize) -> RefillStep {
+    pub(crate) fn refill(&self, s: &mut State, i: usize) -> RefillStep {
         let master = s.master_of(i);
         let (redis, ledger) = (&mut s.redis[master], &mut s.ledger);
         let (run, stamp) = (redis.run, redis.stamp());
@@ -50,14 +50,14 @@ impl World {
     }
 
     /// A replication id that is neither the server's nor that of any opened sale.
-    pub fn unused_id(&self, s: &State) -> u8 {
+    pub(crate) fn unused_id(&self, s: &State) -> u8 {
         let ids = |server: &Server| [server.replid, server.now.stamp.replid, server.disk.stamp.replid];
         let used = s.redis.each_ref().map(ids).concat();
         (1..).find(|id| !used.contains(id)).unwrap_or_default()
     }
 
     /// The server crashes and restarts: writes that are not on disk are lost.
-    pub fn crash(&self, s: &mut State) {
+    pub(crate) fn crash(&self, s: &mut State) {
         s.budget.crashes -= 1;
         let id = self.unused_id(s);
         let redis = &mut s.redis[0];
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// The server is demoted, reads the memory of a lagging replica, and is promoted again.
-    pub fn take_over(&self, s: &mut State) {
+    pub(crate) fn take_over(&self, s: &mut State) {
         s.budget.takeovers -= 1;
         let id = self.unused_id(s);
         let redis = &mut s.redis[0];
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// A lagging replica is promoted, and its former master keeps running.
-    pub fn split(&self, s: &mut State) {
+    pub(crate) fn split(&self, s: &mut State) {
         s.budget.splits -= 1;
         let (replid, now) = (self.unused_id(s), s.redis[0].disk.clone());
         s.redis[1] = Server { run: 100, replid, second: true, read: 1, now, disk: SaleKeys::default() };

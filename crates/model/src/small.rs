@@ -25,7 +25,7 @@ macro_rules! refuted {
     )*};
 }
 
-pub fn holds<M>(name: &str, model: M)
+pub(crate) fn holds<M>(name: &str, model: M)
 where
     M: Model + Send + Sync + 'static,
     M::State: Debug + Clone + Hash + PartialEq + Send + Sync,
@@ -36,7 +36,7 @@ where
     println!("{name}: unique states: {}, no violation", checker.unique_state_count());
 }
 
-pub fn breaks<M>(name: &str, property: &'static str, model: M)
+pub(crate) fn breaks<M>(name: &str, property: &'static str, model: M)
 where
     M: Model + Send + Sync + 'static,
     M::State: Debug + Clone + Hash + PartialEq + Send + Sync,
@@ -54,7 +54,7 @@ where
 }
 
 /// The model has no action left that changes this state.
-pub fn is_at_rest<M: Model>(model: &M, state: &M::State) -> bool
+pub(crate) fn is_at_rest<M: Model>(model: &M, state: &M::State) -> bool
 where
     M::State: PartialEq,
 {

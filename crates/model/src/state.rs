@@ -6,20 +6,20 @@ use super::orders::{ORDERS, Order, Orders};
 
 /// Rows of purchase_groups with several members. No order is in two groups, so three orders make at most one group; broken variants make a
 /// second one.
-pub const GROUPS: usize = 2;
+pub(crate) const GROUPS: usize = 2;
 /// Rows of the outbox: those of the groups of one, by order, and then those of the larger groups.
-pub const ROWS: usize = ORDERS + GROUPS;
-pub const INSTANCES: usize = 2;
+pub(crate) const ROWS: usize = ORDERS + GROUPS;
+pub(crate) const INSTANCES: usize = 2;
 /// Redis servers that may believe to be the master.
-pub const MASTERS: usize = 2;
+pub(crate) const MASTERS: usize = 2;
 
 /// 0 means none.
-pub type Epoch = u8;
+pub(crate) type Epoch = u8;
 /// A run of a server; 0 means none.
-pub type Run = u8;
+pub(crate) type Run = u8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct State {
+pub(crate) struct State {
     /// The second server appears when a replica is promoted while the first keeps running. From then on instance 1 uses it.
     pub redis: [Server; MASTERS],
     pub ledger: Ledger,
@@ -44,19 +44,19 @@ pub struct State {
 
 impl State {
     /// The server that an instance uses.
-    pub fn master_of(&self, instance: usize) -> usize {
+    pub(crate) fn master_of(&self, instance: usize) -> usize {
         usize::from(instance == 1 && self.redis[1].run != 0)
     }
 
     /// The servers that exist.
-    pub fn masters(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn masters(&self) -> impl Iterator<Item = usize> + use<> {
         0..1 + usize::from(self.redis[1].run != 0)
     }
 }
 
 /// A Redis server. A crash loses the data that is only in memory. A lagging replica has the same data as the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Server {
+pub(crate) struct Server {
     /// 0: the server does not exist.
     pub run: Run,
     /// The replication id: it changes at each start and promotion, and sometimes without any loss.
@@ -71,7 +71,7 @@ pub struct Server {
 
 /// The server's identity as begin_refill.lua records it: replid and server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     pub replid: u8,
     pub run: Run,
     pub read: u8,
@@ -79,7 +79,7 @@ pub struct Stamp {
 
 /// The sale's keys in Redis.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct SaleKeys {
+pub(crate) struct SaleKeys {
     pub epoch: Epoch,
     pub phase: Phase,
     pub stamp: Stamp,
@@ -100,7 +100,7 @@ pub struct SaleKeys {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Phase {
+pub(crate) enum Phase {
     #[default]
     Missing,
     Filling,
@@ -108,7 +108,7 @@ pub enum Phase {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Ticket {
+pub(crate) enum Ticket {
     #[default]
     None,
     Held,
@@ -117,7 +117,7 @@ pub enum Ticket {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     pub epoch: Epoch,
     /// The run on which the epoch was filled.
     pub run: Run,
@@ -132,7 +132,7 @@ pub struct Ledger {
 
 /// The outbox row of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OutboxRow {
+pub(crate) enum OutboxRow {
     #[default]
     None,
     Pending,
@@ -142,14 +142,14 @@ pub enum OutboxRow {
 
 /// A row of purchase_groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct GroupRow {
+pub(crate) struct GroupRow {
     pub members: Orders,
     pub status: GroupStatus,
 }
 
 /// `settled_at` and `was_split` of a group, as one status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GroupStatus {
+pub(crate) enum GroupStatus {
     /// The row does not exist.
     #[default]
     None,
@@ -161,7 +161,7 @@ pub enum GroupStatus {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Status {
+pub(crate) enum Status {
     #[default]
     None,
     PendingPayment,
@@ -171,7 +171,7 @@ pub enum Status {
 
 /// The hold_release row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Release {
+pub(crate) enum Release {
     #[default]
     None,
     Pending {
@@ -182,7 +182,7 @@ pub enum Release {
 
 /// The step of an instance with the purchases of a call to Redis. It may die between any two steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PurchaseStep {
+pub(crate) enum PurchaseStep {
     #[default]
     Idle,
     /// Redis has answered under this epoch, and nothing is written yet: for the winners of this call, and for repeats of requests whose
@@ -198,7 +198,7 @@ pub enum PurchaseStep {
 
 /// The step of an instance's refill. `Run` is the server run of its connection, which never changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RefillStep {
+pub(crate) enum RefillStep {
     #[default]
     Idle,
     Closed(Run),
@@ -211,21 +211,21 @@ pub enum RefillStep {
 
 /// One moment of PostgreSQL, as a refill reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     pub units_left: u8,
     pub tickets: [Ticket; ORDERS],
 }
 
 /// An instance's cached "sold out".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SoldOutCache {
+pub(crate) struct SoldOutCache {
     pub holders: [bool; ORDERS],
     /// Whether the stock was 0 at that moment. Only the model knows this, not the program.
     pub stock_was_0: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reconciler {
+pub(crate) enum Reconciler {
     #[default]
     Idle,
     /// Only in the variant that reads in two calls.
@@ -237,7 +237,7 @@ pub enum Reconciler {
 
 /// A worker that could not settle a group as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Splitter {
+pub(crate) enum Splitter {
     #[default]
     Idle,
     /// The transaction is rolled back, and the group is not split yet.
@@ -248,7 +248,7 @@ pub enum Splitter {
 
 /// Broken promises that are visible in a step and not in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Violations {
+pub(crate) struct Violations {
     pub sold_twice: bool,
     pub sold_out_to_holder: bool,
     pub sold_out_with_stock: bool,
@@ -257,7 +257,7 @@ pub struct Violations {
 
 /// How often each request or fault may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Budget {
+pub(crate) struct Budget {
     /// Requests for each order.
     pub requests: [u8; ORDERS],
     pub crashes: u8,

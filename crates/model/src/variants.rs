@@ -5,7 +5,7 @@ use super::state::Budget;
 
 /// The model: a sale, its bounds, and a variant of the protocol.
 #[derive(Clone, Debug)]
-pub struct World {
+pub(crate) struct World {
     pub total: u8,
     pub per_user: u8,
     /// A buyer with this many lapsed holds gets no other.
@@ -29,7 +29,7 @@ pub struct World {
 
 /// Each variant breaks one rule of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
+pub(crate) enum Variant {
     /// Rule 3: the 202 is sent before the row is committed.
     AnswerBeforeCommit,
     /// Rule 3: a repeated request is answered without a group of one, because the larger group is being committed.
@@ -94,7 +94,7 @@ pub enum Variant {
 
 impl World {
     /// Two units and three buyers; the third asks for both. There are no faults.
-    pub const NO_FAULTS: Self = Self {
+    pub(crate) const NO_FAULTS: Self = Self {
         total: 2,
         per_user: 2,
         lapses_max: usize::MAX,
@@ -125,29 +125,29 @@ impl World {
     };
 
     /// This sale under a broken variant of the protocol.
-    pub fn with(self, variant: Variant) -> Self {
+    pub(crate) fn with(self, variant: Variant) -> Self {
         Self { broken: Some(variant), shows: &[], ..self }
     }
 
-    pub fn is(&self, variant: Variant) -> bool {
+    pub(crate) fn is(&self, variant: Variant) -> bool {
         self.broken == Some(variant)
     }
 
-    pub fn units(&self, order: usize) -> u8 {
+    pub(crate) fn units(&self, order: usize) -> u8 {
         self.orders[order].1
     }
 
-    pub fn buyer(&self, order: usize) -> u8 {
+    pub(crate) fn buyer(&self, order: usize) -> u8 {
         self.orders[order].0
     }
 
     /// The same, where it numbers the buyers' counters.
-    pub fn buyer_number(&self, order: usize) -> usize {
+    pub(crate) fn buyer_number(&self, order: usize) -> usize {
         usize::from(self.buyer(order))
     }
 
     /// The units of all orders that satisfy `which`.
-    pub fn units_of(&self, which: impl Fn(usize) -> bool) -> u8 {
+    pub(crate) fn units_of(&self, which: impl Fn(usize) -> bool) -> u8 {
         (0..ORDERS).filter(|order| which(*order)).map(|order| self.units(order)).sum()
     }
 }

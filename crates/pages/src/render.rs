@@ -78,7 +78,7 @@ impl Site {
     }
 
     /// The sale's price in the currency's main unit, such as `99.00`.
-    pub fn price(&self, sale: &Sale) -> String {
+    pub(crate) fn price(&self, sale: &Sale) -> String {
         show::price(sale.price_cents, &self.currency)
     }
 

@@ -224,11 +224,6 @@ impl Gate {
         Ok(self.connections.memory_level().await?)
     }
 
-    /// Checks that the server answers, or all masters of a cluster.
-    pub(crate) async fn ping(&self) -> Result<(), GateError> {
-        Ok(self.connections.ping().await?)
-    }
-
     /// Checks that no server refuses TLS. A server that cannot be reached now is not checked.
     ///
     /// # Errors

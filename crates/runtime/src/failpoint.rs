@@ -4,7 +4,7 @@
 //! place for the 21st time. The `fail` crate has the grammar. Without the feature, the macro is empty.
 
 /// All places: first the path of a purchase, in order; then outflows, payments and refunds, and order webhooks.
-pub(crate) const PLACES: [&str; 58] = [
+pub const PLACES: [&str; 58] = [
     "purchase.reserved",
     "purchase.committed",
     "loan.written",

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, Error, RootCertStore};
 use tokio_util::either::Either;
 
-pub type Transport = Either<TcpStream, TlsStream<TcpStream>>;
+pub(crate) type Transport = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// Made for the first https:// receiver, and used until the process ends.
 static TLS: LazyLock<Result<TlsConnector, Error>> =
@@ -43,7 +43,7 @@ pub fn tls_config(roots: Option<RootCertStore>) -> Result<ClientConfig, Error> {
 }
 
 /// Connects; with TLS, also checks the receiver's certificate.
-pub async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
+pub(crate) async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     if !tls {

@@ -22,12 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Arrivals that are due within this time are sent together.
 const TICK: Duration = Duration::from_millis(1);
 /// A generator with a p99 above this cannot send at the rate.
-pub const LATE_MAX_MS: f64 = 50.0;
+pub(crate) const LATE_MAX_MS: f64 = 50.0;
 /// From opening the connections until the crowd begins: the server accepts them meanwhile.
 const TAKEN_IN: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub answers: Vec<Answer>,
     /// Arrivals without an answer.
     pub lost: u64,
@@ -38,7 +38,7 @@ pub struct Seen {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     /// When it came, counted from the first arrival.
     pub after_ms: u32,
@@ -47,23 +47,23 @@ pub struct Answer {
 }
 
 impl Seen {
-    pub fn of_status(&self, status: u16) -> u64 {
+    pub(crate) fn of_status(&self, status: u16) -> u64 {
         self.answers.iter().filter(|answer| answer.status == status).count() as u64
     }
 
     /// Answers that told a buyer what became of the purchase.
-    pub fn useful(&self) -> u64 {
+    pub(crate) fn useful(&self) -> u64 {
         self.of_status(202) + self.of_status(409)
     }
 
     /// The generator was too slow, so that fewer arrived at a time than should have.
-    pub fn is_late(&self) -> bool {
+    pub(crate) fn is_late(&self) -> bool {
         self.late_p99_ms > LATE_MAX_MS
     }
 }
 
 /// How long these buyers waited, in microseconds, sorted.
-pub fn waits<'a>(answers: impl Iterator<Item = &'a Answer>) -> Vec<u32> {
+pub(crate) fn waits<'a>(answers: impl Iterator<Item = &'a Answer>) -> Vec<u32> {
     let mut waits: Vec<u32> = answers.map(|answer| answer.wait_us).collect();
     waits.sort_unstable();
     waits
@@ -74,7 +74,7 @@ fn micros(time: Duration) -> u32 {
 }
 
 /// Plays a crowd of so many buyers, who arrive evenly, `rate` a second, each once. The generator's thread keeps to this processor.
-pub async fn play(
+pub(crate) async fn play(
     processor: usize,
     to: SocketAddr,
     sale: &Sale,

@@ -12,11 +12,11 @@ use tokio::process::Command;
 use crate::processes::{Process, program};
 
 /// Payments per second that the bank takes, and that our channel sends: the default of both.
-pub const RATE: u64 = 200;
+pub(crate) const RATE: u64 = 200;
 /// Arrivals per page.
 const PAGE: usize = 10_000;
 
-pub struct Bank {
+pub(crate) struct Bank {
     pub process: Process,
     client: reqwest::Client,
 }
@@ -35,7 +35,7 @@ struct Arrival {
 
 impl Bank {
     /// Starts the bank; it sends its callbacks to this service.
-    pub async fn open(log: &Path, service: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) async fn open(log: &Path, service: SocketAddr) -> anyhow::Result<Self> {
         let bind = std::env::var("SECKILL_SANDBOX__BIND").context("SECKILL_SANDBOX__BIND")?;
         let callbacks = format!("http://{service}/api/v1/payments/callbacks/sandbox");
         let mut bank = Command::new(program()?);
@@ -47,7 +47,7 @@ impl Bank {
     }
 
     /// Number of payments that arrived in this time.
-    pub async fn payments_taken(&self, during: &Range<SystemTime>) -> anyhow::Result<u64> {
+    pub(crate) async fn payments_taken(&self, during: &Range<SystemTime>) -> anyhow::Result<u64> {
         let us = |moment: SystemTime| anyhow::Ok(i64::try_from(moment.duration_since(UNIX_EPOCH)?.as_micros())?);
         let during = us(during.start)?..us(during.end)?;
         let (mut after, mut taken) = (0, 0);

@@ -11,12 +11,12 @@ use crate::service::{Answers, Buyer, Sale, Service};
 use crate::wrk::{RecordFile, Seen};
 
 /// Units for sale in the case in which every buyer gets one.
-pub const PLENTY: i64 = 5_000_000;
+pub(crate) const PLENTY: i64 = 5_000_000;
 /// The service must finish the requests that wrk did not wait for within this time.
 const TIMEOUT_MS: u64 = 5000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Case {
+pub(crate) enum Case {
     Hello,
     SoldOut,
     RefusedByRedis,
@@ -25,9 +25,9 @@ pub enum Case {
 
 impl Case {
     /// All cases, in the order of a round.
-    pub const ALL: [Self; 4] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners];
+    pub(crate) const ALL: [Self; 4] = [Self::Hello, Self::SoldOut, Self::RefusedByRedis, Self::Winners];
 
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Hello => "hello-world POST",
             Self::SoldOut => "sold out, from memory",
@@ -47,7 +47,7 @@ impl Case {
 }
 
 /// The servers and buyers that the cases use. All servers stay up; the others are idle while one is measured.
-pub struct Stage<'a> {
+pub(crate) struct Stage<'a> {
     pub hello: Process,
     /// The service with its default settings.
     pub service: &'a Service,
@@ -62,7 +62,7 @@ pub struct Stage<'a> {
     pub first: Vec<Buyer>,
 }
 
-pub struct Round {
+pub(crate) struct Round {
     pub seen: Seen,
     pub cpu_us: Cpu,
     pub during: Range<SystemTime>,
@@ -75,7 +75,7 @@ impl Stage<'_> {
         Ok(sale)
     }
 
-    pub async fn play(&self, case: Case, connections: u64, seconds: u64) -> anyhow::Result<Round> {
+    pub(crate) async fn play(&self, case: Case, connections: u64, seconds: u64) -> anyhow::Result<Round> {
         // In a sale that was just created, no buyer has a ticket or is counted by a limit.
         let (server, sale) = match case {
             Case::Hello => {
@@ -105,7 +105,13 @@ impl Stage<'_> {
     }
 
     /// Sends purchases in one sale, by one buyer after another.
-    pub async fn load(&self, server: &Process, sale: &Sale, connections: u64, seconds: u64) -> anyhow::Result<Round> {
+    pub(crate) async fn load(
+        &self,
+        server: &Process,
+        sale: &Sale,
+        connections: u64,
+        seconds: u64,
+    ) -> anyhow::Result<Round> {
         let meter = Meter::start(server.pid, &self.behind)?;
         let begun = SystemTime::now();
         let seen = self.records.post(server.address, (&sale.path, &sale.body), connections, seconds).await?;

@@ -24,7 +24,7 @@ const HONEST: [&str; 8] = ["--early", "0", "--doubles", "0", "--unknown", "0", "
 const REST: Duration = Duration::from_secs(2);
 
 /// The readers that `measure` needs.
-pub fn readers(seconds: u64) -> u64 {
+pub(crate) fn readers(seconds: u64) -> u64 {
     seconds * 20_000
 }
 
@@ -46,7 +46,7 @@ fn unavailable(report: &Value) -> f64 {
     refused.filter_map(|(_, number)| number.as_f64()).sum()
 }
 
-pub async fn measure(setup: &Setup, readers: &RecordFile) -> anyhow::Result<Table> {
+pub(crate) async fn measure(setup: &Setup, readers: &RecordFile) -> anyhow::Result<Table> {
     let Setup { service, sql, logs, rounds, seconds, .. } = setup;
     let (rounds, seconds) = (*rounds, *seconds);
     let (mut quiet, mut beside_readers, mut reads) = (Vec::new(), Vec::new(), Vec::new());

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
-pub struct Machine {
+pub(crate) struct Machine {
     cores: usize,
     cpu: String,
     /// Whether it has instructions for SHA-256, by which buyers' tokens are signed.
@@ -17,7 +17,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub async fn read(sql: &PgPool) -> anyhow::Result<Self> {
+    pub(crate) async fn read(sql: &PgPool) -> anyhow::Result<Self> {
         let cpus = std::fs::read_to_string("/proc/cpuinfo")?;
         let cpu = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         // ARM's /proc/cpuinfo has no names.
@@ -33,7 +33,7 @@ impl Machine {
         })
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({
             "cores": self.cores, "cpu": self.cpu, "sha_instructions": self.has_sha,
             "redis": self.redis, "postgres": self.postgres, "rustc": self.rustc, "seckill": env!("CARGO_PKG_VERSION"),

@@ -15,7 +15,7 @@ use crate::wrk::{RecordFile, RecordWriter};
 use crate::{Setup, settle};
 
 /// Arrivals a second: two processors serve and settle this many, with the generator beside them (docs/speed.md).
-pub const RATE: u64 = 5_000;
+pub(crate) const RATE: u64 = 5_000;
 const BUYERS: usize = 1_000_000;
 /// The crowds, and how often each is played in a round: a single one of 10,000 would be too short to measure.
 const CROWDS: [(usize, usize); 4] = [(10_000, 5), (100_000, 1), (300_000, 1), (BUYERS, 1)];
@@ -62,7 +62,7 @@ struct Bench<'a> {
     rate: f64,
 }
 
-pub async fn measure(setup: &Setup, rate: u64) -> anyhow::Result<Table> {
+pub(crate) async fn measure(setup: &Setup, rate: u64) -> anyhow::Result<Table> {
     let Setup { service, sql, .. } = setup;
     let rounds = setup.rounds.min(ROUNDS_MAX);
     eprintln!("issuing the tokens of a million buyers");

@@ -24,7 +24,7 @@ const MULTIPLES: [f64; 7] = [0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0];
 /// Crowds of each rate; the tables have their medians. In the search for the knee, one of them must be served.
 const TRIES: usize = 3;
 /// Buyers in the largest crowd, which bounds its length.
-pub const CROWD_MAX: usize = 600_000;
+pub(crate) const CROWD_MAX: usize = 600_000;
 /// Before a crowd, so that the crowd before is not measured with it.
 const REST: Duration = Duration::from_secs(2);
 
@@ -69,7 +69,7 @@ impl Step {
     }
 }
 
-pub async fn measure(setup: &Setup, buyers: &RecordFile) -> anyhow::Result<Table> {
+pub(crate) async fn measure(setup: &Setup, buyers: &RecordFile) -> anyhow::Result<Table> {
     // A generator that shared its processor with the service would be late when the service is busy.
     let last = std::thread::available_parallelism()?.get() - 1;
     ensure!(last > 0, "overload needs two processors at least");

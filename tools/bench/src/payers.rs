@@ -35,7 +35,7 @@ const PENDING_MESSAGES: &str = "SELECT count(*) FROM outbox WHERE sale_id = $1 A
 /// An order, and its buyer's token.
 type Due = (Uuid, String);
 
-pub struct Payers {
+pub(crate) struct Payers {
     pub sale: i64,
     service: String,
     client: reqwest::Client,
@@ -45,7 +45,7 @@ pub struct Payers {
 
 impl Payers {
     /// Buys this many orders, waits until the workers have created them, and begins half of their payments.
-    pub async fn prepare(stage: &Stage<'_>, sql: &PgPool, log: &Path, orders: u64) -> anyhow::Result<Self> {
+    pub(crate) async fn prepare(stage: &Stage<'_>, sql: &PgPool, log: &Path, orders: u64) -> anyhow::Result<Self> {
         eprintln!("{orders} orders to be paid are bought, and half of their payments begun");
         let sale = stage.service.sale(orders.cast_signed()).await?;
         stage.load(&stage.service.process, &sale, CONNECTIONS, orders / PURCHASES_PER_SECOND + 1).await?;
@@ -79,12 +79,12 @@ impl Payers {
     }
 
     /// Takes the orders that are paid next.
-    pub fn take(&mut self, payers: u64) -> Vec<Due> {
+    pub(crate) fn take(&mut self, payers: u64) -> Vec<Due> {
         self.due.split_off(self.due.len().saturating_sub(payers as usize))
     }
 
     /// Begins payments at the bank's rate until `stop`. Returns when each was answered.
-    pub async fn pay(&self, due: Vec<Due>, stop: &CancellationToken) -> anyhow::Result<Vec<SystemTime>> {
+    pub(crate) async fn pay(&self, due: Vec<Due>, stop: &CancellationToken) -> anyhow::Result<Vec<SystemTime>> {
         let (mut ticks, mut in_progress) = (interval(Duration::from_secs(1) / RATE as u32), JoinSet::new());
         for due in due {
             if stop.run_until_cancelled(ticks.tick()).await.is_none() {
@@ -96,14 +96,14 @@ impl Payers {
     }
 
     /// Waits until no payment is in progress at the bank.
-    pub async fn wait_for_outcomes(&self) -> anyhow::Result<()> {
+    pub(crate) async fn wait_for_outcomes(&self) -> anyhow::Result<()> {
         let in_progress = "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
                          WHERE o.sale_id = $1 AND p.status IN ('sending', 'waiting')";
         self.wait_for(in_progress, 0).await
     }
 
     /// Waits until the audit can run: messages that went back to the outbox when workers ended are sent again.
-    pub async fn settle(&self, log: &Path) -> anyhow::Result<()> {
+    pub(crate) async fn settle(&self, log: &Path) -> anyhow::Result<()> {
         self.wait_for_outcomes().await?;
         // Otherwise the relay would first carry hundreds of thousands of messages of purchases that are no longer needed.
         sqlx::query("DELETE FROM outbox WHERE sale_id <> $1").bind(self.sale).execute(&self.sql).await?;
@@ -113,7 +113,7 @@ impl Payers {
     }
 
     /// Number of payments that wait for their slot.
-    pub async fn backlog(&self) -> anyhow::Result<u64> {
+    pub(crate) async fn backlog(&self) -> anyhow::Result<u64> {
         self.count(
             "SELECT count(*) FROM payments p JOIN outbox b ON b.kind = 'payment_requested' AND b.order_id = p.id
              WHERE b.sale_id = $1 AND b.status = 'sent' AND p.status = 'created'",
@@ -122,7 +122,7 @@ impl Payers {
     }
 
     /// Number of payments that have reached the bank, or have a slot for it.
-    pub async fn departed(&self) -> anyhow::Result<u64> {
+    pub(crate) async fn departed(&self) -> anyhow::Result<u64> {
         self.count(
             "SELECT count(*) FROM payments p JOIN orders o ON o.id = p.order_id
              WHERE o.sale_id = $1 AND p.status <> 'created'",

@@ -83,7 +83,7 @@ impl Pair {
 }
 
 /// Measures the payments part. It takes the stage, because it also measures the CPU time of more processes.
-pub async fn measure(setup: &Setup, mut stage: Stage<'_>) -> anyhow::Result<Table> {
+pub(crate) async fn measure(setup: &Setup, mut stage: Stage<'_>) -> anyhow::Result<Table> {
     let Setup { sql, logs, rounds, seconds, .. } = setup;
     let (rounds, seconds) = (*rounds, *seconds);
     let bank = Bank::open(&logs.join("bank.log"), stage.service.process.address).await?;

@@ -19,18 +19,18 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A tick of /proc; 10 ms on all common Linux kernels.
 const TICK_US: u64 = 10_000;
 
-pub fn set_program(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn set_program(path: &Path) -> anyhow::Result<()> {
     let path = path.canonicalize().with_context(|| format!("there is no program {}", path.display()))?;
     PROGRAM.get_or_init(|| path);
     Ok(())
 }
 
-pub fn program() -> anyhow::Result<&'static Path> {
+pub(crate) fn program() -> anyhow::Result<&'static Path> {
     Ok(PROGRAM.get().context("the program is not set")?)
 }
 
 /// A process that we started, and its address. It is killed when this is dropped.
-pub struct Process {
+pub(crate) struct Process {
     pub address: SocketAddr,
     pub pid: u32,
     child: Child,
@@ -38,19 +38,22 @@ pub struct Process {
 
 impl Process {
     /// Starts a program on a free port. `command` gives it the address, by argument or setting.
-    pub fn start(log: &Path, command: impl FnOnce(SocketAddr) -> anyhow::Result<Command>) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        log: &Path,
+        command: impl FnOnce(SocketAddr) -> anyhow::Result<Command>,
+    ) -> anyhow::Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         Self::start_at(address, log, &mut command(address)?)
     }
 
     /// Starts a program that will answer at a given address.
-    pub fn start_at(address: SocketAddr, log: &Path, command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start_at(address: SocketAddr, log: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let child = spawn(log, command)?;
         Ok(Self { address, pid: child.id().context("the process has ended")?, child })
     }
 
     /// Waits until the process answers a GET of this path with any status below 500.
-    pub async fn ready(mut self, client: &reqwest::Client, path: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn ready(mut self, client: &reqwest::Client, path: &str) -> anyhow::Result<Self> {
         let begun = Instant::now();
         while begun.elapsed() < TIMEOUT {
             if let Some(status) = self.child.try_wait()? {
@@ -73,14 +76,14 @@ fn spawn(log: &Path, command: &mut Command) -> anyhow::Result<Child> {
 }
 
 /// Starts the background workers, all or those named. They are killed when the result is dropped.
-pub fn work(log: &Path, only: Option<&str>) -> anyhow::Result<Child> {
+pub(crate) fn work(log: &Path, only: Option<&str>) -> anyhow::Result<Child> {
     let mut work = Command::new(program()?);
     work.arg("work").args(only.map(|only| ["--only", only]).into_iter().flatten());
     spawn(log, &mut work)
 }
 
 /// Stops background workers by SIGTERM and waits for their end.
-pub async fn stop(work: &mut Child) -> anyhow::Result<()> {
+pub(crate) async fn stop(work: &mut Child) -> anyhow::Result<()> {
     let pid = work.id().context("the process has ended")?.to_string();
     ensure!(Command::new("kill").args(["-TERM", &pid]).status().await?.success(), "there is no process {pid}");
     let ended = work.wait().await?;
@@ -89,14 +92,14 @@ pub async fn stop(work: &mut Child) -> anyhow::Result<()> {
 }
 
 /// Runs a `seckill` command. Returns the JSON that it printed, or null.
-pub async fn seckill(words: &[&str]) -> anyhow::Result<Value> {
+pub(crate) async fn seckill(words: &[&str]) -> anyhow::Result<Value> {
     let done = Command::new(program()?).args(words).kill_on_drop(true).output().await?;
     ensure!(done.status.success(), "seckill {words:?}: {}", String::from_utf8_lossy(&done.stderr));
     Ok(serde_json::from_slice(&done.stdout).unwrap_or(Value::Null))
 }
 
 /// The pids of the bench's Redis, PostgreSQL and RabbitMQ, from `./dev status`.
-pub async fn servers() -> anyhow::Result<Vec<(&'static str, u32)>> {
+pub(crate) async fn servers() -> anyhow::Result<Vec<(&'static str, u32)>> {
     let output = Command::new("./dev").arg("status").output().await?.stdout;
     let output = String::from_utf8(output)?;
     let pid = |server| {
@@ -108,7 +111,7 @@ pub async fn servers() -> anyhow::Result<Vec<(&'static str, u32)>> {
 }
 
 /// Moves processes and their children to these processors.
-pub async fn keep_on(processors: &str, processes: &[(&'static str, u32)]) -> anyhow::Result<()> {
+pub(crate) async fn keep_on(processors: &str, processes: &[(&'static str, u32)]) -> anyhow::Result<()> {
     let of_ours = |stat: &Stat| processes.iter().any(|(_, pid)| stat.pid == *pid || stat.parent == *pid);
     for stat in all_stats()?.iter().filter(|stat| of_ours(stat)) {
         // A process may have ended meanwhile.
@@ -127,7 +130,7 @@ fn all_stats() -> anyhow::Result<Vec<Stat>> {
 }
 
 /// CPU time that each of these processes has used, in microseconds, with its children; 0 if it has ended.
-pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static str, u64)>> {
+pub(crate) fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static str, u64)>> {
     let stats = all_stats()?;
     let used = |pid| {
         let own = stats.iter().filter(|stat| stat.pid == pid).map(|stat| stat.ticks + stat.ticks_of_ended_children);
@@ -138,44 +141,44 @@ pub fn cpu_us(processes: &[(&'static str, u32)]) -> anyhow::Result<Vec<(&'static
 }
 
 /// Microseconds of CPU per request, by process.
-pub struct Cpu(Vec<(&'static str, f64)>);
+pub(crate) struct Cpu(Vec<(&'static str, f64)>);
 
 impl Cpu {
     /// The CPU time between two readings of the same processes, divided by the number of requests.
-    pub fn between(before: &[(&'static str, u64)], after: &[(&'static str, u64)], requests: u64) -> Self {
+    pub(crate) fn between(before: &[(&'static str, u64)], after: &[(&'static str, u64)], requests: u64) -> Self {
         let used = |from: u64, to: u64| to.saturating_sub(from) as f64 / requests as f64;
         Self(before.iter().zip(after).map(|((name, from), (_, to))| (*name, used(*from, *to))).collect())
     }
 
-    pub fn of(&self, process: &str) -> f64 {
+    pub(crate) fn of(&self, process: &str) -> f64 {
         self.0.iter().find(|(name, _)| *name == process).map_or(f64::NAN, |(_, us)| *us)
     }
 
-    pub fn sum(&self) -> f64 {
+    pub(crate) fn sum(&self) -> f64 {
         self.0.iter().map(|(_, us)| us).sum()
     }
 
     /// All processes, such as `server 7.6, redis 0.0`.
-    pub fn list(&self) -> String {
+    pub(crate) fn list(&self) -> String {
         self.0.iter().map(|(name, us)| format!("{name} {us:.1}")).collect::<Vec<_>>().join(", ")
     }
 }
 
 /// Measures the CPU time per request, by process. wrk is the only child of the bench that ends meanwhile.
-pub struct Meter {
+pub(crate) struct Meter {
     processes: Vec<(&'static str, u32)>,
     before: Vec<(&'static str, u64)>,
 }
 
 impl Meter {
     /// Starts measuring the server that answers and the servers behind it.
-    pub fn start(server: u32, behind: &[(&'static str, u32)]) -> anyhow::Result<Self> {
+    pub(crate) fn start(server: u32, behind: &[(&'static str, u32)]) -> anyhow::Result<Self> {
         let processes = [&[("server", server)], behind].concat();
         let before = Self::used(&processes)?;
         Ok(Self { processes, before })
     }
 
-    pub fn read(&self, requests: u64) -> anyhow::Result<Cpu> {
+    pub(crate) fn read(&self, requests: u64) -> anyhow::Result<Cpu> {
         Ok(Cpu::between(&self.before, &Self::used(&self.processes)?, requests))
     }
 

@@ -30,7 +30,7 @@ const FIGURES: [(&str, &str); 5] = [
     ("of that the client's own", "/first_second_lag/own_p99_ms"),
 ];
 
-pub async fn measure(setup: &Setup) -> anyhow::Result<Table> {
+pub(crate) async fn measure(setup: &Setup) -> anyhow::Result<Table> {
     let rounds = setup.rounds.max(ROUNDS_MIN);
     let mut work = processes::work(&setup.logs.join("work.log"), None)?;
     // By crowd: the reports of `seckill load`, and the seconds until all orders were settled.

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
-pub struct Series(Vec<f64>);
+pub(crate) struct Series(Vec<f64>);
 
 impl Series {
-    pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
         Self(rounds.into_iter().collect())
     }
 
@@ -18,7 +18,7 @@ impl Series {
         sorted
     }
 
-    pub fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         let sorted = self.sorted();
         match (sorted.get((sorted.len().max(1) - 1) / 2), sorted.get(sorted.len() / 2)) {
             (Some(low), Some(high)) => f64::midpoint(*low, *high),
@@ -26,47 +26,47 @@ impl Series {
         }
     }
 
-    pub fn spread(&self) -> (f64, f64) {
+    pub(crate) fn spread(&self) -> (f64, f64) {
         let sorted = self.sorted();
         (sorted.first().copied().unwrap_or(f64::NAN), sorted.last().copied().unwrap_or(f64::NAN))
     }
 
     /// The ratios round by round: the figures of one round were measured within seconds of each other.
-    pub fn over(&self, other: &Self) -> Self {
+    pub(crate) fn over(&self, other: &Self) -> Self {
         Self::of(self.0.iter().zip(&other.0).map(|(a, b)| a / b))
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let (min, max) = self.spread();
         json!({ "median": self.median(), "min": min, "max": max, "rounds": self })
     }
 
     /// The median and the range, such as `123,400 (98,000–130,000)`.
-    pub fn with_range(&self, write: impl Fn(f64) -> String) -> String {
+    pub(crate) fn with_range(&self, write: impl Fn(f64) -> String) -> String {
         let (min, max) = self.spread();
         format!("{} ({}–{})", write(self.median()), write(min), write(max))
     }
 }
 
-pub struct Cell {
+pub(crate) struct Cell {
     pub column: String,
     pub text: String,
     pub json: Value,
 }
 
 impl Cell {
-    pub fn median(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
+    pub(crate) fn median(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
         Self { column: column.into(), text: write(series.median()), json: series.json() }
     }
 
-    pub fn range(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
+    pub(crate) fn range(column: impl Into<String>, series: &Series, write: impl Fn(f64) -> String) -> Self {
         Self { column: column.into(), text: series.with_range(write), json: series.json() }
     }
 }
 
 /// The figures of a part of the bench. The first row has all columns.
 #[derive(Default)]
-pub struct Table {
+pub(crate) struct Table {
     /// The paragraph above, and the heading of the rows' names.
     pub above: String,
     pub heading: &'static str,
@@ -75,7 +75,7 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let first = self.rows.first().map_or(&[][..], |(_, cells)| cells);
         let columns: Vec<&str> = first.iter().map(|cell| cell.column.as_str()).collect();
         let mut lines = vec![
@@ -92,7 +92,7 @@ impl Table {
         format!("{}\n\n{}\n\n", lines.join("\n"), self.below)
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let of_row = |cells: &[Cell]| cells.iter().map(|cell| (cell.column.clone(), cell.json.clone())).collect();
         let rows = self.rows.iter().map(|(name, cells)| (name.clone(), Value::Object(of_row(cells))));
         rows.collect::<Map<_, _>>().into()
@@ -100,28 +100,28 @@ impl Table {
 }
 
 /// The wait that this share of some waits did not exceed, in ms; not a number without any.
-pub fn percentile_ms(sorted_us: &[u32], share: f64) -> f64 {
+pub(crate) fn percentile_ms(sorted_us: &[u32], share: f64) -> f64 {
     let at = (sorted_us.len() as f64 * share) as usize;
     sorted_us.get(at.min(sorted_us.len().saturating_sub(1))).map_or(f64::NAN, |us| f64::from(*us) / 1e3)
 }
 
 /// Rounds to three digits, because the others are noise: `123,000`.
-pub fn thousands(n: f64) -> String {
+pub(crate) fn thousands(n: f64) -> String {
     let unit = 10f64.powi((n.abs().max(1.0).log10().floor() - 2.0).max(0.0) as i32);
     let digits = format!("{:.0}", (n / unit).round() * unit);
     let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|g| str::from_utf8(g).ok()).collect();
     groups.join(",")
 }
 
-pub fn two_places(n: f64) -> String {
+pub(crate) fn two_places(n: f64) -> String {
     format!("{n:.2}")
 }
 
-pub fn one_place(n: f64) -> String {
+pub(crate) fn one_place(n: f64) -> String {
     format!("{n:.1}")
 }
 
-pub fn whole(n: f64) -> String {
+pub(crate) fn whole(n: f64) -> String {
     format!("{n:.0}")
 }
 

@@ -10,26 +10,26 @@ use tokio::process::Command;
 
 use crate::processes::{Process, program, seckill};
 
-pub struct Service {
+pub(crate) struct Service {
     pub process: Process,
     pub client: reqwest::Client,
     sql: PgPool,
 }
 
 /// A sale of the bench, with path and body of a purchase.
-pub struct Sale {
+pub(crate) struct Sale {
     pub id: i64,
     pub path: String,
     pub body: String,
 }
 
-pub struct Buyer {
+pub(crate) struct Buyer {
     pub user: String,
     pub token: String,
 }
 
 /// Issues tokens to this many new buyers.
-pub async fn buyers(count: u64, prefix: &str) -> anyhow::Result<Vec<Buyer>> {
+pub(crate) async fn buyers(count: u64, prefix: &str) -> anyhow::Result<Vec<Buyer>> {
     // A line each: user, space, token.
     let file = ".dev/bench/tokens";
     seckill(&["token", "--count", &count.to_string(), "--prefix", prefix, "--out", file]).await?;
@@ -40,7 +40,7 @@ pub async fn buyers(count: u64, prefix: &str) -> anyhow::Result<Vec<Buyer>> {
 
 /// The answers to purchases, by the service's own metrics.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub(crate) struct Answers {
     /// By code; `accepted` for a 202.
     pub by_code: BTreeMap<String, u64>,
     /// Purchases that Redis was asked about.
@@ -49,7 +49,7 @@ pub struct Answers {
 
 impl Answers {
     /// The answers given after `before`.
-    pub fn since(mut self, before: &Self) -> Self {
+    pub(crate) fn since(mut self, before: &Self) -> Self {
         for (code, n) in &mut self.by_code {
             *n = n.saturating_sub(before.by_code.get(code).copied().unwrap_or_default());
         }
@@ -60,7 +60,7 @@ impl Answers {
 }
 
 impl Service {
-    pub async fn start(log: &Path, settings: &[(&str, &str)], sql: PgPool) -> anyhow::Result<Self> {
+    pub(crate) async fn start(log: &Path, settings: &[(&str, &str)], sql: PgPool) -> anyhow::Result<Self> {
         let client = reqwest::Client::new();
         let command = |address: std::net::SocketAddr| {
             let mut serve = Command::new(program()?);
@@ -71,7 +71,7 @@ impl Service {
         Ok(Self { process, client, sql })
     }
 
-    pub async fn answers(&self) -> anyhow::Result<Answers> {
+    pub(crate) async fn answers(&self) -> anyhow::Result<Answers> {
         let url = format!("http://{}/metrics", self.process.address);
         let metrics = self.client.get(url).send().await?.text().await?;
         let mut answers = Answers::default();
@@ -87,7 +87,7 @@ impl Service {
     }
 
     /// Creates a sale with this stock. Orders may be paid for a day, so that none expires during the bench.
-    pub async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
+    pub(crate) async fn sale(&self, stock: i64) -> anyhow::Result<Sale> {
         let stock = stock.to_string();
         let create =
             ["sale", "create", "--product", "Bench", "--price-cents", "100", "--pay-within", "86400", "--stock"];
@@ -99,7 +99,7 @@ impl Service {
     }
 
     /// Plays a crowd by `seckill load` at a sale. Returns its report.
-    pub async fn rush(&self, sale: i64, words: &[&str]) -> anyhow::Result<Value> {
+    pub(crate) async fn rush(&self, sale: i64, words: &[&str]) -> anyhow::Result<Value> {
         let (file, base, sale) = (".dev/bench/load.json", format!("http://{}", self.process.address), sale.to_string());
         seckill(&[&["load", "--base", &base, "--sale", &sale, "--json", file], words].concat()).await?;
         let mut document: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
@@ -108,7 +108,7 @@ impl Service {
         Ok(report)
     }
 
-    pub async fn purchases(&self, sale: i64) -> anyhow::Result<u64> {
+    pub(crate) async fn purchases(&self, sale: i64) -> anyhow::Result<u64> {
         let count = sqlx::query_scalar("SELECT count(*) FROM purchase_records WHERE sale_id = $1");
         let rows: i64 = count.bind(sale).fetch_one(&self.sql).await?;
         Ok(rows.unsigned_abs())
@@ -117,7 +117,7 @@ impl Service {
 
 impl Sale {
     /// Sells the whole stock to these buyers.
-    pub async fn sell_out(&self, service: &Service, buyers: &[Buyer]) -> anyhow::Result<()> {
+    pub(crate) async fn sell_out(&self, service: &Service, buyers: &[Buyer]) -> anyhow::Result<()> {
         for buyer in buyers {
             let url = format!("http://{}{}", service.process.address, self.path);
             let purchase = service.client.post(url).bearer_auth(&buyer.token);

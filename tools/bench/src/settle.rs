@@ -12,7 +12,7 @@ use crate::processes::{self, Cpu, cpu_us, seckill};
 /// All purchases must be settled within this time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-pub struct Settled {
+pub(crate) struct Settled {
     pub orders: i64,
     pub per_second: f64,
     /// Per order, not per request.
@@ -20,7 +20,7 @@ pub struct Settled {
 }
 
 /// Runs the workers until every purchase is an order in `pending_payment`.
-pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
+pub(crate) async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -> anyhow::Result<Settled> {
     let backlog = count(sql, UNSETTLED, None).await?;
     let mut work = processes::work(log, None)?;
     let mut processes = vec![("work", work.id().context("the workers have ended")?)];
@@ -56,31 +56,31 @@ pub async fn settle(sql: &PgPool, servers: &[(&'static str, u32)], log: &Path) -
 const UNSETTLED: &str = "SELECT count(*) FROM accepted_purchases";
 
 /// Waits until every purchase is an order.
-pub async fn settled(sql: &PgPool) -> anyhow::Result<()> {
+pub(crate) async fn settled(sql: &PgPool) -> anyhow::Result<()> {
     wait_for(sql, UNSETTLED, None, 0, TIMEOUT).await
 }
 
 /// Waits until the broker has every message that is due.
-pub async fn relayed(sql: &PgPool) -> anyhow::Result<()> {
+pub(crate) async fn relayed(sql: &PgPool) -> anyhow::Result<()> {
     let due = "SELECT count(*) FROM outbox WHERE status = 'pending' AND next_attempt_at <= now()";
     wait_for(sql, due, None, 0, TIMEOUT).await
 }
 
 /// The moment at which all units of a sale were sold and settled.
-pub async fn all_settled(sql: &PgPool, sale: i64, units: i64, within: Duration) -> anyhow::Result<SystemTime> {
+pub(crate) async fn all_settled(sql: &PgPool, sale: i64, units: i64, within: Duration) -> anyhow::Result<SystemTime> {
     let sold = "SELECT (total_stock - stock)::bigint FROM sales WHERE id = $1";
     wait_for(sql, sold, Some(sale), units, within).await?;
     Ok(SystemTime::now())
 }
 
 /// A number of rows or units, of one sale or of all.
-pub async fn count(sql: &PgPool, statement: &'static str, sale: Option<i64>) -> anyhow::Result<i64> {
+pub(crate) async fn count(sql: &PgPool, statement: &'static str, sale: Option<i64>) -> anyhow::Result<i64> {
     let counted = sqlx::query_scalar(statement);
     Ok(if let Some(sale) = sale { counted.bind(sale) } else { counted }.fetch_one(sql).await?)
 }
 
 /// Waits until a statement counts this many.
-pub async fn wait_for(
+pub(crate) async fn wait_for(
     sql: &PgPool,
     statement: &'static str,
     sale: Option<i64>,
@@ -104,7 +104,7 @@ async fn units_sold(sql: &PgPool) -> anyhow::Result<i64> {
 }
 
 /// Runs `seckill audit` on all sales, or with these arguments.
-pub async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
+pub(crate) async fn audit(arguments: &[&str]) -> anyhow::Result<()> {
     let verdict = seckill(&[&["audit", "--json"], arguments].concat()).await?;
     ensure!(verdict["held"] == true, "the audit failed: {verdict}");
     Ok(())

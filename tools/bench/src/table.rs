@@ -10,9 +10,9 @@ use crate::settle::Settled;
 use crate::wrk::{CONNECTIONS, FEW_CONNECTIONS};
 
 /// One round, by the number of connections.
-pub type Played = BTreeMap<(Case, u64), Round>;
+pub(crate) type Played = BTreeMap<(Case, u64), Round>;
 
-pub struct Sold {
+pub(crate) struct Sold {
     pub seconds: u64,
     pub rounds: Vec<Played>,
     pub settled: Settled,
@@ -32,7 +32,7 @@ impl Sold {
         rate(case).over(&rate(Case::Hello))
     }
 
-    pub fn table(&self) -> Table {
+    pub(crate) fn table(&self) -> Table {
         let row = |case: Case| {
             let of = |figure: &dyn Fn(&Round) -> f64| self.series(case, CONNECTIONS, figure);
             let [p50, p99] = [of(&|round| round.seen.p50_us as f64 / 1e3), of(&|round| round.seen.p99_us as f64 / 1e3)];
@@ -72,7 +72,7 @@ impl Sold {
         }
     }
 
-    pub fn ratios(&self) -> Value {
+    pub(crate) fn ratios(&self) -> Value {
         let ratio = |case| self.of_hello(case, CONNECTIONS).median();
         json!({
             "sold_out": ratio(Case::SoldOut),

@@ -14,8 +14,8 @@ use crate::service::Buyer;
 /// On a small machine, more threads of wrk would take processor time from the server.
 const THREADS: &str = "1";
 /// Connections of the crowd, and of a smaller one.
-pub const CONNECTIONS: u64 = 256;
-pub const FEW_CONNECTIONS: u64 = 64;
+pub(crate) const CONNECTIONS: u64 = 256;
+pub(crate) const FEW_CONNECTIONS: u64 = 64;
 /// Buyers come from 22,500 addresses, from 10.100.100.100 on, all equally long: so many that the limit of 1,200 requests per
 /// minute and address refuses nobody.
 const OCTETS: usize = 150;
@@ -24,14 +24,14 @@ const READ_AHEAD: usize = 1 << 20;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk/requests.lua");
 
 /// A file of records of equal length. Each is the part of a request that differs from buyer to buyer.
-pub struct RecordFile {
+pub(crate) struct RecordFile {
     file: PathBuf,
     record: usize,
     pub count: usize,
 }
 
 /// Writes such a file in parts, so that not all tokens are in memory at once.
-pub struct RecordWriter {
+pub(crate) struct RecordWriter {
     out: BufWriter<File>,
     /// The file, as far as it is written.
     file: RecordFile,
@@ -40,12 +40,12 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    pub fn create(file: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn create(file: PathBuf) -> anyhow::Result<Self> {
         let out = BufWriter::new(File::create(&file)?);
         Ok(Self { out, file: RecordFile { file, record: 0, count: 0 }, longest: None })
     }
 
-    pub fn add(&mut self, buyers: &[Buyer]) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, buyers: &[Buyer]) -> anyhow::Result<()> {
         let of_these = buyers.iter().map(|buyer| buyer.token.len()).max().context("no buyers")?;
         let longest = *self.longest.get_or_insert(of_these);
         ensure!(of_these <= longest, "a token of {of_these} bytes; the first part had {longest} at most");
@@ -64,7 +64,7 @@ impl RecordWriter {
         Ok(())
     }
 
-    pub fn finish(mut self) -> anyhow::Result<RecordFile> {
+    pub(crate) fn finish(mut self) -> anyhow::Result<RecordFile> {
         self.out.flush()?;
         // The kernel would write this file and the tokens, 200 MB, half a minute later. Commits of a round would wait for that.
         ensure!(std::process::Command::new("sync").status()?.success(), "`sync` has failed");
@@ -72,32 +72,32 @@ impl RecordWriter {
     }
 }
 
-pub struct Records {
+pub(crate) struct Records {
     file: BufReader<File>,
     record: Vec<u8>,
 }
 
 impl Records {
-    pub fn read(&mut self) -> std::io::Result<&[u8]> {
+    pub(crate) fn read(&mut self) -> std::io::Result<&[u8]> {
         self.file.read_exact(&mut self.record)?;
         Ok(&self.record)
     }
 }
 
 impl RecordFile {
-    pub fn write(buyers: &[Buyer], file: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn write(buyers: &[Buyer], file: PathBuf) -> anyhow::Result<Self> {
         let mut writer = RecordWriter::create(file)?;
         writer.add(buyers)?;
         writer.finish()
     }
 
-    pub fn records(&self) -> anyhow::Result<Records> {
+    pub(crate) fn records(&self) -> anyhow::Result<Records> {
         let file = BufReader::with_capacity(READ_AHEAD, File::open(&self.file)?);
         Ok(Records { file, record: vec![0; self.record] })
     }
 
     /// Posts the same body to one path, by one buyer after another.
-    pub async fn post(
+    pub(crate) async fn post(
         &self,
         to: SocketAddr,
         (path, body): (&str, &str),
@@ -110,7 +110,7 @@ impl RecordFile {
     }
 
     /// Reads orders and sessions, which may be slow.
-    pub async fn read(&self, from: SocketAddr, connections: u64, seconds: u64) -> anyhow::Result<Seen> {
+    pub(crate) async fn read(&self, from: SocketAddr, connections: u64, seconds: u64) -> anyhow::Result<Seen> {
         self.run(from, &[], connections, seconds).await
     }
 
@@ -129,7 +129,7 @@ impl RecordFile {
 }
 
 #[derive(Debug, Deserialize)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub requests: u64,
     micros: u64,
     /// Answers with a status of 400 or more.
@@ -141,12 +141,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         self.requests as f64 * 1e6 / self.micros as f64
     }
 
     /// Whether the server's number matches wrk's: at the end, wrk closes its connections without waiting for answers.
-    pub fn is_all(&self, n: u64) -> bool {
+    pub(crate) fn is_all(&self, n: u64) -> bool {
         (self.requests..=self.requests + CONNECTIONS).contains(&n)
     }
 }

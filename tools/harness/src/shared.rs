@@ -38,7 +38,7 @@ pub(super) struct Running {
 
 impl SharedSystem {
     /// The running system with these settings. It runs at least until the value is dropped.
-    pub async fn with(settings: &[(&str, &str)]) -> Arc<Self> {
+    pub(crate) async fn with(settings: &[(&str, &str)]) -> Arc<Self> {
         let settings: Vec<_> = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (system, idle) = taken(settings);
         for system in idle {
@@ -48,7 +48,7 @@ impl SharedSystem {
         system
     }
 
-    pub fn running(&self) -> &Running {
+    pub(crate) fn running(&self) -> &Running {
         self.running.get().expect("a system is handed out when it runs")
     }
 

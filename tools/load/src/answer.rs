@@ -22,11 +22,11 @@ pub struct Answer<'a> {
 
 /// The bytes are not an answer, or are too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed;
+pub(crate) struct Malformed;
 
 /// The bytes of an answer that have come so far.
 #[derive(Debug, Default)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     bytes: Vec<u8>,
     /// Kept once parsed, so that each further packet of the body does not parse it again.
     head: Option<Head>,
@@ -44,7 +44,7 @@ struct Head {
 
 impl Incoming {
     /// Adds bytes. Returns whether the answer is complete.
-    pub fn add(&mut self, read: &[u8]) -> Result<bool, Malformed> {
+    pub(crate) fn add(&mut self, read: &[u8]) -> Result<bool, Malformed> {
         self.bytes.extend_from_slice(read);
         if self.head.is_none() {
             self.head = Head::parse(&self.bytes)?;
@@ -53,18 +53,18 @@ impl Incoming {
     }
 
     /// The answer, once it is complete.
-    pub fn answer(&self) -> Option<Answer<'_>> {
+    pub(crate) fn answer(&self) -> Option<Answer<'_>> {
         let Head { status, retry_after, begin, end, .. } = self.head?;
         Some(Answer { status, retry_after, body: self.bytes.get(begin..end)? })
     }
 
     /// Whether the connection can carry another request: the service keeps it open, and sent nothing beyond the answer.
-    pub fn keeps_open(&self) -> bool {
+    pub(crate) fn keeps_open(&self) -> bool {
         self.head.is_some_and(|head| head.keeps_open && head.end == self.bytes.len())
     }
 
     /// Forgets the answer, before the next request of the connection.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.head = None;
         self.bytes.clear();
         self.bytes.shrink_to(KEPT_BYTES);

@@ -18,7 +18,7 @@ const FORGED_TOKENS: usize = 64;
 
 /// All callers, and the parts of their requests. A request is copied together when it is sent: that takes a fraction of a
 /// microsecond, and requests made beforehand would take half a kilobyte for each of up to a million buyers.
-pub struct Crowd {
+pub(crate) struct Crowd {
     buyers: Arc<[Buyer]>,
     /// The callers' Idempotency-Keys.
     keys: Vec<Uuid>,
@@ -30,7 +30,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    pub fn prepare(plan: &Plan, buyers: &Arc<[Buyer]>, target: &Target) -> Result<Self, LoadError> {
+    pub(crate) fn prepare(plan: &Plan, buyers: &Arc<[Buyer]>, target: &Target) -> Result<Self, LoadError> {
         let needed = plan.identities();
         let Some(callers) = buyers.get(..needed) else {
             return Err(LoadError::TooFewBuyers { needed, given: buyers.len() });
@@ -56,7 +56,7 @@ impl Crowd {
     }
 
     /// Writes an arrival's request, with the end that all share (see [`ending`]).
-    pub fn write(&self, arrival: &Arrival, ending: &[u8], request: &mut Vec<u8>) {
+    pub(crate) fn write(&self, arrival: &Arrival, ending: &[u8], request: &mut Vec<u8>) {
         let caller = arrival.caller;
         let forger = caller % self.forged_tokens.len().max(1);
         let (token, address) = match arrival.role {
@@ -81,7 +81,7 @@ impl Crowd {
 }
 
 /// The end of each purchase's request: the length of its body, and the body, which names the key of the sale.
-pub fn ending(key: &str) -> Vec<u8> {
+pub(crate) fn ending(key: &str) -> Vec<u8> {
     let body = serde_json::json!({ "key": key }).to_string();
     format!("Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }

@@ -8,7 +8,7 @@ use super::plan::Role;
 use super::reply::AnswerKind;
 
 /// The width of the finest buckets of time.
-pub const BUCKET_MS: u64 = 25;
+pub(crate) const BUCKET_MS: u64 = 25;
 /// Four hours of buckets, which bounds the memory. Later events count in the last one.
 const BUCKETS_MAX: usize = 4 * 3_600_000 / BUCKET_MS as usize;
 
@@ -45,11 +45,11 @@ impl Bucket {
 
 /// Buckets of equal width, the empty ones included.
 #[derive(Debug, Default)]
-pub struct Timeline(pub Vec<Bucket>);
+pub(crate) struct Timeline(pub Vec<Bucket>);
 
 impl Timeline {
     /// The bucket of a moment, which is counted from the beginning of the rush.
-    pub fn at(&mut self, us: u64) -> &mut Bucket {
+    pub(crate) fn at(&mut self, us: u64) -> &mut Bucket {
         let index = usize::try_from(us / 1_000 / BUCKET_MS).unwrap_or(usize::MAX).min(BUCKETS_MAX - 1);
         for next in self.0.len()..=index {
             self.0.push(Bucket { from_ms: next as u64 * BUCKET_MS, ..Bucket::default() });
@@ -58,7 +58,7 @@ impl Timeline {
     }
 
     /// Joins so many buckets to one.
-    pub fn widened(&self, times: usize) -> Vec<Bucket> {
+    pub(crate) fn widened(&self, times: usize) -> Vec<Bucket> {
         let joined = self.0.chunks(times).map(|buckets| {
             let mut sum = Bucket { from_ms: buckets[0].from_ms, ..Bucket::default() };
             buckets.iter().for_each(|bucket| sum.add(bucket));
@@ -70,7 +70,7 @@ impl Timeline {
 
 /// The end of an arrival that had its last answer; times in microseconds since the beginning of the rush.
 #[derive(Debug, Clone, Copy)]
-pub struct Settled {
+pub(crate) struct Settled {
     /// Index into the schedule.
     pub arrival: usize,
     pub answered_us: u64,
@@ -84,7 +84,7 @@ pub struct Settled {
 }
 
 #[derive(Debug)]
-pub struct Count {
+pub(crate) struct Count {
     pub role: Role,
     pub status: u16,
     pub code: String,
@@ -92,7 +92,7 @@ pub struct Count {
 }
 
 #[derive(Debug, Default)]
-pub struct Measurements {
+pub(crate) struct Measurements {
     /// One for each arrival, so that many retries do not fill the memory.
     pub settled: Vec<Settled>,
     /// Every request, by time.
@@ -109,7 +109,7 @@ pub struct Measurements {
 
 impl Measurements {
     /// Counts a request that has ended, by time.
-    pub fn ended(&mut self, sent_us: u64, answered_us: u64, kind: AnswerKind) {
+    pub(crate) fn ended(&mut self, sent_us: u64, answered_us: u64, kind: AnswerKind) {
         self.ended_us = self.ended_us.max(answered_us);
         self.timeline.at(sent_us).sent += 1;
         let bucket = self.timeline.at(answered_us);
@@ -121,7 +121,7 @@ impl Measurements {
         } += 1;
     }
 
-    pub fn count(&mut self, role: Role, status: u16, code: &str, number: u64) {
+    pub(crate) fn count(&mut self, role: Role, status: u16, code: &str, number: u64) {
         let same = |count: &&mut Count| count.role == role && count.status == status && count.code == code;
         match self.counts.iter_mut().find(same) {
             Some(count) => count.number += number,
@@ -130,14 +130,14 @@ impl Measurements {
     }
 
     /// Records a promised order. A repeated request repeats the promise; the earliest time counts.
-    pub fn promise(&mut self, caller: usize, order_id: String, at_us: u64) {
+    pub(crate) fn promise(&mut self, caller: usize, order_id: String, at_us: u64) {
         self.accepted
             .entry((caller, order_id))
             .and_modify(|first_us| *first_us = at_us.min(*first_us))
             .or_insert(at_us);
     }
 
-    pub fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         self.settled.extend(other.settled);
         self.ended_us = self.ended_us.max(other.ended_us);
         self.retries += other.retries;

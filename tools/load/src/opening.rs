@@ -20,7 +20,7 @@ const MAX_FAILED_READS: u32 = 10;
 const FAILED_READ_PAUSE: Duration = Duration::from_millis(300);
 
 /// Returns when the sale is open. If it is not open at first, calls `on_closed` once, with the time left. `anyone` needs no token.
-pub async fn wait(
+pub(crate) async fn wait(
     anyone: &BuyerClient,
     sale_id: i64,
     bar: &ProgressBar,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::shape::Shape;
 
 /// Number of requests that one bot sends, all with one token and without an Idempotency-Key.
-pub const REQUESTS_PER_BOT: usize = 20;
+pub(crate) const REQUESTS_PER_BOT: usize = 20;
 /// How long a crowd keeps arriving if neither a rate nor a length is given.
 const LENGTH_S: f64 = 10.0;
 /// Early clicks come within this time before the start, but not in the last moment, when a slow one would be on time.
@@ -178,7 +178,7 @@ impl Plan {
 }
 
 /// The address of a caller: in 10.0.0.0/8 for buyers, in 172.16.0.0/12 for bots.
-pub fn address(plan: &Plan, caller: usize) -> Ipv4Addr {
+pub(crate) fn address(plan: &Plan, caller: usize) -> Ipv4Addr {
     match caller.checked_sub(plan.buyers) {
         None => Ipv4Addr::from(0x0A00_0000 | (caller as u32 + 1) & 0x00FF_FFFF),
         Some(bot) => Ipv4Addr::from(0xAC10_0000 | (bot as u32 + 1) & 0x000F_FFFF),
@@ -186,7 +186,7 @@ pub fn address(plan: &Plan, caller: usize) -> Ipv4Addr {
 }
 
 /// The address from which a forged token is sent, in 192.168.0.0/16.
-pub fn forger_address(n: usize) -> Ipv4Addr {
+pub(crate) fn forger_address(n: usize) -> Ipv4Addr {
     Ipv4Addr::from(0xC0A8_0000 | (n as u32 + 1) & 0x0000_FFFF)
 }
 

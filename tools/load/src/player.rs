@@ -18,7 +18,7 @@ use super::plan::{Arrival, Role};
 use super::reply::{AnswerKind, Reply};
 
 /// One run of a schedule. All its times count from `begun`.
-pub struct Rush {
+pub(crate) struct Rush {
     pub crowd: Arc<Crowd>,
     pub arrivals: Arc<[Arrival]>,
     /// The end of each request.
@@ -32,7 +32,7 @@ pub struct Rush {
 
 /// Counts for the progress bar and for noticing a silent service. The report is computed from the measurements.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     pub arrived: AtomicU64,
     pub answered: AtomicU64,
     pub accepted: AtomicU64,
@@ -57,7 +57,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// A request to be sent for an arrival, or in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Attempt {
+pub(crate) struct Attempt {
     arrival: usize,
     /// Requests already sent for it.
     tries: u32,
@@ -67,7 +67,7 @@ pub struct Attempt {
     own_lag: Duration,
 }
 
-pub struct Player<'a> {
+pub(crate) struct Player<'a> {
     rush: &'a Rush,
     /// This thread plays every so many-th arrival, beginning with this one.
     first: usize,
@@ -86,7 +86,7 @@ pub struct Player<'a> {
 
 impl<'a> Player<'a> {
     /// The player of the arrivals `first`, `first + step` and so on.
-    pub fn new(rush: &'a Rush, first: usize, step: usize) -> Self {
+    pub(crate) fn new(rush: &'a Rush, first: usize, step: usize) -> Self {
         let all = rush.arrivals.len().saturating_sub(first).div_ceil(step.max(1));
         Self {
             rush,
@@ -103,7 +103,7 @@ impl<'a> Player<'a> {
     }
 
     /// Plays until every arrival has had its last answer, or the rush is broken off.
-    pub fn play(mut self, mut connections: Connections<Attempt>) -> io::Result<Measurements> {
+    pub(crate) fn play(mut self, mut connections: Connections<Attempt>) -> io::Result<Measurements> {
         self.measured.settled.reserve(self.all);
         while self.settled < self.all {
             let within = if !self.rush.broken_off.load(Relaxed) {
@@ -254,7 +254,7 @@ fn retry_pause(
     Some(pause.mul_f64(1.0 + jitter / 4.0))
 }
 
-pub fn micros(time: Duration) -> u64 {
+pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

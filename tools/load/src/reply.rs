@@ -8,7 +8,7 @@ use super::answer::Answer;
 use super::connections::NoAnswer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerKind {
+pub(crate) enum AnswerKind {
     Accepted,
     SoldOut,
     Refused,
@@ -17,7 +17,7 @@ pub enum AnswerKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply<'a> {
+pub(crate) struct Reply<'a> {
     /// HTTP status; 0 if there was no answer.
     pub status: u16,
     pub code: Cow<'a, str>,
@@ -38,7 +38,7 @@ struct AnswerFields<'a> {
 }
 
 impl<'a> Reply<'a> {
-    pub fn read(answer: Result<Answer<'a>, NoAnswer>) -> Self {
+    pub(crate) fn read(answer: Result<Answer<'a>, NoAnswer>) -> Self {
         let Answer { status, body, .. } = match answer {
             Ok(answer) => answer,
             Err(why) => {

@@ -14,7 +14,7 @@ use super::shape::Shape;
 /// A timeline has at most this many buckets: they fit beside their label on a terminal.
 const BUCKETS_MAX: usize = 72;
 /// An arrival that leaves later than this is late. People do not notice less.
-pub const LATE_MS: u64 = 50;
+pub(crate) const LATE_MS: u64 = 50;
 /// Significant digits of the latencies.
 const DIGITS: u8 = 3;
 
@@ -299,7 +299,7 @@ pub(super) mod tests {
 
     /// Three buyers: one accepted at the second try, one sold out, one never answered; and a bot refused. `change` is made to the
     /// measurements before.
-    pub fn report(change: impl FnOnce(&mut Measurements)) -> Report {
+    pub(crate) fn report(change: impl FnOnce(&mut Measurements)) -> Report {
         let plan = Plan { sale_id: 1, buyers: 3, bots: 1, rate: Some(10), stock: Some(5), ..Plan::default() };
         let buyers: Vec<Buyer> = (0..4).map(|n| Buyer { user: format!("u{n}"), token: String::new() }).collect();
         let arrival = |caller, role| Arrival { due: Duration::ZERO, role, caller };

@@ -30,7 +30,7 @@ type Open = Vec<Connections<Attempt>>;
 
 impl Rush {
     /// Opens the connections, then starts the clock: buyers have the page open before the start.
-    pub async fn begin(
+    pub(crate) async fn begin(
         target: &Target,
         crowd: Arc<Crowd>,
         arrivals: Vec<Arrival>,
@@ -62,7 +62,7 @@ impl Rush {
     }
 
     /// Plays the schedule to its end. Dropping the future breaks it off.
-    pub async fn play(
+    pub(crate) async fn play(
         self: Arc<Self>,
         open: Open,
         bar: ProgressBar,

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 
 /// In a rush, the share of the crowd that waits for the start with the page open; the rest comes later.
-pub const WAITING_SHARE: f64 = 0.6;
+pub(crate) const WAITING_SHARE: f64 = 0.6;
 /// Reaction times of waiting buyers: median and sigma of a log-normal distribution.
 const CLICK_MEDIAN_S: f64 = 0.35;
 const CLICK_SIGMA: f64 = 0.6;

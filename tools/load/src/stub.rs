@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-pub struct Stub {
+pub(crate) struct Stub {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
 
 impl Stub {
     /// Serves each connection by a task of its own; `serve` is told which connection it is, from 0 on.
-    pub async fn start<F>(serve: impl Fn(Served, usize) -> F + Send + 'static) -> Self
+    pub(crate) async fn start<F>(serve: impl Fn(Served, usize) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -33,7 +33,7 @@ impl Stub {
     }
 
     /// Answers each request by the result of `answer`.
-    pub async fn answering(answer: impl Fn(&str) -> String + Send + Sync + Clone + 'static) -> Self {
+    pub(crate) async fn answering(answer: impl Fn(&str) -> String + Send + Sync + Clone + 'static) -> Self {
         Self::start(move |mut served, _| {
             let answer = answer.clone();
             async move {
@@ -46,13 +46,13 @@ impl Stub {
     }
 
     /// Number of connections that were opened so far.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Relaxed)
     }
 }
 
 /// The server's end of a connection.
-pub struct Served {
+pub(crate) struct Served {
     stream: TcpStream,
     came: Vec<u8>,
 }
@@ -60,7 +60,7 @@ pub struct Served {
 impl Served {
     /// The next request, with its body; `None` once the connection is closed. Fails if anything follows the request:
     /// a crowd has one request in flight.
-    pub async fn request(&mut self) -> Option<String> {
+    pub(crate) async fn request(&mut self) -> Option<String> {
         let mut whole = None;
         loop {
             if whole.is_none()
@@ -84,12 +84,12 @@ impl Served {
     }
 
     /// Sends these bytes. The crowd may have hung up meanwhile.
-    pub async fn say(&mut self, bytes: &str) {
+    pub(crate) async fn say(&mut self, bytes: &str) {
         let _ = self.stream.write_all(bytes.as_bytes()).await;
     }
 }
 
 /// An answer with a JSON body; `headers` are further lines, each with its end.
-pub fn answer(status: &str, headers: &str, body: &str) -> String {
+pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
 }

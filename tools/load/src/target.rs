@@ -7,7 +7,7 @@ use http::Uri;
 use super::LoadError;
 
 #[derive(Debug)]
-pub struct Target {
+pub(crate) struct Target {
     pub address: SocketAddr,
     /// The value of the Host header.
     pub host: String,
@@ -15,7 +15,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub async fn resolve(base: &str) -> Result<Self, LoadError> {
+    pub(crate) async fn resolve(base: &str) -> Result<Self, LoadError> {
         let invalid = || LoadError::Base(base.to_owned());
         let uri: Uri = base.trim_end_matches('/').parse().map_err(|_| invalid())?;
         let authority = uri.authority().ok_or_else(invalid)?;
@@ -33,7 +33,7 @@ impl Target {
     }
 
     /// The path of a request, after the path of the base address.
-    pub fn path(&self, path: &str) -> String {
+    pub(crate) fn path(&self, path: &str) -> String {
         format!("{}{path}", self.prefix)
     }
 }

@@ -179,7 +179,7 @@ fn or_dot(number: Option<u64>) -> String {
 }
 
 /// Groups the digits: 1234567 as 1,234,567.
-pub fn with_commas(number: u64) -> String {
+pub(crate) fn with_commas(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {

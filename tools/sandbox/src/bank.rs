@@ -24,7 +24,7 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-pub struct Bank {
+pub(crate) struct Bank {
     state: Mutex<State>,
     /// Cancelled when the file could not be written: the bank must stop.
     pub file_failed: CancellationToken,
@@ -63,7 +63,7 @@ impl State {
 }
 
 /// A signed call for a payment or refund. A malformed call counts as a request too.
-pub struct Call {
+pub(crate) struct Call {
     pub kind: TransferKind,
     pub at_us: i64,
     pub key: Option<Uuid>,
@@ -72,7 +72,7 @@ pub struct Call {
 }
 
 /// The answer to a call.
-pub struct Reply {
+pub(crate) struct Reply {
     /// The document, and whether this call was the first under its key. [`Problem::Lost`] if the call took effect, but the answer
     /// is lost (switch `lost_answer_permille`).
     pub result: Result<(Document, bool), Problem>,
@@ -81,7 +81,7 @@ pub struct Reply {
 }
 
 impl Bank {
-    pub fn new(journal: Journal, book: Book, switches: Switches) -> Self {
+    pub(crate) fn new(journal: Journal, book: Book, switches: Switches) -> Self {
         let state = State {
             book,
             journal,
@@ -101,7 +101,7 @@ impl Bank {
     }
 
     /// Microseconds since 1970.
-    pub fn now_us(&self) -> i64 {
+    pub(crate) fn now_us(&self) -> i64 {
         self.started_us + micros(self.started.elapsed())
     }
 
@@ -120,7 +120,7 @@ impl Bank {
     }
 
     /// Takes a payment or refund, or refuses the call.
-    pub fn submit(&self, call: &Call) -> Reply {
+    pub(crate) fn submit(&self, call: &Call) -> Reply {
         let mut state = self.state.lock();
         let (outcome, result) = self.execute(&mut state, call);
         state.requests(call.kind).arrivals.push(call.at_us, call.key, outcome);
@@ -162,7 +162,7 @@ impl Bank {
 
     /// Decides the transfers that are due, at most 100. Returns the time until the next transfer is due, or `None` if no
     /// transfer is pending, or the bank must stop.
-    pub fn decide_due(&self) -> Option<Duration> {
+    pub(crate) fn decide_due(&self) -> Option<Duration> {
         let mut state = self.state.lock();
         let now_us = self.now_us();
         for _ in 0..BATCH_MAX {
@@ -189,14 +189,14 @@ impl Bank {
     }
 
     /// Decides a transfer at an operator's request.
-    pub fn decide(&self, which: TransferRef, succeeded: bool) -> Result<Document, Problem> {
+    pub(crate) fn decide(&self, which: TransferRef, succeeded: bool) -> Result<Document, Problem> {
         let mut state = self.state.lock();
         self.decide_now(&mut state, which, succeeded)?;
         state.book.document(which).ok_or(Problem::Unknown)
     }
 
     /// Sends the callback of the payment or refund with this key once more.
-    pub fn send_again(&self, key: Uuid) -> Result<(), Problem> {
+    pub(crate) fn send_again(&self, key: Uuid) -> Result<(), Problem> {
         let mut state = self.state.lock();
         let event = state.book.send_again(transfer_of(&state.book, key), self.now_us())?;
         self.record(&mut state, &event)?;
@@ -205,19 +205,19 @@ impl Bank {
     }
 
     /// The next callback to send. If none is due: the time until one is due, or `None` if none is waiting.
-    pub fn next_send(&self) -> Result<Send, Option<Duration>> {
+    pub(crate) fn next_send(&self) -> Result<Send, Option<Duration>> {
         let now_us = self.now_us();
         let next = self.state.lock().book.next_send(now_us);
         next.map_err(|due_us| due_us.map(|due_us| time_until(due_us, now_us)))
     }
 
     /// Ends a callback. If the file does not get this line, the callback is sent once more after the next start.
-    pub fn sent(&self, send: u64, outcome: Outcome) {
+    pub(crate) fn sent(&self, send: u64, outcome: Outcome) {
         let _ = self.record(&mut self.state.lock(), &Event::Ended { send, outcome });
     }
 
     /// Postpones a callback after a failed attempt.
-    pub fn postpone(&self, send: u64, base_ms: u64, cap_ms: u64) {
+    pub(crate) fn postpone(&self, send: u64, base_ms: u64, cap_ms: u64) {
         let mut state = self.state.lock();
         let (now_us, unit) = (self.now_us(), state.dice.unit());
         let wait_us = |failed| backoff_ms(failed, base_ms, cap_ms, unit).cast_signed() * 1000;
@@ -226,33 +226,33 @@ impl Bank {
         self.callbacks_changed.notify_one();
     }
 
-    pub fn document(&self, which: TransferRef) -> Option<Document> {
+    pub(crate) fn document(&self, which: TransferRef) -> Option<Document> {
         self.state.lock().book.document(which)
     }
 
-    pub fn callback(&self, key: Uuid) -> Option<(u64, Fate)> {
+    pub(crate) fn callback(&self, key: Uuid) -> Option<(u64, Fate)> {
         let state = self.state.lock();
         state.book.callback(transfer_of(&state.book, key))
     }
 
-    pub fn ledger(&self, after: u64, limit: usize) -> (Vec<Entry>, bool) {
+    pub(crate) fn ledger(&self, after: u64, limit: usize) -> (Vec<Entry>, bool) {
         self.state.lock().book.ledger(after, limit)
     }
 
-    pub fn arrivals(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
+    pub(crate) fn arrivals(&self, kind: TransferKind, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
         self.state.lock().requests(kind).arrivals.after(after, limit)
     }
 
-    pub fn peak(&self, kind: TransferKind) -> Peak {
+    pub(crate) fn peak(&self, kind: TransferKind) -> Peak {
         let times_us = self.state.lock().requests(kind).arrivals.times_us();
         Peak::of(times_us)
     }
 
-    pub fn switches(&self) -> Switches {
+    pub(crate) fn switches(&self) -> Switches {
         self.state.lock().switches.clone()
     }
 
-    pub fn switch(&self, given: &Map<String, Value>) -> Result<Switches, Problem> {
+    pub(crate) fn switch(&self, given: &Map<String, Value>) -> Result<Switches, Problem> {
         let mut state = self.state.lock();
         let reseeded = given.contains_key("seed");
         state.switches = state.switches.with(given).map_err(Problem::Malformed)?;

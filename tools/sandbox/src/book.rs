@@ -15,7 +15,7 @@ use super::transfer::{Cause, Document, Status, TransferKind, TransferRequest};
 /// An event that contradicts the book: the file is damaged.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Illegal(&'static str);
+pub(crate) struct Illegal(&'static str);
 
 /// A payment or refund that the bank has taken.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Message {
 
 /// The outcomes of a callback. A callback that is sent several times is counted several times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Fate {
+pub(crate) struct Fate {
     pub waiting: u32,
     pub delivered: u32,
     pub refused: u32,
@@ -50,7 +50,7 @@ pub struct Fate {
 
 /// A callback to send now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Send {
+pub(crate) struct Send {
     pub n: u64,
     /// The number of the message, the same each time that the callback is sent.
     pub message: u64,
@@ -61,7 +61,7 @@ pub struct Send {
 
 /// One movement of money.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub seq: u64,
     pub kind: TransferKind,
     pub key: Uuid,
@@ -81,7 +81,7 @@ struct Unended {
 }
 
 #[derive(Debug, Default)]
-pub struct Book {
+pub(crate) struct Book {
     transfers: HashMap<TransferRef, Transfer>,
     /// Transfers that succeeded, and when, in the order of their decisions.
     movements: Vec<(TransferRef, i64)>,
@@ -101,7 +101,7 @@ impl Book {
     ///
     /// # Errors
     /// The key was used for another request, or the payment cannot be refunded by this amount.
-    pub fn take(&self, key: Uuid, request: TransferRequest, due_us: i64) -> Result<Option<Event>, Problem> {
+    pub(crate) fn take(&self, key: Uuid, request: TransferRequest, due_us: i64) -> Result<Option<Event>, Problem> {
         let kind = request.kind();
         if let Some(known) = self.transfers.get(&TransferRef { kind, key }) {
             return if known.request == request { Ok(None) } else { Err(Problem::Mismatch) };
@@ -133,7 +133,7 @@ impl Book {
     ///
     /// # Errors
     /// The transfer does not exist, or is decided already.
-    pub fn decide(&self, which: TransferRef, verdict: Verdict, at_us: i64) -> Result<Event, Problem> {
+    pub(crate) fn decide(&self, which: TransferRef, verdict: Verdict, at_us: i64) -> Result<Event, Problem> {
         match self.transfers.get(&which).ok_or(Problem::Unknown)?.status {
             Status::Pending => Ok(Event::Decided { which, verdict, message: self.messages + 1, at_us }),
             Status::Succeeded | Status::Failed => Err(Problem::Decided),
@@ -141,7 +141,7 @@ impl Book {
     }
 
     /// Sends the callback of a decided transfer once more.
-    pub fn send_again(&self, which: TransferRef, due_us: i64) -> Result<Event, Problem> {
+    pub(crate) fn send_again(&self, which: TransferRef, due_us: i64) -> Result<Event, Problem> {
         let transfer = self.transfers.get(&which).ok_or(Problem::Unknown)?;
         transfer.message.as_ref().ok_or(Problem::NotDecided)?;
         Ok(Event::Again { which, send: self.sends + 1, due_us })
@@ -150,7 +150,7 @@ impl Book {
 
 // Applies events.
 impl Book {
-    pub fn apply(&mut self, event: &Event) -> Result<(), Illegal> {
+    pub(crate) fn apply(&mut self, event: &Event) -> Result<(), Illegal> {
         match event {
             Event::Taken { key, n, asked, due_us } => self.apply_taken(*key, *n, asked, *due_us),
             Event::Decided { which, verdict, message, at_us } => self.apply_decided(*which, verdict, *message, *at_us),
@@ -243,7 +243,7 @@ impl Book {
 
     /// Hands out the next callback that is due. If none is due, the error is the time at which one will be, or `None`. A
     /// callback that was handed out, and neither ended nor was postponed, is handed out again after a restart.
-    pub fn next_send(&mut self, now_us: i64) -> Result<Send, Option<i64>> {
+    pub(crate) fn next_send(&mut self, now_us: i64) -> Result<Send, Option<i64>> {
         let &(due_us, n) = self.waiting.first().ok_or(None)?;
         if due_us > now_us {
             return Err(Some(due_us));
@@ -258,7 +258,7 @@ impl Book {
     }
 
     /// Makes a callback that was not delivered due again. `due_us` calculates the time from the number of failed attempts.
-    pub fn postpone(&mut self, send: u64, due_us: impl Fn(u32) -> i64) {
+    pub(crate) fn postpone(&mut self, send: u64, due_us: impl Fn(u32) -> i64) {
         if let Some(unended) = self.unended.get_mut(&send) {
             unended.failed = unended.failed.saturating_add(1);
             self.waiting.insert((due_us(unended.failed), send));
@@ -268,24 +268,24 @@ impl Book {
 
 // Reads.
 impl Book {
-    pub fn document(&self, which: TransferRef) -> Option<Document> {
+    pub(crate) fn document(&self, which: TransferRef) -> Option<Document> {
         let transfer = self.transfers.get(&which)?;
         Some(Document::new(which.key, transfer.n, transfer.status, transfer.request.clone()))
     }
 
     /// The number of a transfer's callback, and its outcomes. `None` before the decision.
-    pub fn callback(&self, which: TransferRef) -> Option<(u64, Fate)> {
+    pub(crate) fn callback(&self, which: TransferRef) -> Option<(u64, Fate)> {
         let message = self.transfers.get(&which)?.message.as_ref()?;
         Some((message.n, message.fate))
     }
 
     /// The pending transfer that is due first, and when it is due.
-    pub fn next_undecided(&self) -> Option<(i64, TransferRef)> {
+    pub(crate) fn next_undecided(&self) -> Option<(i64, TransferRef)> {
         self.undecided.first().copied()
     }
 
     /// At most `limit` movements of money after the entry `after`, in order, and whether there are more.
-    pub fn ledger(&self, after: u64, limit: usize) -> (Vec<Entry>, bool) {
+    pub(crate) fn ledger(&self, after: u64, limit: usize) -> (Vec<Entry>, bool) {
         let from = usize::try_from(after).unwrap_or(usize::MAX).min(self.movements.len());
         let rows = self.movements[from..].iter().zip(after + 1..).take(limit);
         let entry = |(&(which, applied_at_us), seq)| {

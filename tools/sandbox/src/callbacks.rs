@@ -24,7 +24,7 @@ const BACKOFF_MAX_MS: u64 = 30_000;
 const GIVEN_UP_AFTER_US: i64 = 86_400_000_000;
 
 /// Decides transfers when they are due, until `stop` is cancelled.
-pub async fn decide(bank: Arc<Bank>, stop: CancellationToken) {
+pub(crate) async fn decide(bank: Arc<Bank>, stop: CancellationToken) {
     loop {
         let next = bank.decide_due();
         if pause(&bank.transfer_taken, next, &stop).await.is_none() {
@@ -51,7 +51,7 @@ async fn pause(changed: &Notify, due: Option<Duration>, stop: &CancellationToken
 }
 
 /// Posts callbacks to the receiver.
-pub struct CallbackSender {
+pub(crate) struct CallbackSender {
     bank: Arc<Bank>,
     url: String,
     secret: Secret,
@@ -60,12 +60,12 @@ pub struct CallbackSender {
 }
 
 impl CallbackSender {
-    pub fn new(bank: Arc<Bank>, url: String, secret: Secret, tasks: TaskTracker) -> Arc<Self> {
+    pub(crate) fn new(bank: Arc<Bank>, url: String, secret: Secret, tasks: TaskTracker) -> Arc<Self> {
         Arc::new(Self { bank, url, secret, sender: HttpSender::default(), tasks })
     }
 
     /// Posts callbacks when they are due, until `stop` is cancelled.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let free = Arc::new(Semaphore::new(UNDER_WAY_MAX));
         // The semaphore is never closed.
         while let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&free).acquire_owned()).await {

@@ -17,7 +17,7 @@ use super::transfer::{Document, Status, TransferKind, TransferRequest};
 type Answer<T> = Result<Json<T>, Problem>;
 
 /// Adds all routes of the bank.
-pub fn routes(app: &mut ServiceConfig) {
+pub(crate) fn routes(app: &mut ServiceConfig) {
     let table = [
         ("/v1/payments", vec![post().to(pay)]),
         ("/v1/payments/{key}", vec![get().to(show_payment)]),

@@ -7,7 +7,7 @@ use super::transfer::{TransferKind, TransferRequest};
 
 /// A payment or refund, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TransferRef {
+pub(crate) struct TransferRef {
     pub kind: TransferKind,
     pub key: Uuid,
 }
@@ -15,7 +15,7 @@ pub struct TransferRef {
 /// A change of the book. Each is one line of the file, so these field names are the file's format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub(crate) enum Event {
     /// A payment or refund was taken.
     Taken { key: Uuid, n: u64, asked: TransferRequest, due_us: i64 },
     /// A transfer succeeded or failed.
@@ -29,7 +29,7 @@ pub enum Event {
 /// A decision, with the amount and the times of its callbacks. Random numbers are drawn before the event is written, so that
 /// a restart does not change them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     pub succeeded: bool,
     /// The amount in the callback.
     pub told_cents: i64,
@@ -40,7 +40,7 @@ pub struct Verdict {
 /// How a callback ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Delivered,
     /// The receiver answered 422: the callback is not sent again.
     Refused,

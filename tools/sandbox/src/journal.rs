@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use super::book::Book;
 use super::event::Event;
 
-pub struct Journal {
+pub(crate) struct Journal {
     file: File,
     /// The last line may be incomplete, so no other line may follow it.
     has_failed: bool,
@@ -18,7 +18,7 @@ pub struct Journal {
 
 impl Journal {
     /// Locks the file, and reads all its events into a book.
-    pub fn open(path: &Path) -> anyhow::Result<(Self, Book)> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<(Self, Book)> {
         let name = path.display();
         let failed = || format!("cannot open, read or write {name} (sandbox.data_file)");
         let options = OpenOptions::new().read(true).append(true).create(true).open(path);
@@ -33,7 +33,7 @@ impl Journal {
     }
 
     /// Writes an event. After a failed write, every call fails.
-    pub fn append(&mut self, event: &Event) -> io::Result<()> {
+    pub(crate) fn append(&mut self, event: &Event) -> io::Result<()> {
         if self.has_failed {
             return Err(io::Error::other("an earlier write has failed"));
         }

@@ -15,11 +15,11 @@ const KEPT_US: i64 = 10 * SECOND_US;
 /// The time of a request is taken when its head arrives, and several threads check requests a little later. Times may therefore
 /// come out of order, so `admit` checks every second that contains the new time, not only the second that ends with it.
 #[derive(Debug, Default)]
-pub struct SlidingLog(VecDeque<i64>);
+pub(crate) struct SlidingLog(VecDeque<i64>);
 
 impl SlidingLog {
     /// Counts the request and returns true, or returns false if some second would then hold more than `rate` requests.
-    pub fn admit(&mut self, at_us: i64, rate: usize) -> bool {
+    pub(crate) fn admit(&mut self, at_us: i64, rate: usize) -> bool {
         while self.0.front().is_some_and(|oldest| at_us - oldest >= KEPT_US) {
             self.0.pop_front();
         }
@@ -37,7 +37,7 @@ impl SlidingLog {
 /// The bank's decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Accepted,
     Repeated,
     RefusedRate,
@@ -47,7 +47,7 @@ pub enum Outcome {
 
 /// A signed request in the log of arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Arrival {
+pub(crate) struct Arrival {
     pub n: u64,
     pub at_us: i64,
     /// `None` if the request had no valid key.
@@ -57,7 +57,7 @@ pub struct Arrival {
 
 /// The newest requests of a kind, numbered in order. They are not written to the file, so a restart loses them.
 #[derive(Debug, Default)]
-pub struct Arrivals {
+pub(crate) struct Arrivals {
     kept: VecDeque<Arrival>,
     last: u64,
 }
@@ -66,7 +66,7 @@ impl Arrivals {
     /// About 25 MB.
     const MAX: usize = 500_000;
 
-    pub fn push(&mut self, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
+    pub(crate) fn push(&mut self, at_us: i64, key: Option<Uuid>, outcome: Outcome) {
         self.last += 1;
         if self.kept.len() == Self::MAX {
             self.kept.pop_front();
@@ -75,20 +75,20 @@ impl Arrivals {
     }
 
     /// At most `limit` requests with a number greater than `after`, and whether there are more.
-    pub fn after(&self, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
+    pub(crate) fn after(&self, after: u64, limit: usize) -> (Vec<Arrival>, bool) {
         let from = self.kept.partition_point(|arrival| arrival.n <= after);
         (self.kept.range(from..).take(limit).copied().collect(), self.kept.len() - from > limit)
     }
 
     /// The times at which the requests arrived.
-    pub fn times_us(&self) -> Vec<i64> {
+    pub(crate) fn times_us(&self) -> Vec<i64> {
         self.kept.iter().map(|arrival| arrival.at_us).collect()
     }
 }
 
 /// How close together requests arrived.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Peak {
+pub(crate) struct Peak {
     /// The most requests in any sliding second.
     pub peak: usize,
     /// The shortest time between two requests.
@@ -97,7 +97,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    pub fn of(mut moments: Vec<i64>) -> Self {
+    pub(crate) fn of(mut moments: Vec<i64>) -> Self {
         moments.sort_unstable();
         let mut oldest = 0;
         let mut peak = 0;

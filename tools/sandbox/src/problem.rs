@@ -10,11 +10,11 @@ use serde_json::json;
 use seckill_webhook::SignatureError;
 
 /// The longest body of a request.
-pub const BODY_MAX_BYTES: usize = 16 * 1024;
+pub(crate) const BODY_MAX_BYTES: usize = 16 * 1024;
 
 /// Why a call fails. It has no effect, except where the text says otherwise.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Problem {
+pub(crate) enum Problem {
     #[error("{0}")]
     Malformed(String),
     #[error("the limit of requests per second is reached; try again in a second")]
@@ -49,7 +49,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    pub fn malformed(why: &impl Display) -> Self {
+    pub(crate) fn malformed(why: &impl Display) -> Self {
         Self::Malformed(why.to_string())
     }
 

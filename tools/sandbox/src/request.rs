@@ -18,7 +18,7 @@ use seckill_webhook::{Secret, verify};
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The complete body of a call.
-pub struct Body(pub Bytes);
+pub(crate) struct Body(pub Bytes);
 
 impl FromRequest for Body {
     type Error = Problem;
@@ -40,7 +40,7 @@ impl FromRequest for Body {
 }
 
 /// A call with a valid signature (Standard Webhooks).
-pub struct Signed {
+pub(crate) struct Signed {
     /// The time at which the head of the call was read.
     pub at_us: i64,
     /// The Idempotency-Key, if it is a UUID.

@@ -14,7 +14,7 @@ const DELAY_MAX_MS: u64 = 86_400_000;
 /// docs/payments.md describes each switch.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Switches {
+pub(crate) struct Switches {
     pub slow_ms: u64,
     pub fail_permille: u32,
     pub lost_answer_permille: u32,
@@ -31,12 +31,12 @@ pub struct Switches {
 }
 
 impl Switches {
-    pub fn new(pay_rate: u32, refund_rate: u32, confirm_ms: u64) -> Self {
+    pub(crate) fn new(pay_rate: u32, refund_rate: u32, confirm_ms: u64) -> Self {
         Self { confirm_ms, pay_rate, refund_rate, ..Self::default() }
     }
 
     /// These switches with the given ones changed.
-    pub fn with(&self, given: &Map<String, Value>) -> Result<Self, String> {
+    pub(crate) fn with(&self, given: &Map<String, Value>) -> Result<Self, String> {
         let mut switches = serde_json::to_value(self).map_err(|error| error.to_string())?;
         switches.as_object_mut().into_iter().for_each(|fields| fields.extend(given.clone()));
         let switches: Self = serde_json::from_value(switches).map_err(|error| error.to_string())?;
@@ -71,30 +71,36 @@ impl Switches {
 
 /// The only source of random numbers. The same seed and the same calls in the same order have the same results.
 #[derive(Debug)]
-pub struct Dice(StdRng);
+pub(crate) struct Dice(StdRng);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(StdRng::seed_from_u64(seed))
     }
 
     /// True for `permille` of 1000 calls on average.
-    pub fn chance(&mut self, permille: u32) -> bool {
+    pub(crate) fn chance(&mut self, permille: u32) -> bool {
         self.0.random_range(0..1000) < permille
     }
 
     /// A random number of at least 0 and less than 1.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         self.0.random()
     }
 
     /// Whether a transfer succeeds that is not decided by hand.
-    pub fn outcome(&mut self, switches: &Switches) -> bool {
+    pub(crate) fn outcome(&mut self, switches: &Switches) -> bool {
         !self.chance(switches.decline_permille)
     }
 
     /// A decision, with the amount and the times of its callbacks.
-    pub fn verdict(&mut self, switches: &Switches, request: &TransferRequest, succeeded: bool, now_us: i64) -> Verdict {
+    pub(crate) fn verdict(
+        &mut self,
+        switches: &Switches,
+        request: &TransferRequest,
+        succeeded: bool,
+        now_us: i64,
+    ) -> Verdict {
         let times = if self.chance(switches.drop_callbacks_permille) { 0 } else { 1 + switches.repeat_callbacks };
         let due_us = (0..times).map(|_| now_us + self.delay_us(switches)).collect();
         let wrong = self.chance(switches.wrong_amount_permille);

@@ -6,14 +6,14 @@ use uuid::Uuid;
 /// Money in or money out. Calls about arrivals name payments `pay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TransferKind {
+pub(crate) enum TransferKind {
     #[serde(alias = "pay")]
     Payment,
     Refund,
 }
 
 impl TransferKind {
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Payment => "payment",
             Self::Refund => "refund",
@@ -31,14 +31,14 @@ impl TransferKind {
 /// The order that a payment pays for, or the payment that a refund gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Cause {
+pub(crate) enum Cause {
     Payment { order_id: Uuid },
     Refund { payment_key: Uuid },
 }
 
 /// A request for a payment or refund. All requests with one key must be the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TransferRequest {
+pub(crate) struct TransferRequest {
     #[serde(flatten)]
     pub cause: Cause,
     pub amount_cents: i64,
@@ -46,7 +46,7 @@ pub struct TransferRequest {
 }
 
 impl TransferRequest {
-    pub const fn kind(&self) -> TransferKind {
+    pub(crate) const fn kind(&self) -> TransferKind {
         match self.cause {
             Cause::Payment { .. } => TransferKind::Payment,
             Cause::Refund { .. } => TransferKind::Refund,
@@ -54,7 +54,7 @@ impl TransferRequest {
     }
 
     /// Reads the request from the body of a call.
-    pub fn parse(kind: TransferKind, body: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(kind: TransferKind, body: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Body {
@@ -83,14 +83,14 @@ impl TransferRequest {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub(crate) enum Status {
     Pending,
     Succeeded,
     Failed,
 }
 
 impl Status {
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Succeeded => "succeeded",
@@ -101,7 +101,7 @@ impl Status {
 
 /// A payment or refund, as answers and callbacks show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Document {
+pub(crate) struct Document {
     pub key: Uuid,
     pub id: String,
     pub status: Status,
@@ -110,7 +110,7 @@ pub struct Document {
 }
 
 impl Document {
-    pub fn new(key: Uuid, n: u64, status: Status, request: TransferRequest) -> Self {
+    pub(crate) fn new(key: Uuid, n: u64, status: Status, request: TransferRequest) -> Self {
         Self { key, id: format!("{}_{n}", request.kind().prefix()), status, request }
     }
 }

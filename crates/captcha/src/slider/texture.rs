@@ -24,7 +24,7 @@ struct Layer {
 }
 
 impl Texture {
-    pub fn by_chance(rng: &mut impl Rng) -> Self {
+    pub(crate) fn by_chance(rng: &mut impl Rng) -> Self {
         let mut layer = |(cell, part): (usize, f32)| {
             let (columns, rows) = (WIDTH / cell + 2, HEIGHT / cell + 2);
             Layer { cell, part, columns, corners: (0..columns * rows).map(|_| rng.random()).collect() }
@@ -33,7 +33,7 @@ impl Texture {
     }
 
     /// The tint of a pixel of the picture.
-    pub fn tint(&self, x: usize, y: usize) -> u8 {
+    pub(crate) fn tint(&self, x: usize, y: usize) -> u8 {
         let value: f32 = self.layers.iter().map(|layer| layer.part * layer.value(x, y)).sum();
         // Blends rarely come near the ends. They are stretched so that all tints occur.
         let stretched = ((value - 0.5) * 1.7 + 0.5).clamp(0.0, 0.999);

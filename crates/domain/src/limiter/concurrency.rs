@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::{Verdict, Window};
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Leases {
+pub struct Leases {
     at_us: i64,
     held: Vec<Lease>,
 }

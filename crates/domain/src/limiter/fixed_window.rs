@@ -4,7 +4,7 @@ use super::{Receipt, Verdict, Window};
 
 /// The permits granted in one window: the window of `width_us` that contains `at_us`, the time of the last grant.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counted {
+pub struct Counted {
     at_us: i64,
     width_us: i64,
     count: i64,

@@ -4,7 +4,7 @@
 use super::{Bucket, Receipt, Verdict, ceil_div, ms};
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Water {
+pub struct Water {
     at_us: i64,
     level: i64,
     rate: i64,

@@ -11,7 +11,7 @@ const PARTS: i64 = 125;
 
 /// Permits by the number of their sub-window since the epoch.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SubWindows {
+pub struct SubWindows {
     at_us: i64,
     width_us: i64,
     counts: BTreeMap<i64, i64>,

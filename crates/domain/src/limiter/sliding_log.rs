@@ -7,7 +7,7 @@ use super::{Receipt, Verdict, Window};
 
 /// The grants, oldest first.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Log {
+pub struct Log {
     grants: VecDeque<Grant>,
 }
 

@@ -4,7 +4,7 @@ use super::{Bucket, Receipt, Verdict, ceil_div};
 
 /// The level of a bucket at one time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tokens {
+pub struct Tokens {
     at_us: i64,
     level: i64,
     of: Bucket,

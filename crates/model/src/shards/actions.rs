@@ -7,7 +7,7 @@ use super::{Variant, World};
 
 /// The first number of an action of a request is its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub(crate) enum Action {
     // ---- a request
     /// reserve.lua at this shard, with the lender to ask if the shard is empty.
     Reserve(usize, Order, usize, Option<usize>),
@@ -62,7 +62,7 @@ pub enum Action {
 
 impl World {
     /// Adds the actions of the system itself. They happen sooner or later.
-    pub fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
+    pub(crate) fn system_actions(&self, s: &State, out: &mut Vec<Action>) {
         for (t, thread) in s.threads.iter().enumerate() {
             match thread.step {
                 Step::Idle => {}
@@ -130,7 +130,7 @@ impl World {
     }
 
     /// Adds requests of buyers, and faults, within the budget.
-    pub fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
+    pub(crate) fn outside_actions(&self, s: &State, out: &mut Vec<Action>) {
         for t in 0..THREADS {
             for order in (0..ORDERS).filter(|order| s.budget.requests[*order] > 0) {
                 if self.remembers_sold_out(s, t, order) {
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// The open loan of an order. Its epoch is always that of its home shard.
-    pub fn loan_of(&self, s: &State, shard: usize, order: Order) -> Option<Loan> {
+    pub(crate) fn loan_of(&self, s: &State, shard: usize, order: Order) -> Option<Loan> {
         let Ticket::Open { lender, number } = s.shards[shard].tickets[order] else { return None };
         Some(Loan { order, lender, number, epoch: s.shards[shard].epoch })
     }

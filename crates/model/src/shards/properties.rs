@@ -5,29 +5,29 @@ use stateright::Property;
 use super::World;
 use super::state::{ORDERS, Order, Phase, Refill, Release, SHARDS, State, Status, Ticket, buyer};
 
-pub const NOT_OVERSOLD: &str = "never more sold than the stock";
-pub const ONE_HOLD: &str = "no order has two holds";
-pub const NAMED: &str = "a lent hold is named by the loan at home";
-pub const LIMIT: &str = "no buyer has more than the limit";
-pub const DURABLE: &str = "every 202 has a record";
-pub const HOLDER: &str = "a holder never hears sold out";
-pub const SOLD_OUT: &str = "sold out is said only when nothing is left anywhere";
-pub const AT_LIMIT: &str = "already purchased is said only to buyers who have something";
-pub const SOLD_TWICE: &str = "no order is sold again";
-pub const MATCHES: &str = "a whole sale matches the ledger";
-pub const AT_REST: &str = "at rest everything is settled";
+pub(crate) const NOT_OVERSOLD: &str = "never more sold than the stock";
+pub(crate) const ONE_HOLD: &str = "no order has two holds";
+pub(crate) const NAMED: &str = "a lent hold is named by the loan at home";
+pub(crate) const LIMIT: &str = "no buyer has more than the limit";
+pub(crate) const DURABLE: &str = "every 202 has a record";
+pub(crate) const HOLDER: &str = "a holder never hears sold out";
+pub(crate) const SOLD_OUT: &str = "sold out is said only when nothing is left anywhere";
+pub(crate) const AT_LIMIT: &str = "already purchased is said only to buyers who have something";
+pub(crate) const SOLD_TWICE: &str = "no order is sold again";
+pub(crate) const MATCHES: &str = "a whole sale matches the ledger";
+pub(crate) const AT_REST: &str = "at rest everything is settled";
 
-pub const BORROWED: &str = "a borrowed unit has a 202";
-pub const SECOND_LENDER: &str = "the second lender holds the unit";
-pub const HOME_AGAIN: &str = "a buyer who had a loan gets a unit of home";
-pub const TAKEN_BACK: &str = "a barred order is bought after all";
-pub const FOUND: &str = "a repeat or the reconciler finds a hold of a dead request";
-pub const SAID: &str = "sold out is said";
-pub const REMEMBERED: &str = "sold out is remembered";
-pub const SOLD_AGAIN: &str = "a returned unit is sold again";
-pub const REFILLED: &str = "a loan lives on through a refill";
+pub(crate) const BORROWED: &str = "a borrowed unit has a 202";
+pub(crate) const SECOND_LENDER: &str = "the second lender holds the unit";
+pub(crate) const HOME_AGAIN: &str = "a buyer who had a loan gets a unit of home";
+pub(crate) const TAKEN_BACK: &str = "a barred order is bought after all";
+pub(crate) const FOUND: &str = "a repeat or the reconciler finds a hold of a dead request";
+pub(crate) const SAID: &str = "sold out is said";
+pub(crate) const REMEMBERED: &str = "sold out is remembered";
+pub(crate) const SOLD_AGAIN: &str = "a returned unit is sold again";
+pub(crate) const REFILLED: &str = "a loan lives on through a refill";
 
-pub fn of(world: &World) -> Vec<Property<World>> {
+pub(crate) fn of(world: &World) -> Vec<Property<World>> {
     let mut all = vec![
         Property::always(NOT_OVERSOLD, |world: &World, s: &State| s.ledger.live() <= world.total()),
         Property::always(ONE_HOLD, |world: &World, s: &State| {

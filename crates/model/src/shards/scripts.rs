@@ -6,7 +6,7 @@ use super::state::{BUYERS, Epoch, Hold, Loan, Number, ORDERS, Order, Phase, Shar
 
 /// The answer of the home shard to one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub(crate) enum Admission {
     Held,
     /// The purchase is durable: PostgreSQL has its status.
     Durable,
@@ -28,7 +28,7 @@ pub enum Admission {
 
 /// A lender's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Held,
     /// A definite no; and whether the shard is known to be empty from now on.
     No {
@@ -48,7 +48,7 @@ impl Shard {
         (0..ORDERS).filter(|order| buyer(*order) == of && counts(self.tickets[*order])).count()
     }
 
-    pub fn has_open_loan(&self, of: usize) -> bool {
+    pub(crate) fn has_open_loan(&self, of: usize) -> bool {
         (0..ORDERS).any(|order| buyer(order) == of && matches!(self.tickets[order], Ticket::Open { .. }))
     }
 
@@ -67,7 +67,7 @@ impl Shard {
     }
 
     /// reserve.lua at the home shard, which serves.
-    pub fn reserve(&mut self, world: &World, order: Order, lender: Option<usize>) -> Admission {
+    pub(crate) fn reserve(&mut self, world: &World, order: Order, lender: Option<usize>) -> Admission {
         match self.tickets[order] {
             Ticket::Held | Ticket::Lent { .. } if self.unconfirmed[order] => return Admission::Repeat,
             Ticket::Held | Ticket::Lent { .. } | Ticket::Closed { .. } => return Admission::Durable,
@@ -107,7 +107,7 @@ impl Shard {
     }
 
     /// move_loan.lua at the home shard.
-    pub fn move_loan(&mut self, world: &World, loan: &Loan, lender: Option<usize>) -> Admission {
+    pub(crate) fn move_loan(&mut self, world: &World, loan: &Loan, lender: Option<usize>) -> Admission {
         let order = loan.order;
         if !self.has_loan(loan, world.is(Variant::MovesAnyNumber)) {
             return Admission::Lost;
@@ -125,7 +125,7 @@ impl Shard {
     }
 
     /// lend.lua at the lender.
-    pub fn lend(&mut self, world: &World, loan: &Loan) -> Answer {
+    pub(crate) fn lend(&mut self, world: &World, loan: &Loan) -> Answer {
         let same_epoch = self.epoch == loan.epoch || world.is(Variant::LendsAtAnyEpoch);
         if self.phase != Phase::Open || !same_epoch {
             return Answer::No { is_empty: self.phase != Phase::Open && world.is(Variant::AwayCountsAsEmpty) };
@@ -145,7 +145,7 @@ impl Shard {
     }
 
     /// bar_loan.lua at the lender: whether it holds units; `None` if it does not serve at this epoch, or the order has ended.
-    pub fn bar(&mut self, world: &World, loan: &Loan) -> Option<bool> {
+    pub(crate) fn bar(&mut self, world: &World, loan: &Loan) -> Option<bool> {
         if self.phase != Phase::Open || self.epoch != loan.epoch {
             return None;
         }
@@ -162,14 +162,14 @@ impl Shard {
     }
 
     /// take_back_loan.lua at the home shard.
-    pub fn take_back(&mut self, world: &World, loan: &Loan) {
+    pub(crate) fn take_back(&mut self, world: &World, loan: &Loan) {
         if self.has_loan(loan, world.is(Variant::TakesBackAnyNumber)) {
             (self.tickets[loan.order], self.unconfirmed[loan.order]) = (Ticket::None, false);
         }
     }
 
     /// close_loan.lua at the home shard: its purchase is durable.
-    pub fn close_loan(&mut self, order: Order) {
+    pub(crate) fn close_loan(&mut self, order: Order) {
         if let Ticket::Open { lender, .. } = self.tickets[order] {
             (self.tickets[order], self.unconfirmed[order]) = (Ticket::Closed { lender }, false);
             self.holders[buyer(order)] = true;
@@ -177,14 +177,14 @@ impl Shard {
     }
 
     /// Checks whether a unit is held under an order id; takes none.
-    pub fn look(&self, loan: &Loan) -> Option<Hold> {
+    pub(crate) fn look(&self, loan: &Loan) -> Option<Hold> {
         let Loan { order, lender, epoch, .. } = *loan;
         let is_lent = matches!(self.tickets[order], Ticket::Lent { .. });
         (self.phase == Phase::Open && self.epoch == epoch && is_lent).then_some(Hold { order, shard: lender, epoch })
     }
 
     /// release.lua at the shard that holds the units. `None` if it does not serve.
-    pub fn release_hold(&mut self, world: &World, order: Order) -> Option<Epoch> {
+    pub(crate) fn release_hold(&mut self, world: &World, order: Order) -> Option<Epoch> {
         let serves = self.phase == Phase::Open;
         if serves && self.tickets[order].is_hold() {
             (self.tickets[order], self.unconfirmed[order]) = (Ticket::Ended, false);
@@ -198,7 +198,7 @@ impl Shard {
     }
 
     /// release.lua at the home shard of a borrower.
-    pub fn release_loan(&mut self, world: &World, order: Order) -> Option<Epoch> {
+    pub(crate) fn release_loan(&mut self, world: &World, order: Order) -> Option<Epoch> {
         let serves = self.phase == Phase::Open;
         if serves && matches!(self.tickets[order], Ticket::Open { .. } | Ticket::Closed { .. }) {
             (self.tickets[order], self.unconfirmed[order]) = (Ticket::Ended, false);
@@ -208,20 +208,20 @@ impl Shard {
     }
 
     /// The buyers that must not get "sold out" from memory: holders, and buyers with an open loan.
-    pub fn listed(&self, world: &World) -> [bool; BUYERS] {
+    pub(crate) fn listed(&self, world: &World) -> [bool; BUYERS] {
         let borrows = |of| self.has_open_loan(of) && !world.is(Variant::MemoryWithoutLoans);
         std::array::from_fn(|of| self.holders[of] || borrows(of))
     }
 
     /// begin_refill.lua with "close".
-    pub fn stop(&mut self, epoch: Epoch) {
+    pub(crate) fn stop(&mut self, epoch: Epoch) {
         if self.phase == Phase::Open && self.epoch == epoch {
             self.phase = Phase::Filling;
         }
     }
 
     /// begin_refill.lua and put_tickets.lua: a refill writes its snapshot at shard `k`.
-    pub fn fill(&mut self, world: &World, from: &Snapshot, k: usize) {
+    pub(crate) fn fill(&mut self, world: &World, from: &Snapshot, k: usize) {
         *self = Self { epoch: from.epoch, phase: Phase::Filling, stock: from.shares[k], ..Self::default() };
         for order in 0..ORDERS {
             let home = world.home(order);

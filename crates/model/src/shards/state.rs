@@ -1,23 +1,23 @@
 //! The state of the model of shards: the shards of one sale, PostgreSQL, two selling threads, and the workers.
 
-pub use super::super::orders::Order;
-pub use super::super::state::{Epoch, Phase};
+pub(crate) use super::super::orders::Order;
+pub(crate) use super::super::state::{Epoch, Phase};
 
-pub const SHARDS: usize = 3;
-pub const BUYERS: usize = 2;
+pub(crate) const SHARDS: usize = 3;
+pub(crate) const BUYERS: usize = 2;
 /// Order ids. The first two are two keys of one buyer, the third is the other buyer's. Each asks for one unit, and a buyer may have one.
-pub const ORDERS: usize = 3;
-pub const THREADS: usize = 2;
+pub(crate) const ORDERS: usize = 3;
+pub(crate) const THREADS: usize = 2;
 
 /// The number of a loan, which rises with each loan of a home shard.
-pub type Number = u8;
+pub(crate) type Number = u8;
 
-pub const fn buyer(order: Order) -> usize {
+pub(crate) const fn buyer(order: Order) -> usize {
     order / 2
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct State {
+pub(crate) struct State {
     pub shards: [Shard; SHARDS],
     pub ledger: Ledger,
     /// Sorted: the threads are interchangeable.
@@ -40,7 +40,7 @@ pub struct State {
 /// Redis's data of one shard. A server that has lost its memory is `Missing`: rule 10 and its own model show that no server sells from
 /// an old memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Shard {
+pub(crate) struct Shard {
     pub epoch: Epoch,
     pub phase: Phase,
     /// Units for sale. If the shard does not sell: its units before, or after.
@@ -57,7 +57,7 @@ pub struct Shard {
 
 /// A ticket of a buyer at one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Ticket {
+pub(crate) enum Ticket {
     #[default]
     None,
     /// At home: units of the home shard.
@@ -75,14 +75,14 @@ pub enum Ticket {
 }
 
 impl Ticket {
-    pub const fn is_hold(self) -> bool {
+    pub(crate) const fn is_hold(self) -> bool {
         matches!(self, Self::Held | Self::Lent { .. })
     }
 }
 
 /// A loan, as its users know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Loan {
+pub(crate) struct Loan {
     pub order: Order,
     pub lender: usize,
     pub number: Number,
@@ -91,14 +91,14 @@ pub struct Loan {
 
 /// Units that a caller found held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Hold {
+pub(crate) struct Hold {
     pub order: Order,
     pub shard: usize,
     pub epoch: Epoch,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     pub epoch: Epoch,
     /// The record of a purchase, or its order: the shard that it names, and whether it has ended.
     pub orders: [Status; ORDERS],
@@ -106,7 +106,7 @@ pub struct Ledger {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Status {
+pub(crate) enum Status {
     #[default]
     None,
     Live(usize),
@@ -114,7 +114,7 @@ pub enum Status {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Release {
+pub(crate) enum Release {
     #[default]
     None,
     Pending,
@@ -122,7 +122,7 @@ pub enum Release {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Thread {
+pub(crate) struct Thread {
     pub step: Step,
     /// The epoch under which each shard is known to be empty.
     pub empty: [Option<Epoch>; SHARDS],
@@ -132,7 +132,7 @@ pub struct Thread {
 
 /// The step of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Step {
+pub(crate) enum Step {
     #[default]
     Idle,
     /// The loan is written, and the lender will be asked. With the lenders that have refused this request.
@@ -152,10 +152,10 @@ pub enum Step {
 }
 
 /// The shards that have refused a request.
-pub type Refused = [bool; SHARDS];
+pub(crate) type Refused = [bool; SHARDS];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reconciler {
+pub(crate) enum Reconciler {
     #[default]
     Idle,
     FoundHold(Hold),
@@ -169,7 +169,7 @@ pub enum Reconciler {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Releaser {
+pub(crate) enum Releaser {
     #[default]
     Idle,
     /// The shard of the record has answered under this epoch; the home shard has not been asked.
@@ -179,7 +179,7 @@ pub enum Releaser {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Refill {
+pub(crate) enum Refill {
     #[default]
     Idle,
     /// This many shards are stopped.
@@ -192,7 +192,7 @@ pub enum Refill {
 
 /// One moment of PostgreSQL, as a refill reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     pub epoch: Epoch,
     pub shares: [u8; SHARDS],
     pub orders: [Status; ORDERS],
@@ -202,7 +202,7 @@ pub struct Snapshot {
 
 /// Broken promises that are visible in a step and not in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Violations {
+pub(crate) struct Violations {
     pub sold_out_with_units: bool,
     pub sold_out_to_holder: bool,
     pub at_limit_with_nothing: bool,
@@ -211,7 +211,7 @@ pub struct Violations {
 
 /// How often each request or fault may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Budget {
+pub(crate) struct Budget {
     pub requests: [u8; ORDERS],
     pub deaths: u8,
     pub silences: u8,
@@ -222,37 +222,37 @@ pub struct Budget {
 }
 
 impl State {
-    pub fn serves(&self, shard: usize) -> bool {
+    pub(crate) fn serves(&self, shard: usize) -> bool {
         self.shards[shard].phase == Phase::Open
     }
 
     /// Small configurations use fewer shards: the others never open.
-    pub fn is_whole(&self, shards: usize) -> bool {
+    pub(crate) fn is_whole(&self, shards: usize) -> bool {
         (0..shards).all(|shard| self.serves(shard) && self.shards[shard].epoch == self.ledger.epoch)
     }
 
     /// Whether units are held under this order id, at an open shard of the current epoch.
-    pub fn is_held(&self, order: Order) -> bool {
+    pub(crate) fn is_held(&self, order: Order) -> bool {
         let holds = |shard: &Shard| shard.phase == Phase::Open && shard.tickets[order].is_hold();
         self.shards.iter().any(|shard| shard.epoch == self.ledger.epoch && holds(shard))
     }
 
-    pub fn has_record(&self, order: Order) -> bool {
+    pub(crate) fn has_record(&self, order: Order) -> bool {
         self.ledger.orders[order] != Status::None
     }
 }
 
 impl Ledger {
-    pub fn is_live(&self, order: Order) -> bool {
+    pub(crate) fn is_live(&self, order: Order) -> bool {
         matches!(self.orders[order], Status::Live(_))
     }
 
-    pub fn live(&self) -> u8 {
+    pub(crate) fn live(&self) -> u8 {
         (0..ORDERS).map(|order| u8::from(self.is_live(order))).sum()
     }
 
     /// Rule 3: a record is inserted at its epoch or not at all. Returns whether it is durable.
-    pub fn insert(&mut self, hold: Hold) -> bool {
+    pub(crate) fn insert(&mut self, hold: Hold) -> bool {
         let agreed = hold.epoch == self.epoch;
         if agreed && self.orders[hold.order] == Status::None {
             self.orders[hold.order] = Status::Live(hold.shard);

@@ -9,7 +9,7 @@ use super::state::{
 use super::{Variant, World};
 
 impl World {
-    pub fn apply(&self, s: &mut State, action: Action) {
+    pub(crate) fn apply(&self, s: &mut State, action: Action) {
         match action {
             Action::Reserve(t, order, home, lender) => self.reserve(s, t, order, home, lender),
             Action::AnswerSoldOut(_, order) => {
