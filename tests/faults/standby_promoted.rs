@@ -122,7 +122,6 @@ pub async fn asynchronous(options: Options) -> anyhow::Result<RunSummary> {
         requests,
         accepted: promised.len(),
         note: format!("{found} promises lost, and found by the auditor; mended within {mended_s:.1} s"),
-        ..RunSummary::default()
     };
     world.finish().await?;
     Ok(summary)

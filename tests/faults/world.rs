@@ -265,10 +265,6 @@ impl World {
         self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id = $1").await
     }
 
-    pub async fn backlog_of_neighbours(&self) -> anyhow::Result<i64> {
-        self.count("SELECT count(*) FROM accepted_purchases WHERE sale_id <> $1").await
-    }
-
     /// Waits until every purchase from before `moment` is an order.
     pub async fn wait_until_drained_of(&self, moment: SystemTime, patience: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
