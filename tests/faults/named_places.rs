@@ -1,4 +1,4 @@
-//! The process dies at each named place of `seckill::failpoint` during a rush, and is started again.
+//! The process dies at each named place of `seckill_runtime::failpoint` during a rush, and is started again.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! An order's states. docs/order-states.md draws the legal steps, and the schema's triggers enforce them.
+//! An order's states. docs/protocol.md draws the legal steps, and the schema's triggers enforce them.
 
 use serde::Serialize;
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};

@@ -11,15 +11,15 @@ use super::variants::{Variant, World};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     // ---- a purchase
-    /// Rules 1, 2 and 13: sale::purchase, gate::reserve, lua/reserve.lua. A call with requests, or with repeats of them.
+    /// Rules 1, 2 and 13: buying::sale::purchase, redis::reserve, lua/reserve.lua. A call with requests, or with repeats of them.
     Reserve(usize, Orders),
-    /// Rule 13: gate::reserve. A request that is answered "sold out" from memory.
+    /// Rule 13: redis::reserve. A request that is answered "sold out" from memory.
     AnswerSoldOut(usize, Order),
     /// Rules 3 to 5: the next step of a call, after its `PurchaseStep`.
     GoOn(usize),
     /// Rule 4: the row of a group is refused, and its orders become groups of one, one by one.
     BeginOneByOne(usize),
-    /// Rule 4: ledger::orders::committer, `Committed::Unknown`. The insert is in flight, and its sender has given up.
+    /// Rule 4: postgres::orders::committer, `Committed::Unknown`. The insert is in flight, and its sender has given up.
     LoseCommit(usize),
     /// Rule 3: an insert of a group arrives after its sender gave up.
     CommitLateInsert(Orders, Epoch),
@@ -27,30 +27,30 @@ pub(crate) enum Action {
     DropLateInsert(Orders, Epoch),
 
     // ---- from a group to its orders, and the end of an order
-    /// Rule 6: sale_work::relay. The message of an outbox row is published and confirmed, and the row is marked `sent`.
+    /// Rule 6: buying::sale_work::relay. The message of an outbox row is published and confirmed, and the row is marked `sent`.
     Relay(usize),
     /// Rule 6: the message is published, and the relay dies before it marks the row.
     RelayAndDie(usize),
-    /// Rule 6: ledger::outbox. A row that was sent but not processed becomes pending again.
+    /// Rule 6: postgres::outbox. A row that was sent but not processed becomes pending again.
     Resend(usize),
-    /// Rule 7: sale_work::fulfil; ledger::orders::one, or ledger::orders::groups. All orders of the row's group are made in one transaction.
+    /// Rule 7: buying::sale_work::fulfil; postgres::orders::one, or postgres::orders::groups. All orders of the row's group are made in one transaction.
     /// If that is impossible, a worker will split the group.
     Fulfil(usize),
     /// Rule 7: the same, but the acknowledgement is lost. The message is delivered again.
     FulfilUnacked(usize),
     /// Rule 6: the broker loses its messages.
     PurgeQueue,
-    /// Rule 8: ledger::orders::cancel, for the buyer, the delayed message or the sweeper.
+    /// Rule 8: postgres::orders::cancel, for the buyer, the delayed message or the sweeper.
     Cancel(Order),
-    /// Rule 9: sale_work::release, lua/release.lua, at one of the servers.
+    /// Rule 9: buying::sale_work::release, lua/release.lua, at one of the servers.
     Release(usize, Order),
-    /// Rule 9: ledger::outbox. The release row is done, if the epoch is still current.
+    /// Rule 9: postgres::outbox. The release row is done, if the epoch is still current.
     SettleRelease,
 
     // ---- a group that is split
     /// Rule 7: the transaction fails for a reason of its own, such as a member that cannot be written.
     FailGroup(usize),
-    /// Rule 7: ledger::orders::groups. The group is closed, and its orders get groups of one. Only a broken variant does that in two steps.
+    /// Rule 7: postgres::orders::groups. The group is closed, and its orders get groups of one. Only a broken variant does that in two steps.
     SplitGroup(usize),
 
     // ---- the work of a dead process
@@ -58,13 +58,13 @@ pub(crate) enum Action {
     ReconcileReadEpoch(usize),
     /// Rule 12: lua/read_unconfirmed.lua. The reconciler reads a hold together with its epoch.
     ReconcileList(usize, Order),
-    /// Rule 12: sale_work::reconcile, ledger::orders::commit, then lua/confirm.lua. When the reconciler looked, there was no record; by
+    /// Rule 12: buying::sale_work::reconcile, postgres::orders::commit, then lua/confirm.lua. When the reconciler looked, there was no record; by
     /// now there may be one.
     Reconcile,
     /// Rule 12: there is a record, and the reconciler writes none.
     ReconcileKnown,
 
-    /// Rules 10 and 11: sale_work::refill. The next step of an instance's refill, after its `RefillStep`; or the server of its connection
+    /// Rules 10 and 11: buying::sale_work::refill. The next step of an instance's refill, after its `RefillStep`; or the server of its connection
     /// is lost. The model has no refill lock: a lock may be lost.
     Refill(usize),
 

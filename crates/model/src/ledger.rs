@@ -42,7 +42,7 @@ impl Ledger {
         matches!(self.orders[order], Status::Cancelled | Status::Rejected)
     }
 
-    /// Rule 3, ledger::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns its orders if they
+    /// Rule 3, postgres::orders::insert: inserts a group with its outbox row, if the sale still has this epoch. Returns its orders if they
     /// exist.
     pub(crate) fn insert(&mut self, world: &World, members: Orders, epoch: Epoch) -> Orders {
         let mut orders = members.iter();
@@ -53,7 +53,7 @@ impl Ledger {
         if inserted { members } else { Orders::default() }
     }
 
-    /// Rule 3, ledger::orders::commit: inserts a group of one if the sale still has this epoch. Returns whether it exists.
+    /// Rule 3, postgres::orders::commit: inserts a group of one if the sale still has this epoch. Returns whether it exists.
     pub(crate) fn insert_one(&mut self, order: Order, epoch: Epoch) -> bool {
         if self.epoch == epoch && self.outbox[order] == OutboxRow::None {
             self.outbox[order] = OutboxRow::Pending;
@@ -70,7 +70,7 @@ impl Ledger {
         true
     }
 
-    /// Rule 7, ledger::orders::one.
+    /// Rule 7, postgres::orders::one.
     pub(crate) fn fulfil(&mut self, world: &World, order: Order) {
         if self.unsettled_rows(order) == 0 {
             return; // processed before: its dedup row exists
@@ -115,7 +115,7 @@ impl Ledger {
         enough && members.iter().all(|order| within(order) && is_new(order))
     }
 
-    /// Rule 7, ledger::orders::groups: makes all orders of a group. `false` if that is impossible; nothing has changed then.
+    /// Rule 7, postgres::orders::groups: makes all orders of a group. `false` if that is impossible; nothing has changed then.
     pub(crate) fn settle_group(&mut self, world: &World, group: usize) -> bool {
         if self.outbox[ORDERS + group] == OutboxRow::Processed {
             return true; // settled or split before
@@ -138,7 +138,7 @@ impl Ledger {
         self.outbox[ORDERS + group] = OutboxRow::Processed;
     }
 
-    /// Rule 7, ledger::orders::groups: closes a group, and gives a group of one to each of its orders that is not made.
+    /// Rule 7, postgres::orders::groups: closes a group, and gives a group of one to each of its orders that is not made.
     pub(crate) fn split_group(&mut self, world: &World, group: usize) {
         if self.outbox[ORDERS + group] == OutboxRow::Processed && !world.is(Variant::SplitUnclaimed) {
             return; // settled or split meanwhile
@@ -167,7 +167,7 @@ impl Ledger {
         self.close_group(group, GroupStatus::Settled);
     }
 
-    /// Rule 8, ledger::orders::cancel.
+    /// Rule 8, postgres::orders::cancel.
     pub(crate) fn cancel(&mut self, world: &World, order: Order) {
         if self.orders[order] == Status::PendingPayment {
             self.orders[order] = Status::Cancelled;
@@ -177,21 +177,21 @@ impl Ledger {
         }
     }
 
-    /// Rule 9, ledger::outbox::settle_released.
+    /// Rule 9, postgres::outbox::settle_released.
     pub(crate) fn settle_release(&mut self, world: &World, order: Order, epoch: Epoch) {
         if self.epoch == epoch || world.is(Variant::ReleaseDoneUnderAnyEpoch) {
             self.releases[order] = Release::Done;
         }
     }
 
-    /// Rule 11, ledger::sales::epochs: raises the epoch.
+    /// Rule 11, postgres::sales::epochs: raises the epoch.
     pub(crate) fn raise(&mut self, world: &World) -> Epoch {
         self.epoch += u8::from(!world.is(Variant::RefillWithoutEpoch));
         self.run = 0;
         self.epoch
     }
 
-    /// Rule 11, ledger::sales::epochs: reads one REPEATABLE READ snapshot.
+    /// Rule 11, postgres::sales::epochs: reads one REPEATABLE READ snapshot.
     pub(crate) fn snapshot(&self, world: &World) -> Snapshot {
         let records = |order: Order| match world.is(Variant::RefillForgetsGroups) {
             true => self.unsettled_rows(order),
@@ -216,7 +216,7 @@ impl Ledger {
         from
     }
 
-    /// Rule 11, ledger::sales::epochs: records the run on which the epoch was filled, unless another refill has raised the epoch.
+    /// Rule 11, postgres::sales::epochs: records the run on which the epoch was filled, unless another refill has raised the epoch.
     pub(crate) fn record(&mut self, epoch: Epoch, run: Run) -> bool {
         let is_current = self.epoch == epoch;
         if is_current {

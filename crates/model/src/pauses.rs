@@ -56,14 +56,14 @@ enum Refill {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Action {
-    /// ledger::sales: pauses or resumes.
+    /// postgres::sales: pauses or resumes.
     Change,
-    /// sale_work::manage reads the epoch again.
+    /// buying::sale_work::manage reads the epoch again.
     ReadEpoch,
     /// set_sale_state.lua, for the manager. Repeated until Redis has the status.
     Set,
     ManagerDies,
-    /// sale_work::refill::supervisor
+    /// buying::sale_work::refill::supervisor
     Supervise(usize),
     SetAsRead(usize),
     /// The next step of a refill.
@@ -81,7 +81,7 @@ impl Pauses {
         taken
     }
 
-    /// sale_work::refill: stops the sale and raises the epoch, begins, reads the status, opens.
+    /// buying::sale_work::refill: stops the sale and raises the epoch, begins, reads the status, opens.
     fn refill(&self, state: &mut State) {
         state.refill = match state.refill {
             Refill::Idle if self.status_read_first => Refill::Known(state.version),

@@ -138,7 +138,7 @@ pub(crate) fn of(world: &World) -> Vec<Property<World>> {
     all
 }
 
-/// I1 at every moment, as sale_work::audit compares. Each unit is for sale or held. Each live order has its hold. Each hold has an order,
+/// I1 at every moment, as buying::sale_work::audit compares. Each unit is for sale or held. Each live order has its hold. Each hold has an order,
 /// a group, an unconfirmed entry, or a pending release.
 fn redis_matches_ledger(world: &World, s: &State, master: usize) -> bool {
     let (now, ledger) = (&s.redis[master].now, &s.ledger);

@@ -60,7 +60,7 @@ impl World {
         let master = s.master_of(i);
         s.requests[i] = match s.requests[i] {
             PurchaseStep::Idle => PurchaseStep::Idle,
-            // ledger::orders::commit, ledger::orders::insert: the records are inserted, or refused because of the epoch.
+            // postgres::orders::commit, postgres::orders::insert: the records are inserted, or refused because of the epoch.
             PurchaseStep::Reserved { won, repeated, epoch } => {
                 let durable = groups_of(won, repeated).map(|group| s.ledger.insert(self, group, epoch));
                 after_commit(durable.fold(Orders::default(), Orders::union))
@@ -75,12 +75,12 @@ impl World {
                 let (left, done) = (left.without(order), if durable { done.with(order) } else { done });
                 if left.is_empty() { after_commit(done) } else { PurchaseStep::OneByOne { left, done, epoch } }
             }
-            // sale::purchase
+            // buying::sale::purchase
             PurchaseStep::Committed(orders) => {
                 orders.iter().for_each(|order| s.accepted[order] = true);
                 PurchaseStep::Accepted(orders)
             }
-            // sale::confirmer, lua/confirm.lua
+            // buying::sale::confirmer, lua/confirm.lua
             PurchaseStep::Accepted(orders) => {
                 orders.iter().for_each(|order| s.redis[master].now.confirm(order));
                 PurchaseStep::Idle

@@ -30,7 +30,7 @@ impl World {
                 redis.now.close(ledger.epoch);
                 RefillStep::Closed(run)
             }
-            // ledger::sales::epochs: the epoch rises in PostgreSQL, and then one snapshot is read.
+            // postgres::sales::epochs: the epoch rises in PostgreSQL, and then one snapshot is read.
             RefillStep::Closed(of) => RefillStep::Raised(of, ledger.raise(self)),
             RefillStep::Raised(of, epoch) => RefillStep::Read(of, epoch, ledger.snapshot(self)),
             RefillStep::Read(of, epoch, from) if same_run(of) && redis.now.begin(self, epoch, stamp) => {
@@ -39,7 +39,7 @@ impl World {
             RefillStep::Begun(of, epoch, from) if same_run(of) && redis.now.put(epoch, &from) => {
                 RefillStep::Put(of, epoch, from)
             }
-            // ledger::sales::epochs: the run id is recorded with the epoch.
+            // postgres::sales::epochs: the run id is recorded with the epoch.
             RefillStep::Put(of, epoch, from) if ledger.record(epoch, of) => RefillStep::Recorded(of, epoch, from),
             RefillStep::Recorded(of, epoch, from) if same_run(of) => {
                 redis.open(self, epoch, &from);

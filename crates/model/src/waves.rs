@@ -61,7 +61,7 @@ enum Refill {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Action {
-    /// ledger::sales: the wave's units and its outbox row, in one transaction.
+    /// postgres::sales: the wave's units and its outbox row, in one transaction.
     ReleaseWave,
     /// release_wave.lua at the next shard.
     Apply,

@@ -1,4 +1,4 @@
-//! Redis decides on purchases first. It is fast, and PostgreSQL checks its answers. Only this room names redis.
+//! Redis decides on purchases first. It is fast, and PostgreSQL checks its answers. Only this crate names redis.
 
 pub mod challenges;
 pub mod document_cache;

@@ -1,7 +1,7 @@
 //! Failpoints: places in the code where a test can make the process die.
 //!
 //! With the feature `failpoints` (never in a release), `FAILPOINTS='relay.published=20*off->return'` aborts the process when it passes this
-//! place for the 21st time. The `fail` crate has the grammar. Without the feature, the macro is empty.
+//! place for the 21st time. The `fail` crate has the grammar. Without the feature, the macro does nothing.
 
 /// All places: first the path of a purchase, in order; then outflows, payments and refunds, and order webhooks.
 pub const PLACES: [&str; 58] = [

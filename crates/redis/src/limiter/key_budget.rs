@@ -1,7 +1,7 @@
 //! Bounds the memory of Redis for the limiters of one application. A key contains its caller's text and lives for a window: without a
 //! budget, one caller could fill the memory that all share.
 //!
-//! Each instance counts its own keys, by the sizes of domain/limiter/footprint.rs. So an application's share is at most the budget times
+//! Each instance counts its own keys, by the sizes of crates/domain/src/limiter/footprint.rs. So an application's share is at most the budget times
 //! the number of instances. After a restart, an instance counts only keys that are used again.
 
 use std::collections::{BTreeSet, HashMap};
