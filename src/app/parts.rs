@@ -103,7 +103,7 @@ impl Parts {
         E: Display + Send + 'static,
     {
         let Rhythm { name, every, topic, gives_way, rests } = rhythm;
-        let terms = worker::Terms {
+        let terms = worker::LoopSettings {
             name,
             every,
             wake: topic.map(|topic| self.listener.subscribe(topic)),

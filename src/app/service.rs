@@ -14,7 +14,7 @@ use super::parts::Parts;
 use super::workers::spawn_workers;
 use super::{http_server, notifying_payment_service};
 use crate::api::{self, Shortcut};
-use seckill_backoffice::admin::Console;
+use seckill_backoffice::admin::Office;
 use seckill_backoffice::api::{Backoffice, CookieNames};
 use seckill_backoffice::console;
 use seckill_buying::live::{LiveSales, Sources};
@@ -91,7 +91,7 @@ impl Service {
         let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.orders.order_id_secret().await?;
-        let console = Console::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;
+        let office = Office::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
         let live_sources = Sources {
@@ -140,7 +140,7 @@ impl Service {
         let money = web::Data::new(Money { service: payment_service, batchers });
         let streams = web::Data::new(order_streams.clone());
         let cookies = CookieNames::new(config.dev);
-        let backoffice = web::Data::new(Backoffice { console, cookies, live: live.clone() });
+        let backoffice = web::Data::new(Backoffice { office, cookies, live: live.clone() });
         let page_settings = super::page_settings(config, None);
         let console_files = web::Data::new(console::Files::embedded(&page_settings.currency)?);
         let pages = web::Data::new(Pages::new(page_settings)?);

@@ -13,13 +13,13 @@ use seckill_buying::sale_work::expire::OrderExpiry;
 use seckill_buying::sale_work::group_work::GroupWork;
 use seckill_buying::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill_buying::sale_work::relay::Relay;
-use seckill_buying::sale_work::retention::{Retention, RetentionTerms};
+use seckill_buying::sale_work::retention::{Retention, RetentionTimes};
 use seckill_buying::sale_work::sales_in_turn::SalesInTurn;
 use seckill_buying::sale_work::waves::WaveWatch;
 use seckill_config as config;
 use seckill_delivery::alarm_webhook::AlarmWebhook;
 use seckill_delivery::order_webhooks::{OrderWebhooks, WebhookReceiver};
-use seckill_delivery::outflow_drain::{OutflowDrain, OutflowTerms};
+use seckill_delivery::outflow_drain::{DrainSettings, OutflowDrain};
 use seckill_domain::locked_sales::LockedSales;
 use seckill_flow::alarm_watch::AlarmWatch;
 use seckill_flow::policy_counts;
@@ -28,7 +28,7 @@ use seckill_money::PaymentService;
 use seckill_money::payment_sender::PaymentSender;
 use seckill_postgres::LedgerError;
 use seckill_postgres::notices::Topic;
-use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outbox::RetryPolicy;
 use seckill_rabbitmq::{Broker, Consumer, Publisher, QueueError, Received, Source};
 use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
@@ -55,7 +55,7 @@ pub(super) struct WorkerWiring<'a> {
     broker: Broker,
     relay: Relay,
     expiry: OrderExpiry,
-    retry: RetryTerms,
+    retry: RetryPolicy,
     locked: Arc<LockedSales>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> WorkerWiring<'a> {
         let patient = config::Flow { timeout_ms: parts.config.redis.response_timeout_ms, ..parts.config.flow.clone() };
         let limiter = Limiter::new(&parts.config.redis, &patient)?;
         let outbox = &parts.config.outbox;
-        let retry = RetryTerms {
+        let retry = RetryPolicy {
             max_attempts: outbox.max_attempts,
             backoff_base_ms: outbox.backoff_base_ms,
             backoff_max_ms: outbox.backoff_max_ms,
@@ -211,12 +211,12 @@ impl<'a> WorkerWiring<'a> {
             stores.retire_sales(&mut *in_turn.lock().await, retire_after_ms).await.map(|()| Step::Idle)
         });
         let kept = &config.retention;
-        let terms = RetentionTerms {
+        let times = RetentionTimes {
             messages_days: kept.messages_days.into(),
             steps_days: kept.steps_days.into(),
             records_days: kept.records_days.into(),
         };
-        let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), terms)));
+        let retention = Arc::new(Mutex::new(Retention::new(self.parts.stores.clone(), times)));
         let rhythm = Rhythm::every(CLEAR_EVERY, "retention").giving_way().in_proportion();
         self.parts.repeat(rhythm, retention, |retention| async move { retention.lock().await.step().await });
     }
@@ -256,10 +256,10 @@ impl<'a> WorkerWiring<'a> {
 
     fn spawn_outflow(&self) {
         let settings = &self.parts.config.outflow;
-        let terms = OutflowTerms {
+        let terms = DrainSettings {
             request_timeout: Duration::from_millis(settings.request_timeout_ms),
             allows_http: self.parts.config.allows_http(),
-            retry: RetryTerms {
+            retry: RetryPolicy {
                 max_attempts: settings.max_attempts,
                 backoff_base_ms: settings.backoff_base_ms,
                 backoff_max_ms: settings.backoff_max_ms,

@@ -28,7 +28,7 @@ use clap::{Parser, Subcommand};
 use seckill_config::{self as config, Config};
 use seckill_postgres as ledger;
 use seckill_runtime::low_priority;
-use seckill_telemetry::spans::{self, SpanExport, TraceTerms};
+use seckill_telemetry::spans::{self, SpanExport, TraceSettings};
 
 /// A check could not be made at all, as opposed to a check that failed. The exit code is 2.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +163,7 @@ impl Command {
             _ => return Ok(None),
         };
         let config::Traces { endpoint, per_second_max, sample_one_in } = traces;
-        let terms = TraceTerms { service, endpoint, per_second_max: *per_second_max, sample_one_in: *sample_one_in };
+        let terms = TraceSettings { service, endpoint, per_second_max: *per_second_max, sample_one_in: *sample_one_in };
         spans::start(terms).map(Some)
     }
 

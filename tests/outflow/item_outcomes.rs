@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 use seckill_delivery::outflow_changes::OutflowChange;
 use seckill_domain::outflow::DeliveryOutcome;
-use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outbox::RetryPolicy;
 use seckill_postgres::outflow::items::{Enqueued, NewItem};
 use seckill_postgres::outflow::slots::{Settled, Slot};
 use serde_json::json;
@@ -25,7 +25,7 @@ const QUICK: [(&str, &str); 4] = [
     ("SECKILL_OUTFLOW__BACKOFF_MAX_MS", "200"),
 ];
 
-const RETRY: RetryTerms = RetryTerms { max_attempts: 3, backoff_base_ms: 100, backoff_max_ms: 200 };
+const RETRY: RetryPolicy = RetryPolicy { max_attempts: 3, backoff_base_ms: 100, backoff_max_ms: 200 };
 
 async fn arrivals(receiver: &Receiver, number: usize) {
     wait_until(|| async { receiver.seen().len() }, |&seen| seen >= number).await;

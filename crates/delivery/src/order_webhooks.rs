@@ -14,7 +14,7 @@ use seckill_domain::outflow::DeliveryOutcome;
 use seckill_domain::step::Step;
 use seckill_postgres::notices::{Listener, Topic};
 use seckill_postgres::orders::webhook_events::{EventOutcome, OrderEvent};
-use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outbox::RetryPolicy;
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_runtime::die_at;
 use seckill_telemetry::spans::{Span, SpanKind};
@@ -39,7 +39,7 @@ pub struct OrderWebhooks {
     listener: Listener,
     receiver: Option<Arc<WebhookReceiver>>,
     announced: Arc<OnceCell<()>>,
-    retry: RetryTerms,
+    retry: RetryPolicy,
     sender: Arc<HttpSender>,
     tasks: TaskTracker,
     under_way: Arc<Semaphore>,
@@ -53,7 +53,7 @@ impl OrderWebhooks {
         ledger: Ledger,
         listener: Listener,
         receiver: Option<WebhookReceiver>,
-        retry: RetryTerms,
+        retry: RetryPolicy,
         tasks: TaskTracker,
     ) -> Self {
         let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use seckill_domain::ids::Invalid;
 use seckill_domain::outflow::Pace;
-use seckill_postgres::outflow::items::{ChannelFigures, OutflowTerms, OutflowUpdate};
+use seckill_postgres::outflow::items::{ChannelFigures, OutflowSettings, OutflowUpdate};
 use seckill_postgres::{Ledger, LedgerError};
 
 /// A change of an outflow. A term that is absent or null stays as it is.
@@ -42,7 +42,7 @@ pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerErro
 /// # Errors
 /// A pace that cannot be kept, and nothing is changed; or the ledger's.
 pub async fn change(ledger: &Ledger, name: &str, change: OutflowChange, actor: &str) -> Result<bool, OutflowError> {
-    let decide = |now: OutflowTerms| -> Result<OutflowUpdate, OutflowError> {
+    let decide = |now: OutflowSettings| -> Result<OutflowUpdate, OutflowError> {
         let present = (i64::from(now.rate), i64::from(now.jitter_ms));
         let wanted = (change.rate.unwrap_or(present.0), change.jitter_ms.unwrap_or(present.1));
         let pace = if wanted == present { None } else { Some(Pace::parse(wanted.0, wanted.1)?) };

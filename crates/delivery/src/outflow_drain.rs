@@ -15,7 +15,7 @@ use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, PROMPT};
 use seckill_domain::payment::{About, RefundKey};
 use seckill_domain::step::Step;
 use seckill_postgres::money::refunds::RefundItem;
-use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outbox::RetryPolicy;
 use seckill_postgres::outflow::slots::{Settled, Slot};
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_runtime::die_at;
@@ -35,17 +35,17 @@ const LEASE_SPARE: Duration = Duration::from_secs(5);
 const HTTP_REST: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy)]
-pub struct OutflowTerms {
+pub struct DrainSettings {
     pub request_timeout: Duration,
     pub allows_http: bool,
-    pub retry: RetryTerms,
+    pub retry: RetryPolicy,
 }
 
 #[derive(Clone)]
 pub struct OutflowDrain {
     ledger: Ledger,
     sender: Arc<HttpSender>,
-    terms: OutflowTerms,
+    terms: DrainSettings,
     tasks: TaskTracker,
     /// The payment channels whose refunds this worker can send.
     channels: Channels,
@@ -56,7 +56,7 @@ pub struct OutflowDrain {
 
 impl OutflowDrain {
     /// Requests go on in `tasks` after their step.
-    pub fn new(ledger: Ledger, terms: OutflowTerms, channels: Channels, tasks: TaskTracker) -> Self {
+    pub fn new(ledger: Ledger, terms: DrainSettings, channels: Channels, tasks: TaskTracker) -> Self {
         let (sender, under_way, misses) = (Arc::default(), Arc::default(), Arc::default());
         let channel_names = channels.names().into();
         Self { ledger, sender, terms, tasks, channels, channel_names, under_way, misses }

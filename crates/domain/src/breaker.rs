@@ -9,7 +9,8 @@ use super::ids::Invalid;
 /// When a breaker opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct BreakerTerms {
+#[schema(as = BreakerTerms)]
+pub struct BreakerSettings {
     /// The breaker opens when this share of calls failed, in percent.
     #[schema(minimum = 1, maximum = 100)]
     pub error_percent: u32,
@@ -32,7 +33,7 @@ pub struct BreakerTerms {
     pub probes: u32,
 }
 
-impl Default for BreakerTerms {
+impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
             error_percent: 50,
@@ -46,7 +47,7 @@ impl Default for BreakerTerms {
     }
 }
 
-impl BreakerTerms {
+impl BreakerSettings {
     pub(crate) fn check(self) -> Result<Self, Invalid> {
         let wrong = |problem| Err(Invalid::new("breaker", problem));
         if !(1..=100).contains(&self.error_percent) || !(1..=100).contains(&self.slow_percent) {
@@ -106,13 +107,13 @@ const BUCKETS: u64 = 10;
 
 #[derive(Debug)]
 pub struct Breaker {
-    terms: BreakerTerms,
+    terms: BreakerSettings,
     state: State,
     buckets: [Bucket; BUCKETS as usize],
 }
 
 impl Breaker {
-    pub fn new(terms: BreakerTerms) -> Self {
+    pub fn new(terms: BreakerSettings) -> Self {
         Self { terms, state: State::Closed, buckets: Default::default() }
     }
 
@@ -198,7 +199,7 @@ mod tests {
     const SLOW: CallOutcome = CallOutcome { failed: false, took_ms: 2_000 };
 
     fn breaker() -> Breaker {
-        Breaker::new(BreakerTerms { min_calls: 10, ..BreakerTerms::default() })
+        Breaker::new(BreakerSettings { min_calls: 10, ..BreakerSettings::default() })
     }
 
     /// A breaker that opened at 0.

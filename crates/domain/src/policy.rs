@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::breaker::BreakerTerms;
+use super::breaker::BreakerSettings;
 use super::ids::Invalid;
 use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, WrongParameter};
 
@@ -146,7 +146,7 @@ pub struct NewPolicy {
     pub range: Option<Range>,
     pub excess: Excess,
     pub when_down: WhenDown,
-    pub breaker: Option<BreakerTerms>,
+    pub breaker: Option<BreakerSettings>,
 }
 
 impl NewPolicy {

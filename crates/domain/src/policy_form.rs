@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::breaker::BreakerTerms;
+use super::breaker::BreakerSettings;
 use super::ids::Invalid;
 use super::json_object;
 use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters};
@@ -44,7 +44,7 @@ pub struct PolicyForm {
     pub when_down: Option<WhenDown>,
     /// A circuit breaker; `{}` takes the defaults.
     #[serde(default, deserialize_with = "json_object::optional")]
-    pub breaker: Option<BreakerTerms>,
+    pub breaker: Option<BreakerSettings>,
     /// The meaning of the caller's key: user, address, interface, channel… For readers and for warnings.
     #[serde(default)]
     #[schema(max_length = 64, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]

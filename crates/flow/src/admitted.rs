@@ -8,12 +8,12 @@ use seckill_domain::breaker::{Admission, Breaker};
 
 /// An admission. It is taken back when this is dropped: the call was not made, or its caller has gone. A probe without a report would keep
 /// other calls away until the breaker tries again.
-pub(super) struct Admitted {
+pub(super) struct AdmittedCall {
     /// The breaker of a probe.
     probed: Option<Arc<Mutex<Breaker>>>,
 }
 
-impl Admitted {
+impl AdmittedCall {
     /// The error is the time until the next try, in milliseconds.
     pub(crate) fn by(breaker: &Arc<Mutex<Breaker>>, now_ms: u64) -> Result<Self, u64> {
         let admission = breaker.lock().admit(now_ms)?;
@@ -37,7 +37,7 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for AdmittedCall {
     fn drop(&mut self) {
         if let Some(breaker) = &self.probed {
             breaker.lock().withdraw(Admission::Probe);
@@ -48,20 +48,20 @@ impl Drop for Admitted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seckill_domain::breaker::{BreakerTerms, CallOutcome};
+    use seckill_domain::breaker::{BreakerSettings, CallOutcome};
 
     #[test]
     fn a_probe_whose_caller_goes_is_given_to_the_next() {
-        let terms = BreakerTerms { min_calls: 1, open_ms: 1_000, probes: 1, ..BreakerTerms::default() };
+        let terms = BreakerSettings { min_calls: 1, open_ms: 1_000, probes: 1, ..BreakerSettings::default() };
         let breaker = Arc::new(Mutex::new(Breaker::new(terms)));
-        assert_eq!(Admitted::by(&breaker, 0).unwrap().admission(), Admission::Call);
+        assert_eq!(AdmittedCall::by(&breaker, 0).unwrap().admission(), Admission::Call);
         breaker.lock().report(0, CallOutcome { failed: true, took_ms: 0 }, None);
         for _ in 0..3 {
-            let probe = Admitted::by(&breaker, 1_000).unwrap();
+            let probe = AdmittedCall::by(&breaker, 1_000).unwrap();
             assert_eq!(probe.admission(), Admission::Probe);
-            assert!(Admitted::by(&breaker, 1_001).is_err(), "there is one probe");
+            assert!(AdmittedCall::by(&breaker, 1_001).is_err(), "there is one probe");
         }
-        Admitted::by(&breaker, 1_002).unwrap().keep();
-        assert!(Admitted::by(&breaker, 1_003).is_err(), "a probe that is under way was given away");
+        AdmittedCall::by(&breaker, 1_002).unwrap().keep();
+        assert!(AdmittedCall::by(&breaker, 1_003).is_err(), "a probe that is under way was given away");
     }
 }

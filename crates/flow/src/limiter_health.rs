@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::admitted::Admitted;
-use seckill_domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome};
+use super::admitted::AdmittedCall;
+use seckill_domain::breaker::{Admission, Breaker, BreakerSettings, CallOutcome};
 use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
 
-const TERMS: BreakerTerms = BreakerTerms {
+const TERMS: BreakerSettings = BreakerSettings {
     error_percent: 50,
     slow_percent: 100,
     slow_ms: 3_600_000, // slow calls fail by the time-out
@@ -29,7 +29,7 @@ impl CallsHealth {
     pub(crate) fn new(timeout_ms: u64) -> Self {
         // Callers that wait for the time-out one after another must count in one window.
         let window_ms = TERMS.window_ms.max(10 * timeout_ms);
-        Self(Arc::new(Mutex::new(Breaker::new(BreakerTerms { window_ms, ..TERMS }))))
+        Self(Arc::new(Mutex::new(Breaker::new(BreakerSettings { window_ms, ..TERMS }))))
     }
 
     /// Returns whether the breaker opened.
@@ -71,10 +71,10 @@ impl LimiterHealth {
         ping: impl Future<Output = bool> + Send + 'static,
     ) -> Result<T, GateError> {
         let now_ms = self.now_ms();
-        let admit = |calls: &'a CallsHealth| Admitted::by(&calls.0, now_ms).map(|admitted| (calls, admitted));
+        let admit = |calls: &'a CallsHealth| AdmittedCall::by(&calls.0, now_ms).map(|admitted| (calls, admitted));
         // A refusal withdraws the admissions before it.
         let policies: Result<Vec<_>, u64> = policies.into_iter().map(admit).collect();
-        let (Ok(policies), Ok(all)) = (policies, Admitted::by(&self.all.0, now_ms)) else {
+        let (Ok(policies), Ok(all)) = (policies, AdmittedCall::by(&self.all.0, now_ms)) else {
             return Err(GateError::Unknown);
         };
         let reply = call.await;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::admitted::Admitted;
+use super::admitted::AdmittedCall;
 use super::local_limiter::LocalLimiter;
 use super::refusal_cache::RefusalCache;
 use seckill_domain::breaker::{Breaker, CallOutcome, ProbeId};
@@ -90,8 +90,8 @@ impl PolicyState {
     }
 
     /// The error is the time until the breaker's next try, in milliseconds.
-    pub(crate) fn admit(&self) -> Result<Admitted, u64> {
-        self.breaker.as_ref().map_or(Ok(Admitted::freely()), |breaker| Admitted::by(breaker, self.now_ms()))
+    pub(crate) fn admit(&self) -> Result<AdmittedCall, u64> {
+        self.breaker.as_ref().map_or(Ok(AdmittedCall::freely()), |breaker| AdmittedCall::by(breaker, self.now_ms()))
     }
 
     /// Records how a call ended. Returns whether the breaker opened because of it.

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::{PayError, PaymentService};
 use seckill_channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
 use seckill_channel::{Channel, Charge};
-use seckill_domain::breaker::{Admission, Breaker, BreakerTerms, CallOutcome, ProbeId};
+use seckill_domain::breaker::{Admission, Breaker, BreakerSettings, CallOutcome, ProbeId};
 use seckill_domain::message::PaymentRequestedV1;
 use seckill_domain::outflow::{DeliveryOutcome, PROMPT};
 use seckill_domain::payment::{About, PaymentId};
@@ -69,7 +69,7 @@ impl PaymentSender {
     ) -> Self {
         // An answer that takes the channel's whole time limit counts as a failure.
         let slow_ms = channel.patience.as_millis() as u64;
-        let breaker = Breaker::new(BreakerTerms { slow_ms, open_ms: 2_000, ..BreakerTerms::default() });
+        let breaker = Breaker::new(BreakerSettings { slow_ms, open_ms: 2_000, ..BreakerSettings::default() });
         let service = payment_service.clone();
         let taken = Batcher::open(&tasks, WRITTEN_TOGETHER, move |sent| write_taken(service.clone(), sent));
         Self {

@@ -24,7 +24,7 @@ pub struct ListedAccount {
     pub created_at: DateTime<Utc>,
 }
 
-pub struct SignInTerms {
+pub struct SignInLimits {
     pub password_hash: String,
     pub address_is_known: bool,
 }
@@ -94,9 +94,9 @@ impl Accounts {
         name: &AccountName,
         address: &str,
         known_days: i32,
-    ) -> Result<Option<SignInTerms>, LedgerError> {
+    ) -> Result<Option<SignInLimits>, LedgerError> {
         let terms = sqlx::query_as!(
-            SignInTerms,
+            SignInLimits,
             r#"SELECT password_hash,
                       EXISTS (SELECT FROM sign_in_addresses WHERE account = name AND address = $2
                               AND seen_at > now() - make_interval(days => $3)) AS "address_is_known!"

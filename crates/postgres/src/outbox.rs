@@ -27,7 +27,7 @@ pub const MESSAGES: [OutboxKind; 3] = [OutboxKind::GroupPlaced, OutboxKind::Grou
 pub const RELEASES: [OutboxKind; 2] = [OutboxKind::HoldRelease, OutboxKind::WaveRelease];
 
 #[derive(Debug, Clone, Copy)]
-pub struct RetryTerms {
+pub struct RetryPolicy {
     pub max_attempts: u32,
     pub backoff_base_ms: u64,
     pub backoff_max_ms: u64,
@@ -148,7 +148,7 @@ impl Outbox {
         kind: OutboxKind,
         group: GroupId,
         error: &str,
-        terms: RetryTerms,
+        terms: RetryPolicy,
     ) -> Result<bool, LedgerError> {
         let mut tx = self.0.begin().await?;
         let row = sqlx::query!(

@@ -43,12 +43,12 @@ pub(super) static ACQUIRE_LOCK: Lazy = Lazy::new(|| Script::new(include_str!("..
 pub(super) static RENEW_LOCK: Lazy = Lazy::new(|| Script::new(include_str!("../../../lua/renew_lock.lua")));
 pub(super) static UNLOCK: Lazy = Lazy::new(|| Script::new(include_str!("../../../lua/unlock.lua")));
 
-pub(super) static ACQUIRE: Lazy<Composed> =
-    Lazy::new(|| Composed::new(include_str!("../../../lua/acquire_permits.lua")));
-pub(super) static GIVE_BACK: Lazy<Composed> =
-    Lazy::new(|| Composed::new(include_str!("../../../lua/give_back_permits.lua")));
-pub(super) static WAIT_IN_LINE: Lazy<Composed> =
-    Lazy::new(|| Composed::new(include_str!("../../../lua/wait_in_line.lua")));
+pub(super) static ACQUIRE: Lazy<ComposedScript> =
+    Lazy::new(|| ComposedScript::new(include_str!("../../../lua/acquire_permits.lua")));
+pub(super) static GIVE_BACK: Lazy<ComposedScript> =
+    Lazy::new(|| ComposedScript::new(include_str!("../../../lua/give_back_permits.lua")));
+pub(super) static WAIT_IN_LINE: Lazy<ComposedScript> =
+    Lazy::new(|| ComposedScript::new(include_str!("../../../lua/wait_in_line.lua")));
 pub(super) static LEAVE_LINE: Lazy = Lazy::new(|| Script::new(include_str!("../../../lua/leave_line.lua")));
 
 /// The files of lua/ that define a limiter, in the order in which a script needs them.
@@ -66,13 +66,13 @@ const fn limiter_files(kind: AlgorithmKind) -> &'static [&'static str] {
 
 /// A main part with each limiter alone, and with all of them. Each call defines the functions of its script again, so a script
 /// with one limiter is faster.
-pub(super) struct Composed {
+pub(super) struct ComposedScript {
     /// In the order of `AlgorithmKind::ALL`.
     single: Vec<Script>,
     all: Script,
 }
 
-impl Composed {
+impl ComposedScript {
     fn new(main: &str) -> Self {
         let compose = |kinds: &[AlgorithmKind]| {
             let mut files = vec![include_str!("../../../lua/limit_begin.lua")];

@@ -27,7 +27,7 @@ static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 static SAMPLING: OnceLock<Sampling> = OnceLock::new();
 
 #[derive(Debug, Clone, Copy)]
-pub struct TraceTerms<'a> {
+pub struct TraceSettings<'a> {
     pub service: &'static str,
     pub endpoint: &'a str,
     pub per_second_max: u32,
@@ -48,7 +48,7 @@ impl Drop for SpanExport {
 
 /// Starts tracing, once in a process and before its runtime: the exporter has its own thread. The queue of spans is bounded
 /// (OTEL_BSP_MAX_QUEUE_SIZE); spans are lost while it is full.
-pub fn start(terms: TraceTerms<'_>) -> anyhow::Result<SpanExport> {
+pub fn start(terms: TraceSettings<'_>) -> anyhow::Result<SpanExport> {
     let provider = (!terms.endpoint.is_empty()).then(|| exporter(terms)).transpose().context("traces.endpoint")?;
     if let Some(provider) = &provider {
         _ = TRACER.set(provider.tracer("seckill"));
@@ -57,7 +57,7 @@ pub fn start(terms: TraceTerms<'_>) -> anyhow::Result<SpanExport> {
     Ok(SpanExport(provider))
 }
 
-fn exporter(terms: TraceTerms<'_>) -> anyhow::Result<SdkTracerProvider> {
+fn exporter(terms: TraceSettings<'_>) -> anyhow::Result<SdkTracerProvider> {
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_http()
         .with_http_client(TraceSender::new()?)

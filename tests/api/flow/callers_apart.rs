@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use seckill_domain::breaker::BreakerTerms;
+use seckill_domain::breaker::BreakerSettings;
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill_domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill_flow::policy_changes;
@@ -121,7 +121,7 @@ async fn a_hostile_application_takes_nothing_from_another() {
     set(&system, policy("bank", "places", places(i64::try_from(CALLERS).unwrap()))).await;
     set(&system, policy("shop", "login", a_day(1000))).await;
     set(&system, queued(60_000, places(1))).await;
-    let breaker = BreakerTerms { min_calls: 2, open_ms: 100, probes: 1, ..BreakerTerms::default() };
+    let breaker = BreakerSettings { min_calls: 2, open_ms: 100, probes: 1, ..BreakerSettings::default() };
     set(&system, NewPolicy { breaker: Some(breaker), ..policy("shop", "probed", a_day(1_000_000)) }).await;
     // Each caller has connections of its own.
     let at = |token: &str, n: usize| Caller::of(token.to_owned(), system.instances[n % 2].address);
@@ -171,7 +171,7 @@ async fn an_error_of_a_script_is_an_alarm_and_concerns_one_policy() {
 async fn the_breaker_of_a_policy_on_trial_changes_nothing_for_others() {
     let system = patient(&[]).await;
     let shop = Caller::new(&system, "shop").await;
-    let breaker = BreakerTerms { min_calls: 2, open_ms: 3_600_000, ..BreakerTerms::default() };
+    let breaker = BreakerSettings { min_calls: 2, open_ms: 3_600_000, ..BreakerSettings::default() };
     let trial = NewPolicy { excess: Excess::Shadow, breaker: Some(breaker), ..policy("shop", "trial", a_day(1000)) };
     set(&system, trial).await;
     set(&system, policy("shop", "login", a_day(1))).await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use seckill_config::Redis;
-use seckill_domain::breaker::BreakerTerms;
+use seckill_domain::breaker::BreakerSettings;
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill_domain::policy::{Excess, Name, NewPolicy, WhenDown};
 use seckill_flow::permit_request::PermitRequest;
@@ -465,8 +465,8 @@ async fn leases_are_given_back_and_reports_open_breakers() {
 
     let open_for = async |open_ms: u64| {
         // No call of a slow machine counts as slow, and all of them count together.
-        let an_hour = BreakerTerms { slow_ms: 3_600_000, window_ms: 3_600_000, ..BreakerTerms::default() };
-        let breaker = BreakerTerms { min_calls: 4, open_ms, probes: 1, ..an_hour };
+        let an_hour = BreakerSettings { slow_ms: 3_600_000, window_ms: 3_600_000, ..BreakerSettings::default() };
+        let breaker = BreakerSettings { min_calls: 4, open_ms, probes: 1, ..an_hour };
         set(&system, NewPolicy { breaker: Some(breaker), ..policy("leasing-shop", "bank", a_day(1000)) }).await;
     };
     let call = |outcome: &'static str| {

@@ -8,7 +8,7 @@ use seckill_buying::sale_work::relay::Relay;
 use seckill_config::Config;
 use seckill_harness::folder::Folder;
 use seckill_harness::{System, eventually, terms, until};
-use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outbox::RetryPolicy;
 use seckill_rabbitmq::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, raw_sql};
@@ -32,7 +32,7 @@ async fn a_relay_that_waits_for_the_broker_locks_nothing() {
         own.control(&["eval", &format!("ok = sys:{act}('%2F_{}groups-placed').", system.config.amqp.prefix)]);
     };
     queue("suspend");
-    let retry = RetryTerms { max_attempts: 8, backoff_base_ms: 500, backoff_max_ms: 60_000 };
+    let retry = RetryPolicy { max_attempts: 8, backoff_base_ms: 500, backoff_max_ms: 60_000 };
     let relay = Relay { ledger: system.stores.ledger.clone(), publisher, batch_max: 500, retry };
     let stepping = relay.clone();
     let step = tokio::spawn(async move { stepping.step().await });

@@ -8,7 +8,7 @@ use seckill::app::stores;
 use seckill_buying::sale::catalog::Catalog;
 use seckill_buying::sale_work::reconcile::{DriftWatch, HoldWatch};
 use seckill_buying::sale_work::refill::supervisor::RefillSupervisor;
-use seckill_buying::sale_work::retention::{Retention, RetentionTerms};
+use seckill_buying::sale_work::retention::{Retention, RetentionTimes};
 use seckill_buying::sale_work::sales_in_turn::SalesInTurn;
 use seckill_domain::ids::SaleId;
 use seckill_domain::sale::SaleStatus;
@@ -165,7 +165,7 @@ impl World {
         let mut holds = HoldWatch::new(stores.clone(), config.reconcile.unconfirmed_after_ms);
         let mut drift = DriftWatch::new(stores.clone(), retire_after_ms);
         let mut retention =
-            Retention::new(stores.clone(), RetentionTerms { messages_days: 7, steps_days: 90, records_days: 400 });
+            Retention::new(stores.clone(), RetentionTimes { messages_days: 7, steps_days: 90, records_days: 400 });
         let mut in_turn = SalesInTurn::new(500);
         let commands = self.commands().await;
         for _ in 0..rounds {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use seckill_buying::sale_work::retention::{Retention, RetentionTerms};
+use seckill_buying::sale_work::retention::{Retention, RetentionTimes};
 use seckill_domain::sale::NewSale;
 use seckill_harness::{Sale, System, eventually, redis_at, terms, until, wait_until};
 use seckill_postgres::notices::Topic;
@@ -303,7 +303,7 @@ async fn the_messages_of_a_sale_long_over_are_cleared_and_its_orders_are_kept() 
     let past =
         "UPDATE sales SET starts_at = now() - interval '31 days', ends_at = now() - interval '30 days' WHERE id = $1";
     system.change(past, &over).await;
-    let days = RetentionTerms { messages_days: 7, steps_days: 0, records_days: 400 };
+    let days = RetentionTimes { messages_days: 7, steps_days: 0, records_days: 400 };
     let retention = tokio::sync::Mutex::new(Retention::new(system.stores.clone(), days));
     let rows = "SELECT count(*) FROM outbox WHERE sale_id = $1";
     let steps = "SELECT count(*) FROM order_steps s JOIN orders o ON o.id = s.order_id WHERE o.sale_id = $1";

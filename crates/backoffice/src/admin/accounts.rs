@@ -1,7 +1,7 @@
 //! Looking after accounts, for admins. Whatever takes an account's rights or password away counts from its next request on: each
 //! request reads its session and its role from PostgreSQL.
 
-use super::{AdminError, Console, admins_only, found};
+use super::{AdminError, Office, admins_only, found};
 use seckill_domain::account::{Account, AccountName, AccountRole, NewPassword};
 use seckill_domain::ids::Invalid;
 pub use seckill_postgres::accounts::ListedAccount;
@@ -18,7 +18,7 @@ pub(crate) fn new_password(text: String, of: &AccountName) -> Result<NewPassword
     NewPassword::parse(text, of)
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn accounts(&self, account: &Account) -> Result<Vec<ListedAccount>, AdminError> {
         admins_only(account)?;
         Ok(self.ledger.accounts.accounts(self.idle_ms).await?)

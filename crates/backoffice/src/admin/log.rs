@@ -5,7 +5,7 @@ use serde_json::Value;
 use strum::VariantArray;
 use utoipa::ToSchema;
 
-use super::{AdminError, Console, admins_only};
+use super::{AdminError, Office, admins_only};
 use seckill_domain::account::Account;
 use seckill_domain::alarm::AlarmKind;
 use seckill_domain::log_filter::LogFilter;
@@ -42,7 +42,7 @@ pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
     kinds.map(|kind| kind.as_str().to_owned()).collect()
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn audit_log(&self, account: &Account, filter: LogFilter) -> Result<Vec<LogLine>, AdminError> {
         admins_only(account)?;
         Ok(self.ledger.accounts.audit_log(&filter.check()?).await?)

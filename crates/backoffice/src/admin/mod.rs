@@ -3,6 +3,7 @@
 
 pub mod accounts;
 mod attempts;
+mod count_cache;
 mod device;
 pub mod log;
 pub mod money;
@@ -14,7 +15,6 @@ pub mod password;
 pub mod policies;
 pub mod products;
 pub mod queues;
-mod rested;
 pub mod sale_form;
 pub mod sales;
 pub mod session;
@@ -22,9 +22,9 @@ pub mod session;
 use std::sync::Arc;
 
 use attempts::AttemptLimits;
+use count_cache::CountCache;
 use device::DeviceTokens;
 use password::{Hasher, HashingError};
-use rested::Rested;
 use sales::LapsedLists;
 use session::SessionTokens;
 use tokio::sync::Semaphore;
@@ -109,7 +109,8 @@ impl AdminError {
     }
 }
 
-pub struct Console {
+/// The use cases of signed-in people.
+pub struct Office {
     ledger: Ledger,
     /// The ledger and the gate, for the use cases of sales.
     stores: Stores,
@@ -124,19 +125,19 @@ pub struct Console {
     /// One retry of many parked messages or items at a time.
     retries: Semaphore,
     /// Slow counts for the pages of sales.
-    orders_of_sales: Rested<LedgerFigures>,
-    lapsed_of_sales: Rested<LapsedLists>,
+    orders_of_sales: CountCache<LedgerFigures>,
+    lapsed_of_sales: CountCache<LapsedLists>,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum WrongTerms {
+pub enum WrongSettings {
     #[error("configuration: admin.login_limit, admin.login_window_ms: {0}")]
     Limit(#[from] WrongParameter),
     #[error(transparent)]
     Hashing(#[from] HashingError),
 }
 
-impl Console {
+impl Office {
     /// Takes the time of one sign-in: it computes the hash that unknown names are compared with. `secret` is the same
     /// at all instances.
     pub fn new(
@@ -145,7 +146,7 @@ impl Console {
         secret: &[u8; 32],
         pressure: &Arc<Pressure>,
         terms: &config::Admin,
-    ) -> Result<Self, WrongTerms> {
+    ) -> Result<Self, WrongSettings> {
         let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms.cast_signed())?;
         let hasher = Hasher::start(terms, pressure)?;
         let (sessions, devices) = (SessionTokens::new(secret), DeviceTokens::new(secret));
@@ -160,8 +161,8 @@ impl Console {
             idle_ms: terms.idle_ms.cast_signed(),
             exports: Arc::new(Semaphore::new(1)),
             retries: Semaphore::new(1),
-            orders_of_sales: Rested::new(),
-            lapsed_of_sales: Rested::new(),
+            orders_of_sales: CountCache::new(),
+            lapsed_of_sales: CountCache::new(),
         })
     }
 }

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::paging::{before_number, before_uuid, cut, given, limit};
-use super::{AdminError, Console, found, operators_only};
+use super::{AdminError, Office, found, operators_only};
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::payment::{PaymentId, PaymentStatus, RefundId, RefundStatus};
@@ -73,7 +73,7 @@ pub(crate) struct ConflictPage {
     pub(crate) next_before: Option<i64>,
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn payments(&self, account: &Account, query: &PaymentQuery) -> Result<MoneyPage, AdminError> {
         let PaymentQuery { status, before, limit } = query;
         let filter = self.money_filter::<PaymentStatus>(account, "payments", [status, before, limit]).await?;

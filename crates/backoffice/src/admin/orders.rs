@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use super::paging::{given, limit, uuid};
-use super::{AdminError, Console, operators_only};
+use super::{AdminError, Office, operators_only};
 use seckill_domain::account::Account;
 use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
 use seckill_domain::order::OrderStatus;
@@ -83,7 +83,7 @@ impl Export {
     }
 }
 
-impl Console {
+impl Office {
     /// A page of orders, newest first. An account that may not see buyers can search for a known buyer.
     pub(crate) async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
         let search = query.search()?;

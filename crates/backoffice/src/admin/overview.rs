@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::log::{Alarm, visible_kinds};
-use super::{AdminError, Console};
+use super::{AdminError, Office};
 use seckill_domain::account::Account;
 use seckill_domain::alarm::AlarmKind;
 use seckill_domain::sale::{Sale, SalePhase};
@@ -68,7 +68,7 @@ pub(crate) struct Overview {
     pub(crate) work: Option<OverviewWork>,
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn open_alarms(&self, account: &Account) -> Result<i64, AdminError> {
         Ok(self.ledger.count_open_alarms(&visible_kinds(account)).await?)
     }

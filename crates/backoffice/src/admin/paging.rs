@@ -3,7 +3,7 @@
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{AdminError, Console};
+use super::{AdminError, Office};
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_postgres::audit_log::NewLine;
@@ -23,7 +23,7 @@ pub(crate) fn limit(text: &Option<String>) -> Result<i64, Invalid> {
     }
 }
 
-impl Console {
+impl Office {
     /// Writes to the audit log that an account reads beyond the first page of a list that names buyers. Nobody fills the
     /// log so: a minute has room for some lines of each account.
     pub(super) async fn record_pages(

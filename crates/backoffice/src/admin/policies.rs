@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{AdminError, Console, admins_only, found};
+use super::{AdminError, Office, admins_only, found};
 use seckill_domain::account::{Account, AccountName, Denied};
 use seckill_domain::policy::{Name, NewPolicy, Policy, Role};
 use seckill_domain::policy_preview::{self, RecordedMinute, Refusals, SHOWN_MINUTES};
@@ -61,7 +61,7 @@ struct PreviewedMinute {
 
 const MINUTE_MS: i64 = 60_000;
 
-impl Console {
+impl Office {
     pub(crate) async fn policies(
         &self,
         account: &Account,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{AdminError, Console, operators_only};
+use super::{AdminError, Office, operators_only};
 use seckill_buying::sale_work::manage::ProductSet;
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
@@ -19,7 +19,7 @@ pub(crate) struct ChangedProduct {
     pub(crate) everywhere: bool,
 }
 
-impl Console {
+impl Office {
     /// Products by name, those whose name follows `after`; `text` is a part of the name.
     pub(crate) async fn products(
         &self,

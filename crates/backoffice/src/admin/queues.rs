@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::paging::{before_number, cut, given, limit};
-use super::{AdminError, Console, found, operators_only};
+use super::{AdminError, Office, found, operators_only};
 use seckill_buying::sale_work::parked;
 pub use seckill_buying::sale_work::parked::RetriedAll;
 use seckill_delivery::outflow_changes::{self, OutflowChange};
@@ -76,7 +76,7 @@ pub(crate) struct ItemPage {
     pub(crate) next_before: Option<i64>,
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn outbox(&self, account: &Account, query: &OutboxQuery) -> Result<OutboxPage, AdminError> {
         operators_only(account)?;
         if given(&query.status).is_some_and(|status| status != "parked") {

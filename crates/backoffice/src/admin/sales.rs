@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::paging::{given, limit};
 use super::sale_form::PlanForm;
-use super::{AdminError, Console, found, operators_only, those_who_see_buyers_only};
+use super::{AdminError, Office, found, operators_only, those_who_see_buyers_only};
 use seckill_domain::account::Account;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{Invalid, SaleId, Units};
@@ -141,7 +141,7 @@ impl SaleQuery {
     }
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
         let (sales, now_ms) = (self.ledger.sales.sale_figures(search).await?, self.ledger.now_ms().await?);
         Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::device::Device;
-use super::{AdminError, Console, admins_only};
+use super::{AdminError, Office, admins_only};
 use seckill_domain::account::{Account, AccountName, AccountRole, NewPassword};
 use seckill_domain::ids::Invalid;
 use seckill_postgres::audit_log::NewLine;
@@ -114,7 +114,7 @@ impl Checked {
     }
 }
 
-impl Console {
+impl Office {
     pub(crate) async fn attempt(&self, name: &str, password: String, source: Source) -> Result<Attempt, AdminError> {
         let name = AccountName::parse(name, "name")?;
         // No account has a password of more bytes.

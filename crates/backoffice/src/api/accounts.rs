@@ -61,7 +61,7 @@ struct AccountChanged {
     responses((status = 200, description = "All accounts", body = Accounts), NotReadGuarded),
 )]
 pub async fn list_accounts(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| Ok(Accounts { accounts: console.accounts(&caller.account).await? })).await
+    ask.answer(async |office, caller| Ok(Accounts { accounts: office.accounts(&caller.account).await? })).await
 }
 
 /// Create an account
@@ -74,11 +74,11 @@ pub async fn list_accounts(ask: Ask) -> Answer {
     responses((status = 201, description = "Created", body = CreatedAccount), NotMade),
 )]
 pub async fn create_account(ask: Ask) -> Answer {
-    let created = ask.act(async |console, caller| {
+    let created = ask.act(async |office, caller| {
         let NewAccount { name, role, password } = caller.body()?;
         let name = AccountName::parse(&name, "name")?;
         let password = new_password(password, &name)?;
-        console.create_account(&caller.account, &name, role, password).await?;
+        office.create_account(&caller.account, &name, role, password).await?;
         Ok(CreatedAccount { name, role })
     });
     Ok(HttpResponse::Created().json(created.await?))
@@ -95,11 +95,11 @@ pub async fn create_account(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = AccountChanged), NotChanged),
 )]
 pub async fn change_account(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let name = AccountName::parse(caller.part("name"), "name")?;
         let AccountChange { role, disabled, password } = caller.body()?;
         let password = password.map(|text| new_password(text, &name)).transpose()?;
-        console.change_account(&caller.account, &name, role, disabled, password).await?;
+        office.change_account(&caller.account, &name, role, disabled, password).await?;
         Ok(AccountChanged { name })
     })
     .await

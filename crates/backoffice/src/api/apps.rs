@@ -81,7 +81,7 @@ struct GrantSet {
     responses((status = 200, description = "All of them, by name", body = Apps), NotRead),
 )]
 pub async fn list_apps(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| Ok(Apps { apps: console.apps(&caller.account).await? })).await
+    ask.answer(async |office, caller| Ok(Apps { apps: office.apps(&caller.account).await? })).await
 }
 
 /// Create an application
@@ -94,10 +94,10 @@ pub async fn list_apps(ask: Ask) -> Answer {
     responses((status = 201, description = "Created", body = Created), NotMade),
 )]
 pub async fn create_app(ask: Ask) -> Answer {
-    let created = ask.act(async |console, caller| {
+    let created = ask.act(async |office, caller| {
         let new: NewApp = caller.body()?;
         let name = app(&new.name)?;
-        let token = console.create_app(&caller.account, &name).await?;
+        let token = office.create_app(&caller.account, &name).await?;
         Ok(Created { name, token })
     });
     Ok(HttpResponse::Created().json(created.await?))
@@ -114,10 +114,10 @@ pub async fn create_app(ask: Ask) -> Answer {
     responses((status = 201, description = "Replaced", body = Rotated), NotChanged),
 )]
 pub async fn rotate_app_token(ask: Ask) -> Answer {
-    let rotated = ask.act(async |console, caller| {
+    let rotated = ask.act(async |office, caller| {
         let name = app(caller.part("name"))?;
         let NewToken { overlap_ms } = caller.body()?;
-        let new = console.rotate_token(&caller.account, &name, overlap_ms).await?;
+        let new = office.rotate_token(&caller.account, &name, overlap_ms).await?;
         let (token, everywhere) = (new.token, new.everywhere);
         Ok(Rotated { name, token, old_token_ends_at_ms: new.old_ends_at_ms, everywhere })
     });
@@ -134,11 +134,11 @@ pub async fn rotate_app_token(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = GrantSet), NotDoneToOne),
 )]
 pub async fn set_grant(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let grant: Grant = caller.body()?;
         let (app, role) = (app(&grant.app)?, grant.role);
         let account = AccountName::parse(&grant.account, "account")?;
-        console.grant(&caller.account, &app, &account, role).await?;
+        office.grant(&caller.account, &app, &account, role).await?;
         Ok(GrantSet { app, account, role })
     })
     .await

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Backoffice;
 use super::cookies::cookie;
 use crate::admin::session::SessionToken;
-use crate::admin::{AdminError, Console};
+use crate::admin::{AdminError, Office};
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::json_object;
@@ -72,7 +72,7 @@ impl Ask {
     /// Acts for the account whose session the cookie names. A refusal is written to the audit log before it is answered.
     pub(crate) async fn act<T: 'static>(
         self,
-        act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+        act: impl AsyncFnOnce(&Office, &Caller) -> Result<T, AdminError> + 'static,
     ) -> Result<T, Problem> {
         let token = session_token(&self.request, &self.backoffice)?;
         let app_state = self.app_state.clone();
@@ -82,7 +82,7 @@ impl Ask {
 
     pub(crate) async fn answer<T: Serialize + 'static>(
         self,
-        act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError> + 'static,
+        act: impl AsyncFnOnce(&Office, &Caller) -> Result<T, AdminError> + 'static,
     ) -> Answer {
         Ok(HttpResponse::Ok().json(self.act(act).await?))
     }
@@ -122,27 +122,27 @@ impl Caller {
 /// The token in the session's cookie. A malformed token is refused here and takes no place in a queue.
 pub(crate) fn session_token(request: &HttpRequest, backoffice: &Backoffice) -> Result<SessionToken, AdminError> {
     let token = cookie(request, backoffice.cookies.session).ok_or(AdminError::SignedOut)?;
-    backoffice.console.received(token)
+    backoffice.office.received(token)
 }
 
 async fn act_with_token<T>(
     ask: Ask,
     token: SessionToken,
-    act: impl AsyncFnOnce(&Console, &Caller) -> Result<T, AdminError>,
+    act: impl AsyncFnOnce(&Office, &Caller) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
     let Ask { request, backoffice, body, sends_picture, .. } = ask;
-    let console = &backoffice.console;
-    let (account, expires_at_ms) = console.account(&token).await?;
+    let office = &backoffice.office;
+    let (account, expires_at_ms) = office.account(&token).await?;
     let caller = Caller { request, account, token, expires_at_ms, body };
     let outcome = match check_not_forged(sends_picture, &caller.request, &caller.token) {
-        Ok(()) => act(console, &caller).await,
+        Ok(()) => act(office, &caller).await,
         Err(forged) => Err(forged),
     };
     // A refusal that cannot be written to the audit log is answered by the reason why.
     if let Some(why) = outcome.as_ref().err().and_then(AdminError::refusal) {
         let path: String = caller.request.path().chars().take(PATH_MAX_CHARS).collect();
         let attempt = format!("{} {path}", caller.request.method());
-        console.record_refusal(&caller.account, &attempt, why).await?;
+        office.record_refusal(&caller.account, &attempt, why).await?;
     }
     outcome
 }

@@ -45,9 +45,9 @@ pub async fn watch_sale(ask: Ask) -> Answer {
     let (app_state, backoffice) = (ask.app_state.clone(), ask.backoffice.clone());
     let token = session_token(&ask.request, &backoffice)?;
     let seen = ask.request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let sale = ask.act(async |console, caller| {
+    let sale = ask.act(async |office, caller| {
         let sale = named_sale(caller)?;
-        console.check_sale(sale).await?;
+        office.check_sale(sale).await?;
         Ok((sale, caller.account.name.clone()))
     });
     let (sale, account) = sale.await?;
@@ -97,7 +97,7 @@ impl Watching {
     /// Checks that the session lasts, as each request does: a page that is looked at keeps it from idling. `None` if it has ended.
     async fn check_session(&mut self) -> Option<()> {
         let (backoffice, token) = (self.backoffice.clone(), Rc::clone(&self.token));
-        let account = self.app_state.bulkheads.admin.run(async move { backoffice.console.account(&token).await }).await;
+        let account = self.app_state.bulkheads.admin.run(async move { backoffice.office.account(&token).await }).await;
         let now = Instant::now();
         self.next_check = now + SESSION_EVERY;
         match account {

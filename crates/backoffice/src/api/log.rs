@@ -88,9 +88,9 @@ pub(crate) struct LimitQuery {
     responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
 )]
 pub async fn audit_log(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let filter = caller.query::<LogQuery>()?.filter()?;
-        Ok(AuditLog { lines: console.audit_log(&caller.account, filter).await? })
+        Ok(AuditLog { lines: office.audit_log(&caller.account, filter).await? })
     })
     .await
 }
@@ -105,9 +105,9 @@ pub async fn audit_log(ask: Ask) -> Answer {
     responses((status = 200, description = "The newest alarms", body = Alarms), NotReadSome),
 )]
 pub async fn alarms(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let limit = limit(&caller.query::<LimitQuery>()?.limit)?;
-        Ok(Alarms { alarms: console.alarms(&caller.account, limit).await? })
+        Ok(Alarms { alarms: office.alarms(&caller.account, limit).await? })
     })
     .await
 }
@@ -121,5 +121,5 @@ pub async fn alarms(ask: Ask) -> Answer {
     responses((status = 200, description = "The overview", body = Overview), NotRead),
 )]
 pub async fn overview(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.overview(&caller.account).await).await
+    ask.answer(async |office, caller| office.overview(&caller.account).await).await
 }

@@ -20,7 +20,7 @@ pub mod session;
 pub use caller::{Ask, Caller};
 pub use cookies::CookieNames;
 
-use crate::admin::{AdminError, Console};
+use crate::admin::{AdminError, Office};
 use seckill_buying::live::LiveSales;
 use seckill_domain::policy::Name;
 use seckill_http::Answer;
@@ -28,7 +28,7 @@ use seckill_http::codes::problems;
 
 /// What the handlers of the admin API and the console's pages need.
 pub struct Backoffice {
-    pub console: Console,
+    pub office: Office,
     pub cookies: CookieNames,
     pub live: LiveSales,
 }

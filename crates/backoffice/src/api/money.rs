@@ -47,8 +47,8 @@ struct RefundRetried {
     responses((status = 200, description = "A page of payments", body = Payments), NotReadSomeGuarded),
 )]
 pub async fn list_payments(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        let page = console.payments(&caller.account, &caller.query::<PaymentQuery>()?).await?;
+    ask.answer(async |office, caller| {
+        let page = office.payments(&caller.account, &caller.query::<PaymentQuery>()?).await?;
         let MoneyPage { figures, rows: payments, next } = page;
         Ok(Payments { figures, payments, next_before: next.map(PaymentId) })
     })
@@ -63,8 +63,8 @@ pub async fn list_payments(ask: Ask) -> Answer {
     responses((status = 200, description = "A page of refunds", body = Refunds), NotReadSomeGuarded),
 )]
 pub async fn list_refunds(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        let page = console.refunds(&caller.account, &caller.query::<RefundQuery>()?).await?;
+    ask.answer(async |office, caller| {
+        let page = office.refunds(&caller.account, &caller.query::<RefundQuery>()?).await?;
         let MoneyPage { figures, rows: refunds, next } = page;
         Ok(Refunds { figures, refunds, next_before: next.map(RefundId) })
     })
@@ -79,8 +79,7 @@ pub async fn list_refunds(ask: Ask) -> Answer {
     responses((status = 200, description = "A page of callbacks that are not settled", body = ConflictPage), NotReadSomeGuarded),
 )]
 pub async fn list_conflicts(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.conflicts(&caller.account, &caller.query::<ConflictQuery>()?).await)
-        .await
+    ask.answer(async |office, caller| office.conflicts(&caller.account, &caller.query::<ConflictQuery>()?).await).await
 }
 
 /// Mark a callback that contradicts our books as dealt with
@@ -93,9 +92,9 @@ pub async fn list_conflicts(ask: Ask) -> Answer {
     responses((status = 200, description = "Settled", body = Settled), NotDoneToOne),
 )]
 pub async fn settle_conflict(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let settled = caller.number("callback id")?;
-        console.settle_conflict(&caller.account, settled).await?;
+        office.settle_conflict(&caller.account, settled).await?;
         Ok(Settled { settled })
     })
     .await
@@ -111,9 +110,9 @@ pub async fn settle_conflict(ask: Ask) -> Answer {
     responses((status = 200, description = "The refund is under way again", body = RefundRetried), NotDoneToOne),
 )]
 pub async fn retry_refund(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let refund_id = RefundId(caller.uuid("refund id")?);
-        console.retry_refund(&caller.account, refund_id).await?;
+        office.retry_refund(&caller.account, refund_id).await?;
         Ok(RefundRetried { refund_id })
     })
     .await

@@ -52,7 +52,7 @@ problems! {
     responses((status = 200, description = "A page of orders", body = FoundOrders), NotReadSome),
 )]
 pub async fn search_orders(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.orders(&caller.account, &caller.query::<OrderQuery>()?).await).await
+    ask.answer(async |office, caller| office.orders(&caller.account, &caller.query::<OrderQuery>()?).await).await
 }
 
 /// Orders of all buyers, as a file
@@ -78,7 +78,7 @@ pub async fn search_orders(ask: Ask) -> Answer {
 pub async fn export_orders(ask: Ask) -> Answer {
     let app_state = ask.app_state.clone();
     let export =
-        ask.act(async |console, caller| console.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
+        ask.act(async |office, caller| office.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
     let lines = lines(export.await?, app_state);
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"))
@@ -127,7 +127,7 @@ fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result
     responses((status = 200, description = "The order", body = OrderDetails), NotReadOne),
 )]
 pub async fn show_any_order(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.order(&caller.account, order_id(caller)?).await).await
+    ask.answer(async |office, caller| office.order(&caller.account, order_id(caller)?).await).await
 }
 
 /// Refund a paid order
@@ -141,10 +141,10 @@ pub async fn show_any_order(ask: Ask) -> Answer {
     responses((status = 202, description = "The refund is under way", body = OrderRefund), NotRefunded),
 )]
 pub async fn refund_any_order(ask: Ask, money: Data<Money>) -> Answer {
-    let refund = ask.act(async move |console, caller| {
+    let refund = ask.act(async move |office, caller| {
         let order = order_id(caller)?;
         let RefundOrder { reason } = caller.body()?;
-        console.refund_order(&caller.account, &money.service, order, &reason).await
+        office.refund_order(&caller.account, &money.service, order, &reason).await
     });
     let (refund_id, status) = refund.await?;
     Ok(HttpResponse::Accepted().json(OrderRefund { refund_id, status }))

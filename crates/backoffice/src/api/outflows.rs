@@ -56,8 +56,8 @@ impl From<ChannelFigures> for Outflow {
     responses((status = 200, description = "All of them, by name", body = Outflows), NotReadGuarded),
 )]
 pub async fn list_outflows(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        let outflows = console.outflows(&caller.account).await?.into_iter().map(Outflow::from);
+    ask.answer(async |office, caller| {
+        let outflows = office.outflows(&caller.account).await?.into_iter().map(Outflow::from);
         Ok(Outflows { outflows: outflows.collect() })
     })
     .await
@@ -72,8 +72,8 @@ pub async fn list_outflows(ask: Ask) -> Answer {
     responses((status = 200, description = "The outflow as it is now", body = Outflow), NotDoneToOne),
 )]
 pub async fn change_outflow(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        Ok(Outflow::from(console.change_outflow(&caller.account, caller.part("name"), caller.body()?).await?))
+    ask.answer(async |office, caller| {
+        Ok(Outflow::from(office.change_outflow(&caller.account, caller.part("name"), caller.body()?).await?))
     })
     .await
 }
@@ -86,7 +86,7 @@ pub async fn change_outflow(ask: Ask) -> Answer {
     responses((status = 200, description = "A page of parked items", body = ItemPage), NotReadSomeGuarded),
 )]
 pub async fn list_outflow_items(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.parked_items(&caller.account, &caller.query::<ItemQuery>()?).await).await
+    ask.answer(async |office, caller| office.parked_items(&caller.account, &caller.query::<ItemQuery>()?).await).await
 }
 
 /// Send one parked item of an outflow again
@@ -99,8 +99,8 @@ pub async fn list_outflow_items(ask: Ask) -> Answer {
     responses((status = 200, description = "The item is pending again", body = Retried), NotDoneToOne),
 )]
 pub async fn retry_outflow_item(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        console.retry_item(&caller.account, caller.uuid("item id")?).await?;
+    ask.answer(async |office, caller| {
+        office.retry_item(&caller.account, caller.uuid("item id")?).await?;
         Ok(Retried { retried: 1 })
     })
     .await
@@ -116,5 +116,5 @@ pub async fn retry_outflow_item(ask: Ask) -> Answer {
     responses((status = 200, description = "The items are pending again", body = RetriedAll), NotDoneToOne),
 )]
 pub async fn retry_outflow_items(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.retry_items(&caller.account, caller.part("name")).await).await
+    ask.answer(async |office, caller| office.retry_items(&caller.account, caller.part("name")).await).await
 }

@@ -7,7 +7,7 @@ use super::{Answer, NotChanged, NotReadOne, app};
 use crate::admin::AdminError;
 use crate::admin::policies::{Preview, VisiblePolicy};
 use crate::api::{Ask, Caller};
-use seckill_domain::breaker::BreakerTerms;
+use seckill_domain::breaker::BreakerSettings;
 use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::{AlgorithmKind, Parameters};
 use seckill_domain::policy::{Name, NewPolicy, WhenDown, threshold};
@@ -44,7 +44,7 @@ struct PolicyView {
     /// `reject`, `queue:MS`, `degrade:JSON` or `shadow`.
     excess: String,
     when_down: WhenDown,
-    breaker: Option<BreakerTerms>,
+    breaker: Option<BreakerSettings>,
     version: i64,
     created_by: String,
     updated_by: String,
@@ -132,9 +132,9 @@ fn described(caller: &Caller) -> Result<NewPolicy, AdminError> {
     responses((status = 200, description = "All of them, by name", body = Policies), NotReadOne),
 )]
 pub async fn list_policies(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let app = caller.query::<ListQuery>()?.app.map(|text| app(&text)).transpose()?;
-        let policies = console.policies(&caller.account, app.as_ref()).await?.into_iter().map(PolicyView::from);
+        let policies = office.policies(&caller.account, app.as_ref()).await?.into_iter().map(PolicyView::from);
         Ok(Policies { policies: policies.collect() })
     })
     .await
@@ -152,8 +152,8 @@ pub async fn list_policies(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = Changed), NotSet),
 )]
 pub async fn set_policy(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        Ok(Changed { everywhere: console.set_policy(&caller.account, described(caller)?).await? })
+    ask.answer(async |office, caller| {
+        Ok(Changed { everywhere: office.set_policy(&caller.account, described(caller)?).await? })
     })
     .await
 }
@@ -171,7 +171,7 @@ pub async fn set_policy(ask: Ask) -> Answer {
 )]
 pub async fn preview_policy(ask: Ask) -> Answer {
     let ask = ask.that_reads();
-    ask.answer(async |console, caller| console.preview_policy(&caller.account, described(caller)?).await).await
+    ask.answer(async |office, caller| office.preview_policy(&caller.account, described(caller)?).await).await
 }
 
 /// Delete a policy
@@ -184,11 +184,11 @@ pub async fn preview_policy(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = Changed), NotChanged),
 )]
 pub async fn delete_policy(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let query = caller.query::<DeleteQuery>();
         let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;
         let name = Name::parse(caller.part("name"), "name")?;
-        Ok(Changed { everywhere: console.delete_policy(&caller.account, &name, &app(&query.app)?).await? })
+        Ok(Changed { everywhere: office.delete_policy(&caller.account, &name, &app(&query.app)?).await? })
     })
     .await
 }

@@ -57,10 +57,10 @@ struct PictureSet {
     responses((status = 200, description = "Done", body = ChangedProduct), NotMade),
 )]
 pub async fn set_product(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let name = product_name(caller)?;
         let ProductForm { description, picture_alt } = caller.body()?;
-        console.set_product(&caller.account, name, description, picture_alt).await
+        office.set_product(&caller.account, name, description, picture_alt).await
     })
     .await
 }
@@ -79,9 +79,9 @@ pub async fn set_product(ask: Ask) -> Answer {
 )]
 pub async fn set_product_picture(request: HttpRequest, payload: Payload) -> Answer {
     // Before the file is read: strangers send no megabytes.
-    let named = Ask::with_picture(request.clone())?.act(async move |console, caller| {
+    let named = Ask::with_picture(request.clone())?.act(async move |office, caller| {
         let name = product_name(caller)?;
-        console.check_picture_of(&caller.account, &name)?;
+        office.check_picture_of(&caller.account, &name)?;
         Ok(name)
     });
     let name = named.await.map_err(Problem::unread)?;
@@ -100,7 +100,7 @@ pub async fn set_product_picture(request: HttpRequest, payload: Payload) -> Answ
     let picture = draw_apart(file).await.map_err(AdminError::from)?;
     let hash = picture.hash.clone();
     let changed = Ask::with_picture(request)?
-        .act(async move |console, caller| console.set_product_picture(&caller.account, name, &picture).await);
+        .act(async move |office, caller| office.set_product_picture(&caller.account, name, &picture).await);
     let ChangedProduct { product_id, everywhere } = changed.await?;
     let mut response = HttpResponse::Ok();
     // The connection has read more than its bound, and is not used again.

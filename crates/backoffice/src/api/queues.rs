@@ -30,7 +30,7 @@ pub(super) struct Retried {
     responses((status = 200, description = "Figures, and a page of parked messages", body = OutboxPage), NotReadSomeGuarded),
 )]
 pub async fn show_outbox(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.outbox(&caller.account, &caller.query::<OutboxQuery>()?).await).await
+    ask.answer(async |office, caller| office.outbox(&caller.account, &caller.query::<OutboxQuery>()?).await).await
 }
 
 /// Send one parked message again
@@ -41,8 +41,8 @@ pub async fn show_outbox(ask: Ask) -> Answer {
     responses((status = 200, description = "The message is pending again", body = Retried), NotDoneToOne),
 )]
 pub async fn retry_message(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
-        Ok(Retried { retried: console.retry_message(&caller.account, caller.number("message id")?).await? })
+    ask.answer(async |office, caller| {
+        Ok(Retried { retried: office.retry_message(&caller.account, caller.number("message id")?).await? })
     })
     .await
 }
@@ -57,9 +57,9 @@ pub async fn retry_message(ask: Ask) -> Answer {
     responses((status = 200, description = "The messages are pending again", body = RetriedAll), NotDone),
 )]
 pub async fn retry_messages(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let RetryKind { kind } = caller.body()?;
-        console.retry_messages(&caller.account, kind).await
+        office.retry_messages(&caller.account, kind).await
     })
     .await
 }

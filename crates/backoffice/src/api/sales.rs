@@ -74,9 +74,9 @@ problems! {
     responses((status = 200, description = "Sales", body = ManagedSales), NotReadSome),
 )]
 pub async fn list_managed_sales(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let search = caller.query::<SaleQuery>()?.search()?;
-        Ok(ManagedSales { sales: console.sales(&search).await? })
+        Ok(ManagedSales { sales: office.sales(&search).await? })
     })
     .await
 }
@@ -98,7 +98,7 @@ pub async fn list_managed_sales(ask: Ask) -> Answer {
     ),
 )]
 pub async fn plan_sale(ask: Ask) -> Answer {
-    let planned = ask.act(async |console, caller| console.plan_sale(&caller.account, caller.body()?).await).await?;
+    let planned = ask.act(async |office, caller| office.plan_sale(&caller.account, caller.body()?).await).await?;
     let address = format!("/api/v1/admin/sales/{}", planned.sale_id);
     Ok(HttpResponse::Created().insert_header((LOCATION, address)).json(planned))
 }
@@ -111,7 +111,7 @@ pub async fn plan_sale(ask: Ask) -> Answer {
     responses((status = 200, description = "The sale", body = SaleDetails), NotReadOne),
 )]
 pub async fn show_managed_sale(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| console.sale(named_sale(caller)?).await).await
+    ask.answer(async |office, caller| office.sale(named_sale(caller)?).await).await
 }
 
 /// Pause, resume or close a sale
@@ -125,10 +125,10 @@ pub async fn show_managed_sale(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
 pub async fn set_sale_status(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let sale_id = named_sale(caller)?;
         let StatusForm { status } = caller.body()?;
-        console.set_sale_status(&caller.account, sale_id, status).await?;
+        office.set_sale_status(&caller.account, sale_id, status).await?;
         Ok(SaleChanged { sale_id })
     })
     .await
@@ -146,13 +146,13 @@ pub async fn set_sale_status(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
 pub async fn add_stock(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let sale_id = named_sale(caller)?;
         let StockForm { units } = caller.body()?;
         if units < 1 {
             return Err(Invalid::new("units", "must be 1 to 2147483647").into());
         }
-        console.add_stock(&caller.account, sale_id, units).await?;
+        office.add_stock(&caller.account, sale_id, units).await?;
         Ok(SaleChanged { sale_id })
     })
     .await
@@ -168,9 +168,9 @@ pub async fn add_stock(ask: Ask) -> Answer {
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
 pub async fn remove_sale(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let sale_id = named_sale(caller)?;
-        console.remove_sale(&caller.account, sale_id).await?;
+        office.remove_sale(&caller.account, sale_id).await?;
         Ok(SaleChanged { sale_id })
     })
     .await
@@ -186,14 +186,14 @@ pub async fn remove_sale(ask: Ask) -> Answer {
     responses((status = 200, description = "By buyer, or by address", body = LapsedLines), NoLapsedHolds),
 )]
 pub async fn lapsed_holds(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let (sale, query) = (named_sale(caller)?, caller.query::<LapsedQuery>()?);
         let by_address = match query.by.as_deref() {
             None | Some("buyer") => false,
             Some("address") => true,
             Some(_) => return Err(Invalid::new("by", "must be buyer or address").into()),
         };
-        let lapsed = console.lapsed_holds(&caller.account, sale, by_address, limit(&query.limit)?).await?;
+        let lapsed = office.lapsed_holds(&caller.account, sale, by_address, limit(&query.limit)?).await?;
         Ok(LapsedLines { lapsed })
     })
     .await

@@ -98,12 +98,12 @@ pub async fn sign_in(
     };
     let (lines, looks_up, signs_in) = (&app_state.bulkheads, backoffice.clone(), backoffice.clone());
     let line = |is_known| if is_known { &lines.known_sign_ins } else { &lines.sign_ins };
-    let attempt = backoffice.console.attempt(&name, password, source).await?;
+    let attempt = backoffice.office.attempt(&name, password, source).await?;
     // The lines are for PostgreSQL. Passwords are checked outside, where they have a line of their own.
     let candidate =
-        line(attempt.has_known_browser()).run(async move { looks_up.console.look_up(attempt).await }).await?;
-    let checked = backoffice.console.check_password(candidate).await?;
-    let signed_in = line(checked.is_right()).run(async move { signs_in.console.sign_in(checked).await }).await?;
+        line(attempt.has_known_browser()).run(async move { looks_up.office.look_up(attempt).await }).await?;
+    let checked = backoffice.office.check_password(candidate).await?;
+    let signed_in = line(checked.is_right()).run(async move { signs_in.office.sign_in(checked).await }).await?;
     let session = Session {
         name: AccountName::parse(&name, "name")?,
         role: signed_in.role,
@@ -149,7 +149,7 @@ pub async fn show_session(ask: Ask) -> Answer {
 )]
 pub async fn sign_out(ask: Ask) -> Answer {
     let no_session = ask.backoffice.cookies.no_session();
-    ask.act(async |console, caller| console.sign_out(&caller.token).await).await?;
+    ask.act(async |office, caller| office.sign_out(&caller.token).await).await?;
     Ok(HttpResponse::Ok().cookie(no_session).json(SignedOut { signed_out: true }))
 }
 
@@ -166,10 +166,10 @@ pub async fn sign_out(ask: Ask) -> Answer {
     ),
 )]
 pub async fn sign_out_everywhere(ask: Ask) -> Answer {
-    ask.answer(async |console, caller| {
+    ask.answer(async |office, caller| {
         let account = caller.query::<AccountQuery>()?.account;
         let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;
-        Ok(SignedOutEverywhere { ended: console.sign_out_everywhere(&caller.account, account.as_ref()).await? })
+        Ok(SignedOutEverywhere { ended: office.sign_out_everywhere(&caller.account, account.as_ref()).await? })
     })
     .await
 }

@@ -17,8 +17,8 @@ struct AccountsPage {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "accounts", async |console, caller, frame| {
-        Ok(AccountsPage { frame, accounts: console.accounts(&caller.account).await? })
+    page(ask, "accounts", async |office, caller, frame| {
+        Ok(AccountsPage { frame, accounts: office.accounts(&caller.account).await? })
     })
     .await
 }
@@ -31,8 +31,8 @@ struct AppsPage {
 }
 
 pub(crate) async fn apps(ask: Ask) -> HttpResponse {
-    page(ask, "applications", async |console, caller, frame| {
-        Ok(AppsPage { frame, apps: console.apps(&caller.account).await? })
+    page(ask, "applications", async |office, caller, frame| {
+        Ok(AppsPage { frame, apps: office.apps(&caller.account).await? })
     })
     .await
 }

@@ -29,8 +29,8 @@ impl AlarmsPage {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "alarms", async |console, caller, frame| {
-        let alarms = console.alarms(&caller.account, SHOWN_MAX).await?.into_iter();
+    page(ask, "alarms", async |office, caller, frame| {
+        let alarms = office.alarms(&caller.account, SHOWN_MAX).await?.into_iter();
         let (open, cleared) = alarms.partition(|alarm| alarm.cleared_at_ms.is_none());
         Ok(AlarmsPage { frame, open, cleared })
     })

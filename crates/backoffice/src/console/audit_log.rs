@@ -107,9 +107,9 @@ impl AuditLogPage {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "audit-log", async |console, caller, frame| {
+    page(ask, "audit-log", async |office, caller, frame| {
         let filters = caller.query::<Filters>()?;
-        let lines = console.audit_log(&caller.account, filters.parse()?).await?;
+        let lines = office.audit_log(&caller.account, filters.parse()?).await?;
         let is_full = usize::try_from(LINES).is_ok_and(|most| lines.len() >= most);
         let older = lines.last().filter(|_| is_full).map(|last| {
             let filters = Filters { before: last.id.to_string(), ..filters.clone() };

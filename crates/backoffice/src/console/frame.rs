@@ -13,7 +13,7 @@ use url::form_urlencoded::Serializer;
 
 use super::files::Files;
 use crate::admin::paging::given;
-use crate::admin::{AdminError, Console, admins_only, operators_only};
+use crate::admin::{AdminError, Office, admins_only, operators_only};
 use crate::api::{Ask, Caller};
 use seckill_domain::account::Account;
 use seckill_http::Problem;
@@ -92,7 +92,7 @@ struct ProblemPage<'a> {
 pub(crate) async fn page<T: Template + 'static>(
     ask: Ask,
     section: &'static str,
-    make: impl AsyncFnOnce(&Console, &Caller, Frame) -> Result<T, AdminError> + 'static,
+    make: impl AsyncFnOnce(&Office, &Caller, Frame) -> Result<T, AdminError> + 'static,
 ) -> HttpResponse {
     let data = (ask.request.app_data::<Data<Files>>().cloned(), ask.request.app_data::<Access>().copied());
     let (Some(files), Some(access)) = data else {
@@ -100,11 +100,11 @@ pub(crate) async fn page<T: Template + 'static>(
         return answer(StatusCode::INTERNAL_SERVER_ERROR).finish();
     };
     let (dev, of_frame, back) = (ask.app_state.dev, files.clone(), address_of(&ask.request));
-    let made = ask.act(async move |console: &Console, caller: &Caller| {
+    let made = ask.act(async move |office: &Office, caller: &Caller| {
         access.check(&caller.account)?;
-        let open_alarms = console.open_alarms(&caller.account).await?;
+        let open_alarms = office.open_alarms(&caller.account).await?;
         let frame = Frame::new(caller, section, dev, of_frame, open_alarms);
-        make(console, caller, frame).await
+        make(office, caller, frame).await
     });
     match made.await {
         Ok(page) => html(StatusCode::OK, &page),

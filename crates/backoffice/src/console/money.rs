@@ -40,13 +40,13 @@ pub(crate) fn amount(row: &MoneyRow) -> String {
 }
 
 pub(crate) async fn payments(ask: Ask) -> HttpResponse {
-    page(ask, "money", async |console, caller, frame| {
+    page(ask, "money", async |office, caller, frame| {
         let query = caller.query::<PaymentQuery>()?;
-        let list = console.payments(&caller.account, &query).await?;
+        let list = office.payments(&caller.account, &query).await?;
         // They are read only where there are some.
         let conflicts = match list.figures.set_aside {
             0 => ConflictPage::default(),
-            _ => console.conflicts(&caller.account, &ConflictQuery::default()).await?,
+            _ => office.conflicts(&caller.account, &ConflictQuery::default()).await?,
         };
         let chosen = given(&query.status).map(str::to_owned);
         let next = list.next.map(|last| address("/admin/payments", &[("status", &query.status)], Some(&last)));
@@ -57,9 +57,9 @@ pub(crate) async fn payments(ask: Ask) -> HttpResponse {
 }
 
 pub(crate) async fn refunds(ask: Ask) -> HttpResponse {
-    page(ask, "money", async |console, caller, frame| {
+    page(ask, "money", async |office, caller, frame| {
         let query = caller.query::<RefundQuery>()?;
-        let list = console.refunds(&caller.account, &query).await?;
+        let list = office.refunds(&caller.account, &query).await?;
         let chosen = given(&query.status).map(str::to_owned);
         let next = list.next.map(|last| address("/admin/refunds", &[("status", &query.status)], Some(&last)));
         let statuses = RefundStatus::iter().map(Into::into).collect();

@@ -52,10 +52,10 @@ impl OrderPage {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "orders", async |console, caller, frame| {
+    page(ask, "orders", async |office, caller, frame| {
         let query = caller.query::<OrderQuery>()?;
         // The problem of a wrong search stands next to its form.
-        let (found, wrong) = match console.orders(&caller.account, &query).await {
+        let (found, wrong) = match office.orders(&caller.account, &query).await {
             Ok(found) => (found, None),
             Err(AdminError::Invalid(invalid)) => {
                 let none = FoundOrders { orders: Vec::new(), next: None, lacks_accepted: false };
@@ -76,10 +76,10 @@ pub(crate) async fn list(ask: Ask) -> HttpResponse {
 }
 
 pub(crate) async fn order(ask: Ask) -> HttpResponse {
-    page(ask, "orders", async |console, caller, frame| {
+    page(ask, "orders", async |office, caller, frame| {
         // Without a valid id there is no such order.
         let id = caller.uuid("order").map_err(|_| AdminError::Unknown("order"))?;
-        let details = console.order(&caller.account, OrderId(id)).await?;
+        let details = office.order(&caller.account, OrderId(id)).await?;
         Ok(OrderPage { frame, details })
     })
     .await

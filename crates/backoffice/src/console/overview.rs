@@ -22,8 +22,8 @@ impl OverviewPage {
 }
 
 pub(crate) async fn show(ask: Ask) -> HttpResponse {
-    page(ask, "overview", async |console, caller, frame| {
-        let overview = console.overview(&caller.account).await?;
+    page(ask, "overview", async |office, caller, frame| {
+        let overview = office.overview(&caller.account).await?;
         Ok(OverviewPage { frame, overview })
     })
     .await

@@ -65,12 +65,12 @@ impl Query {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "policies", async |console, caller, frame| {
+    page(ask, "policies", async |office, caller, frame| {
         let account = &caller.account;
         let query: Query = caller.query()?;
         let only = (!query.app.is_empty()).then(|| Name::parse(&query.app, "app")).transpose()?;
-        let policies = console.policies(account, only.as_ref()).await?;
-        let apps = console.apps(account).await?.into_iter().map(|app| app.name);
+        let policies = office.policies(account, only.as_ref()).await?;
+        let apps = office.apps(account).await?.into_iter().map(|app| app.name);
         let mut apps: Vec<Name> = apps.filter(|app| only.as_ref().is_none_or(|only| only == app)).collect();
         let has_more = apps.len() > APPS_MAX;
         apps.truncate(APPS_MAX);
@@ -121,9 +121,9 @@ impl PolicyPage {
 }
 
 pub(crate) async fn show(ask: Ask) -> HttpResponse {
-    page(ask, "policies", async |console, caller, frame| {
+    page(ask, "policies", async |office, caller, frame| {
         let (app, name) = (Name::parse(caller.part("app"), "app")?, Name::parse(caller.part("name"), "name")?);
-        let (visible, shown, minutes) = console.policy(&caller.account, &app, &name).await?;
+        let (visible, shown, minutes) = office.policy(&caller.account, &app, &name).await?;
         let policy = &visible.policy;
         let kind = caller.query::<Query>()?.algorithm()?.unwrap_or(policy.terms.algorithm.kind());
         let form = visible.may_change.then(|| Form::new(kind, &policy.terms.apps, Some(policy)));
@@ -148,9 +148,9 @@ struct NewPolicyPage {
 
 /// The first step to a new policy: its application, name and algorithm.
 pub(crate) async fn plan(ask: Ask) -> HttpResponse {
-    page(ask, "policies", async |console, caller, frame| {
+    page(ask, "policies", async |office, caller, frame| {
         let query: Query = caller.query()?;
-        let apps = console.apps(&caller.account).await?.into_iter().map(|app| app.name);
+        let apps = office.apps(&caller.account).await?.into_iter().map(|app| app.name);
         let apps = apps.filter(|app| caller.account.may_change(std::slice::from_ref(app)).is_ok());
         let apps = apps.map(|app| (app.clone(), app.as_str() == query.app));
         let algorithms = AlgorithmKind::ALL.iter().map(|kind| kind.as_str()).collect();
@@ -161,11 +161,11 @@ pub(crate) async fn plan(ask: Ask) -> HttpResponse {
 
 /// The second step to a new policy: the form of its algorithm.
 pub(crate) async fn draft(ask: Ask) -> HttpResponse {
-    page(ask, "policies", async |console, caller, frame| {
+    page(ask, "policies", async |office, caller, frame| {
         let query: Query = caller.query()?;
         let (app, name) = (Name::parse(&query.app, "app")?, Name::parse(&query.name, "name")?);
         // A hidden application gets the same answer as a missing one.
-        let taken = console.policies(&caller.account, Some(&app)).await?;
+        let taken = office.policies(&caller.account, Some(&app)).await?;
         caller.account.may_change(std::slice::from_ref(&app)).map_err(AdminError::Denied)?;
         if taken.iter().any(|visible| visible.policy.terms.name == name) {
             return Err(Invalid::new("name", "is taken: the application has a policy of this name already").into());

@@ -40,15 +40,15 @@ fn encoded(name: &str) -> String {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "sales", async |console, caller, frame| {
+    page(ask, "sales", async |office, caller, frame| {
         let filter = caller.query::<Filter>()?;
         let (q, name) = (given(&filter.q), given(&filter.name));
-        let mut products = console.products(&caller.account, filter.after.as_deref(), q, PRODUCTS_MAX + 1).await?;
+        let mut products = office.products(&caller.account, filter.after.as_deref(), q, PRODUCTS_MAX + 1).await?;
         let last = cut(&mut products, PRODUCTS_MAX).map(|last| encoded(&last.name));
         let edited = match name {
             None => None,
             Some(name) => {
-                let found = console.product_named(&caller.account, name).await?;
+                let found = office.product_named(&caller.account, name).await?;
                 let is_new = found.is_none();
                 let empty = Product { id: 0, name: name.to_owned(), description: String::new(), picture: None };
                 Some(Edited { is_new, product: found.unwrap_or(empty) })

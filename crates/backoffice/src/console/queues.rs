@@ -38,9 +38,9 @@ struct OutflowsPage {
 }
 
 pub(crate) async fn outbox(ask: Ask) -> HttpResponse {
-    page(ask, "queues", async |console, caller, frame| {
+    page(ask, "queues", async |office, caller, frame| {
         let query = caller.query::<OutboxQuery>()?;
-        let outbox = console.outbox(&caller.account, &query).await?;
+        let outbox = office.outbox(&caller.account, &query).await?;
         let chosen = given(&query.kind).map(str::to_owned);
         let next = outbox.next.map(|last| address("/admin/outbox", &[("kind", &chosen)], Some(&last)));
         Ok(QueuesPage { frame, outbox, chosen, next })
@@ -49,10 +49,10 @@ pub(crate) async fn outbox(ask: Ask) -> HttpResponse {
 }
 
 pub(crate) async fn outflows(ask: Ask) -> HttpResponse {
-    page(ask, "money", async |console, caller, frame| {
+    page(ask, "money", async |office, caller, frame| {
         let query = caller.query::<ItemQuery>()?;
-        let outflows = console.outflows(&caller.account).await?;
-        let parked = console.parked_items(&caller.account, &query).await?;
+        let outflows = office.outflows(&caller.account).await?;
+        let parked = office.parked_items(&caller.account, &query).await?;
         // The name of an outflow has no character that an address must not have.
         let known = given(&query.outflow).filter(|name| outflows.iter().any(|outflow| outflow.name == *name));
         let chosen = known.map(str::to_owned);

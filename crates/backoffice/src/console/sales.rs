@@ -51,10 +51,10 @@ impl SalePage {
 }
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
-    page(ask, "sales", async |console, caller, frame| {
+    page(ask, "sales", async |office, caller, frame| {
         let query = SaleQuery { limit: None, ..caller.query()? };
         // One sale more than is shown says whether there are older ones.
-        let mut rows = console.sales(&SaleSearch { limit: SALES_MAX + 1, ..query.search()? }).await?;
+        let mut rows = office.sales(&SaleSearch { limit: SALES_MAX + 1, ..query.search()? }).await?;
         let conditions = [("q", &query.q), ("status", &query.status)];
         let older = cut(&mut rows, SALES_MAX).map(|last| address("/admin/sales", &conditions, Some(&last.id)));
         let (q, status) = (query.q.unwrap_or_default(), query.status.unwrap_or_default());
@@ -64,18 +64,18 @@ pub(crate) async fn list(ask: Ask) -> HttpResponse {
 }
 
 pub(crate) async fn new(ask: Ask) -> HttpResponse {
-    page(ask, "sales", async |console, caller, frame| {
-        let products = console.products(&caller.account, None, None, NAMES_MAX).await?;
+    page(ask, "sales", async |office, caller, frame| {
+        let products = office.products(&caller.account, None, None, NAMES_MAX).await?;
         Ok(NewSalePage { frame, products: products.into_iter().map(|product| product.name).collect() })
     })
     .await
 }
 
 pub(crate) async fn show(ask: Ask) -> HttpResponse {
-    page(ask, "sales", async |console, caller, frame| {
+    page(ask, "sales", async |office, caller, frame| {
         let id = named_sale(caller)?;
-        let details = console.sale(id).await?;
-        let (counted, lapsed) = tokio::join!(console.sale_orders(id), console.sale_lapsed(&caller.account, id));
+        let details = office.sale(id).await?;
+        let (counted, lapsed) = tokio::join!(office.sale_orders(id), office.sale_lapsed(&caller.account, id));
         Ok(SalePage { frame, counted, lapsed, details })
     })
     .await
@@ -91,8 +91,8 @@ struct LivePage {
 }
 
 pub(crate) async fn live(ask: Ask) -> HttpResponse {
-    page(ask, "sales", async |console, caller, frame| {
-        let sale = console.sale(named_sale(caller)?).await?.sale;
+    page(ask, "sales", async |office, caller, frame| {
+        let sale = office.sale(named_sale(caller)?).await?.sale;
         Ok(LivePage { frame, id: sale.id.get(), product: sale.product })
     })
     .await

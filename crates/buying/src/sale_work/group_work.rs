@@ -10,14 +10,14 @@ use seckill_domain::locked_sales::LockedSales;
 use seckill_domain::message::OutboxKind;
 use seckill_postgres::notices::Notifier;
 use seckill_postgres::orders::groups::GroupSize;
-use seckill_postgres::outbox::RetryTerms;
+use seckill_postgres::outbox::RetryPolicy;
 use seckill_postgres::{Ledger, LedgerError};
 
 #[derive(Clone)]
 pub struct GroupWork {
     pub ledger: Ledger,
     pub notifier: Notifier,
-    pub retry: RetryTerms,
+    pub retry: RetryPolicy,
     /// Sales with a locked row. Their messages are sent again later, so that other sales do not wait for the same lock.
     pub locked: Arc<LockedSales>,
     /// Orders per transaction.

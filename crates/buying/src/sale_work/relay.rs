@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::sale::{SaleError, Step};
 use crate::sale_work::relay_messages::messages_for;
 use seckill_postgres::Ledger;
-use seckill_postgres::outbox::{BrokerMessage, MESSAGES, OutboxRow, PublishOutcome, RetryTerms};
+use seckill_postgres::outbox::{BrokerMessage, MESSAGES, OutboxRow, PublishOutcome, RetryPolicy};
 use seckill_rabbitmq::{DeadLetters, Destination, Outgoing, Publisher, QueueError, Receipt, Source};
 use seckill_runtime::die_at;
 use seckill_telemetry::spans::{Span, SpanKind};
@@ -22,7 +22,7 @@ pub struct Relay {
     pub ledger: Ledger,
     pub publisher: Arc<Publisher>,
     pub batch_max: i64,
-    pub retry: RetryTerms,
+    pub retry: RetryPolicy,
 }
 
 impl Relay {

@@ -8,7 +8,7 @@ use crate::sale::{SaleError, Step, Stores};
 use seckill_domain::ids::{Epoch, SaleId, Shard, WaveId};
 use seckill_domain::order::HoldRelease;
 use seckill_domain::shards::SaleShards;
-use seckill_postgres::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryTerms, UnitRelease};
+use seckill_postgres::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryPolicy, UnitRelease};
 use seckill_postgres::sales::epochs::Sharded;
 use seckill_redis::GateError;
 use seckill_runtime::die_at;
@@ -22,7 +22,7 @@ impl Stores {
     pub async fn release_units(
         &self,
         batch_max: i64,
-        retry: RetryTerms,
+        retry: RetryPolicy,
         retire_after_ms: u64,
     ) -> Result<Step, SaleError> {
         if !self.ledger.outbox.has_due(&RELEASES).await? {

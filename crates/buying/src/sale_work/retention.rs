@@ -8,7 +8,7 @@ use seckill_postgres::sales::retention::{Cursor, Page};
 
 /// Messages of a sale count from its end, steps from the clearing of its messages, and records from their own time.
 #[derive(Debug, Clone, Copy)]
-pub struct RetentionTerms {
+pub struct RetentionTimes {
     pub messages_days: i32,
     pub steps_days: i32,
     pub records_days: i32,
@@ -17,7 +17,7 @@ pub struct RetentionTerms {
 /// Walks over the tables without end.
 pub struct Retention {
     stores: Stores,
-    terms: RetentionTerms,
+    times: RetentionTimes,
     at: Cursors,
     /// How many of the next steps are skipped.
     rest: u32,
@@ -38,8 +38,8 @@ struct Cursors {
 const REST: u32 = 4;
 
 impl Retention {
-    pub fn new(stores: Stores, terms: RetentionTerms) -> Self {
-        Self { stores, terms, at: Cursors::default(), rest: 0 }
+    pub fn new(stores: Stores, times: RetentionTimes) -> Self {
+        Self { stores, times, at: Cursors::default(), rest: 0 }
     }
 
     /// Clears one page of each table. A failing table does not stop the others. Returns the first error.
@@ -48,10 +48,10 @@ impl Retention {
             self.rest -= 1;
             return Ok(Step::Idle);
         }
-        let (ledger, terms, at) = (&self.stores.ledger, self.terms, &mut self.at);
-        let marked = ledger.sales.mark_cleared(terms.messages_days, terms.steps_days).await;
-        let messages = ledger.sales.clear_processed_messages(terms.messages_days).await;
-        let outflow_items = ledger.sales.clear_outflow_items(at.outflow_items, terms.messages_days).await;
+        let (ledger, times, at) = (&self.stores.ledger, self.times, &mut self.at);
+        let marked = ledger.sales.mark_cleared(times.messages_days, times.steps_days).await;
+        let messages = ledger.sales.clear_processed_messages(times.messages_days).await;
+        let outflow_items = ledger.sales.clear_outflow_items(at.outflow_items, times.messages_days).await;
         let pages = [
             ("outbox", walk(ledger.sales.clear_outbox(at.outbox).await, &mut at.outbox)),
             ("steps", walk(ledger.sales.clear_steps(at.steps).await, &mut at.steps)),
@@ -59,8 +59,8 @@ impl Retention {
             ("groups", walk(ledger.sales.clear_groups(at.groups).await, &mut at.groups)),
             ("buyers", walk(ledger.sales.clear_buyers(at.buyers).await, &mut at.buyers)),
             ("outflow-items", walk(outflow_items, &mut at.outflow_items)),
-            ("records", walk(ledger.sales.clear_records(at.records, terms.records_days).await, &mut at.records)),
-            ("audit-log", ledger.sales.clear_audit_log(terms.records_days).await),
+            ("records", walk(ledger.sales.clear_records(at.records, times.records_days).await, &mut at.records)),
+            ("audit-log", ledger.sales.clear_audit_log(times.records_days).await),
             ("messages", messages),
         ];
         let is_at_the_end = at.outbox == 0 && at.steps == 0;

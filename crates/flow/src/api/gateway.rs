@@ -1,7 +1,7 @@
 //! Permits for gateways: nginx's `auth_request`, and Envoy's `ext_authz` over HTTP. A gateway reads no body, so status and headers have
 //! the contents of the body of `flow::acquire`. docs/limits.md has the configurations of both.
 
-mod terms;
+mod question;
 
 use actix_web::body::BoxBody;
 use actix_web::http::StatusCode;
@@ -13,11 +13,11 @@ use serde_json::Value;
 use super::permits::{caller, check_app, limit_headers};
 use crate::permit_request::{PermitAnswer, PermitRequest, Reason};
 use crate::permits::Permits;
+use question::{Question, QuestionFrom};
 use seckill_http::AppState;
 use seckill_http::codes::problems;
 use seckill_http::extract::Body;
 use seckill_http::problem::{self, Problem};
-use terms::{Terms, TermsFrom};
 
 const CODE: &str = "x-seckill-code";
 /// Why, as `reason` of `flow::acquire`.
@@ -75,7 +75,7 @@ pub async fn authorize(
     permits: Data<Permits>,
     body: Result<Body, Problem>,
 ) -> HttpResponse {
-    let decided = decide(&request, &app_state, &permits, body, TermsFrom::HeadersOrQuery).await;
+    let decided = decide(&request, &app_state, &permits, body, QuestionFrom::HeadersOrQuery).await;
     answer(decided, StatusCode::NO_CONTENT)
 }
 
@@ -120,7 +120,7 @@ pub async fn authorize_path(
     permits: Data<Permits>,
     body: Result<Body, Problem>,
 ) -> HttpResponse {
-    let decided = decide(&request, &app_state, &permits, body, TermsFrom::Headers).await;
+    let decided = decide(&request, &app_state, &permits, body, QuestionFrom::Headers).await;
     answer(decided, StatusCode::OK)
 }
 
@@ -130,19 +130,19 @@ async fn decide(
     app_state: &AppState,
     permits: &Permits,
     body: Result<Body, Problem>,
-    from: TermsFrom,
+    from: QuestionFrom,
 ) -> Result<(PermitAnswer, StatusCode), Problem> {
     let app = caller(request, app_state, permits)?;
     // A body means nothing, but must be read before the answer.
     body?;
-    let terms = Terms::read(request, from)?;
-    let app = match &terms.app {
+    let question = Question::read(request, from)?;
+    let app = match &question.app {
         Some(named) => check_app(app, named)?,
         None => app,
     };
-    let asked = PermitRequest::new(&terms.policy, terms.key, terms.permits)?;
+    let asked = PermitRequest::new(&question.policy, question.key, question.permits)?;
     let answer = permits.acquire(&app, &[asked]).await?;
-    Ok((answer, terms.deny))
+    Ok((answer, question.deny))
 }
 
 fn answer(decided: Result<(PermitAnswer, StatusCode), Problem>, allow: StatusCode) -> HttpResponse {

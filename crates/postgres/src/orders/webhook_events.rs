@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::outbox::{RetryTerms, one_line};
+use crate::outbox::{RetryPolicy, one_line};
 use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::trace_context::TraceContext;
@@ -132,7 +132,7 @@ impl Orders {
         &self,
         event: &OrderEvent,
         error: &str,
-        terms: RetryTerms,
+        terms: RetryPolicy,
     ) -> Result<EventOutcome, LedgerError> {
         let attempts = event.attempts + 1;
         let parked = attempts >= terms.max_attempts;

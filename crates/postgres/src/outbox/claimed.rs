@@ -8,7 +8,7 @@ use seckill_webhook::backoff_ms;
 use sqlx::{Postgres, Transaction};
 
 use super::task::{BrokerMessage, UnitRelease};
-use super::{OutboxRow, RetryTerms, one_line};
+use super::{OutboxRow, RetryPolicy, one_line};
 use crate::sales::epochs::{Sharded, shards_of};
 use crate::{Database, LedgerError, Sales};
 use seckill_domain::ids::{Epoch, SaleId};
@@ -105,7 +105,7 @@ impl ClaimedBatch<BrokerMessage> {
     }
 
     /// Marks confirmed messages as sent, counts failures, postpones messages without room, and unlocks all rows.
-    pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryTerms) -> Result<(), LedgerError> {
+    pub async fn settle_sent(mut self, outcome: &PublishOutcome, terms: RetryPolicy) -> Result<(), LedgerError> {
         let PublishOutcome { sent, failed, postponed, unanswered, without_channel } = outcome;
         let (mut tx, claimed) = self.claimed().await?;
         let claimed_of = |ids: &[i64]| ids.iter().copied().filter(|id| claimed.contains(id)).collect::<Vec<i64>>();
@@ -140,7 +140,7 @@ impl ClaimedBatch<UnitRelease> {
     pub async fn settle_released(
         mut self,
         outcome: &ReleaseOutcome,
-        terms: RetryTerms,
+        terms: RetryPolicy,
         retire_after_ms: u64,
     ) -> Result<bool, LedgerError> {
         let ReleaseOutcome { released, refused, failed } = outcome;
@@ -195,7 +195,7 @@ pub(super) async fn count_failure(
     id: i64,
     attempts: u32,
     error: &str,
-    terms: RetryTerms,
+    terms: RetryPolicy,
 ) -> Result<bool, LedgerError> {
     let attempts = attempts + 1;
     let parked = attempts >= terms.max_attempts;

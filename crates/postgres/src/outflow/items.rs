@@ -60,7 +60,7 @@ fn without_secrets(target: &str) -> String {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutflowTerms {
+pub struct OutflowSettings {
     pub rate: i32,
     pub jitter_ms: i32,
     pub paused: bool,
@@ -238,11 +238,11 @@ impl Outflows {
         &self,
         name: &str,
         actor: &str,
-        decide: impl FnOnce(OutflowTerms) -> Result<OutflowUpdate, E>,
+        decide: impl FnOnce(OutflowSettings) -> Result<OutflowUpdate, E>,
     ) -> Result<bool, E> {
         let mut tx = self.0.begin().await.map_err(LedgerError::from)?;
         let terms = sqlx::query_as!(
-            OutflowTerms,
+            OutflowSettings,
             "SELECT rate, jitter_ms, paused FROM outflow_channels WHERE name = $1 FOR NO KEY UPDATE",
             name
         );

@@ -6,7 +6,7 @@ use serde_json::Value;
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::outbox::{RetryTerms, one_line};
+use crate::outbox::{RetryPolicy, one_line};
 use crate::outflow::items::drop_key_if_empty;
 use crate::{LedgerError, Outflows, micros};
 use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
@@ -194,7 +194,7 @@ impl Outflows {
         &self,
         slot: &Slot,
         outcome: &DeliveryOutcome,
-        terms: RetryTerms,
+        terms: RetryPolicy,
     ) -> Result<Settled, LedgerError> {
         let mut tx = self.0.begin().await?;
         let settled = match outcome {

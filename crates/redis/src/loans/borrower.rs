@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::calls::Asked;
+use super::calls::LoanRequest;
 use super::empty_shards::EmptyShards;
 use crate::thread_gate::{Answered, Reply};
 use seckill_domain::admission::{Admission, ReserveRequest};
@@ -12,16 +12,16 @@ use seckill_domain::ids::{Epoch, Shard};
 use seckill_domain::shards::SaleShards;
 
 /// Counts a borrower among the queued requests: one bound holds for all.
-pub(crate) struct Counted(Rc<Cell<usize>>);
+pub(crate) struct QueueSlot(Rc<Cell<usize>>);
 
-impl Counted {
+impl QueueSlot {
     pub(crate) fn new(queued: &Rc<Cell<usize>>) -> Self {
         queued.update(|queued| queued + 1);
         Self(Rc::clone(queued))
     }
 }
 
-impl Drop for Counted {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         self.0.update(|queued| queued - 1);
     }
@@ -48,7 +48,7 @@ pub(crate) struct Borrower {
     /// Whether one of them may have units, because it does not serve or has another epoch.
     unsure: bool,
     began: Instant,
-    _counted: Counted,
+    _slot: QueueSlot,
 }
 
 pub(super) struct NextStep {
@@ -70,7 +70,7 @@ impl Borrower {
         home: Home,
         lender: Shard,
         number: i64,
-        counted: Counted,
+        slot: QueueSlot,
     ) -> Self {
         Self {
             request,
@@ -82,12 +82,12 @@ impl Borrower {
             questions: 0,
             unsure: false,
             began: Instant::now(),
-            _counted: counted,
+            _slot: slot,
         }
     }
 
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { request: &self.request, number: self.number }
+    pub(super) fn asked(&self) -> LoanRequest<'_> {
+        LoanRequest { request: &self.request, number: self.number }
     }
 
     pub(super) fn with(self, admission: Admission) -> Answered {

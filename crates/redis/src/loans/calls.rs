@@ -10,12 +10,12 @@ use seckill_domain::admission::ReserveRequest;
 use seckill_domain::ids::{Epoch, OrderId, Shard};
 use seckill_domain::shards::SaleShards;
 
-pub(super) struct Asked<'a> {
+pub(super) struct LoanRequest<'a> {
     pub(crate) request: &'a ReserveRequest,
     pub(crate) number: i64,
 }
 
-pub(super) struct Lent {
+pub(super) struct LendReply {
     pub(crate) expires_at_ms: i64,
     /// How long this shard puts no unit on sale; 0: unknown.
     pub(crate) empty_ms: u64,
@@ -36,13 +36,13 @@ impl Gate {
         of: SaleShards,
         lender: Shard,
         (epoch, now_ms, empty_ms): (Epoch, i64, u64),
-        loans: &[Asked<'_>],
-    ) -> Result<Option<Lent>, GateError> {
+        loans: &[LoanRequest<'_>],
+    ) -> Result<Option<LendReply>, GateError> {
         let keys = self.keys.sale(of, lender);
         let mut call = scripts::LEND.prepare_invoke();
         call.key(&keys.lasting());
         call.arg(epoch.0).arg(empty_ms).arg(now_ms).arg(loans.len());
-        for Asked { request, number } in loans {
+        for LoanRequest { request, number } in loans {
             call.arg(request.order.to_string()).arg(request.user.as_str()).arg(request.units.get()).arg(*number);
         }
         let reply: Vec<Value> = timed("lend", call.invoke_async(&mut connections.of(&keys.sale))).await?;
@@ -53,7 +53,7 @@ impl Gate {
         let held = |code: &u8| LendCode::from_repr((*code).into()).map(|code| code == LendCode::Held);
         let held: Option<Vec<bool>> = codes.iter().map(held).collect();
         let held = held.filter(|held| held.len() == loans.len()).ok_or(GateError::Malformed("lend"))?;
-        Ok(Some(Lent { expires_at_ms: *expires_at_ms, empty_ms: u64::try_from(*empty_ms).unwrap_or(0), held }))
+        Ok(Some(LendReply { expires_at_ms: *expires_at_ms, empty_ms: u64::try_from(*empty_ms).unwrap_or(0), held }))
     }
 
     /// Goes on at the home shard with refused loans, each with the next lender to ask, if any. Returns when holds of units that were
@@ -64,13 +64,13 @@ impl Gate {
         of: SaleShards,
         home: Shard,
         (epoch, now_ms): (Epoch, i64),
-        loans: &[(Asked<'_>, Option<Shard>)],
+        loans: &[(LoanRequest<'_>, Option<Shard>)],
     ) -> Result<Option<(i64, Vec<(MoveCode, Option<i64>)>)>, GateError> {
         const MALFORMED: GateError = GateError::Malformed("move_loan");
         let keys = self.keys.sale(of, home);
         let mut call = scripts::MOVE_LOAN.prepare_invoke();
         call.key(&keys.lasting()).arg(epoch.0).arg(now_ms).arg(u8::from(of.asks_pass)).arg(loans.len());
-        for (Asked { request, number }, next) in loans {
+        for (LoanRequest { request, number }, next) in loans {
             call.arg(request.order.to_string()).arg(*number).arg(next.map_or(-1, |shard| shard.0));
         }
         let reply: Vec<Value> = timed("move_loan", call.invoke_async(&mut connections.of(&keys.sale))).await?;

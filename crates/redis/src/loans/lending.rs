@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::borrower::{Borrower, Home, NextStep};
-use super::calls::{Asked, Lent, ONLY_ASK};
+use super::calls::{LendReply, LoanRequest, ONLY_ASK};
 use super::empty_shards::EmptyShards;
 use crate::GateError;
 use crate::reply_codes::{BarCode, MoveCode};
@@ -80,12 +80,12 @@ impl Asking {
             return refused(borrowers, true);
         }
         die_at!("loan.written");
-        let asked: Vec<Asked<'_>> = borrowers.iter().map(Borrower::asked).collect();
+        let asked: Vec<LoanRequest<'_>> = borrowers.iter().map(Borrower::asked).collect();
         let about = (epoch, now_ms, thread.gate.known_empty_ms());
         let answer = thread.gate.lend(&thread.connections, *of, *lender, about, &asked).await;
         drop(asked);
         match answer {
-            Ok(Some(Lent { expires_at_ms, empty_ms, held })) => {
+            Ok(Some(LendReply { expires_at_ms, empty_ms, held })) => {
                 let until = (empty_ms > 0).then(|| asked_at + Duration::from_millis(empty_ms));
                 lending.empty.borrow_mut().record(*of, *lender, epoch, until);
                 let mut held = held.into_iter();

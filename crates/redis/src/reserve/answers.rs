@@ -8,10 +8,10 @@ use redis::Value;
 use tokio::sync::SemaphorePermit;
 
 use super::batcher::{Batch, Shared};
-use super::call::{CallTerms, reserve_call};
+use super::call::{CallArguments, reserve_call};
 use super::reply::{Loan, Memory, ReserveReply};
 use crate::keys::SaleKeys;
-use crate::loans::borrower::{Borrower, Counted, Home};
+use crate::loans::borrower::{Borrower, Home, QueueSlot};
 use crate::servers::Connection;
 use crate::thread_gate::Answered;
 use crate::{Gate, GateError, is_no_script, scripts, timed};
@@ -41,7 +41,7 @@ impl Shared {
         let limits = self.thread.gate.limits();
         let learn = self.wants_holders.get() && self.learning.borrow_mut().insert(place);
         let lenders = self.lending.first_lenders(of, &requests);
-        let terms = CallTerms { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
+        let terms = CallArguments { known, learn, now_ms, sold_out_ms, lapses, limits, lenders };
         let reply = self.thread.gate.reserve(self.thread.connections.of(&keys.sale), keys, &terms, &requests).await;
         let took = asked_at.elapsed();
         if learn {
@@ -106,10 +106,16 @@ impl Shared {
                 None => others.push((request, reply, admission)),
                 Some((_, Loan::Written { number })) => {
                     let lender = Shard(lenders[place]);
-                    borrowers.push(Borrower::new((request, reply), home, lender, *number, Counted::new(&self.queued)));
+                    borrowers.push(Borrower::new(
+                        (request, reply),
+                        home,
+                        lender,
+                        *number,
+                        QueueSlot::new(&self.queued),
+                    ));
                 }
                 Some((_, Loan::Found { lender })) => {
-                    repeats.push(Borrower::new((request, reply), home, *lender, 0, Counted::new(&self.queued)));
+                    repeats.push(Borrower::new((request, reply), home, *lender, 0, QueueSlot::new(&self.queued)));
                 }
             }
         }
@@ -127,7 +133,7 @@ impl Gate {
         &self,
         mut connection: Connection,
         keys: &SaleKeys,
-        terms: &CallTerms,
+        terms: &CallArguments,
         requests: &[ReserveRequest],
     ) -> Result<Option<ReserveReply>, GateError> {
         let call = reserve_call(scripts::RESERVE.get_hash(), keys, terms, requests);

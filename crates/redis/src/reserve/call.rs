@@ -8,7 +8,7 @@ use seckill_domain::admission::{Limits, ReserveRequest, Window};
 use seckill_domain::captcha::{Pass, PassCheck};
 use seckill_domain::ids::{Epoch, Units};
 
-pub(super) struct CallTerms {
+pub(super) struct CallArguments {
     /// The known epoch and number of holders.
     pub(crate) known: (Epoch, usize),
     /// Whether to return the other holders although units are left.
@@ -28,7 +28,7 @@ const CALL_BYTES: usize = 400;
 const BUYER_BYTES: usize = 80;
 
 /// The call that asks for the units of these requests, at most 1000.
-pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, requests: &[ReserveRequest]) -> Cmd {
+pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallArguments, requests: &[ReserveRequest]) -> Cmd {
     let parts = parts_of(terms, requests);
     let n = requests.len();
     let mut call = Cmd::with_capacity(32 + n * (2 + parts.len()), CALL_BYTES + n * BUYER_BYTES);
@@ -51,7 +51,7 @@ pub(super) fn reserve_call(hash: &str, keys: &SaleKeys, terms: &CallTerms, reque
 }
 
 /// The letters of the parts without default values, in the order in which they are sent. The header of reserve.lua explains them.
-fn parts_of(terms: &CallTerms, requests: &[ReserveRequest]) -> String {
+fn parts_of(terms: &CallArguments, requests: &[ReserveRequest]) -> String {
     let any = |is: fn(&ReserveRequest) -> bool| requests.iter().any(is);
     let parts = [
         ('b', terms.limits.buyer.is_limit()),
@@ -66,7 +66,7 @@ fn parts_of(terms: &CallTerms, requests: &[ReserveRequest]) -> String {
     parts.into_iter().filter(|(_, is_sent)| *is_sent).map(|(letter, _)| letter).collect()
 }
 
-fn write_part(part: char, call: &mut Cmd, terms: &CallTerms, requests: &[ReserveRequest]) {
+fn write_part(part: char, call: &mut Cmd, terms: &CallArguments, requests: &[ReserveRequest]) {
     let Limits { buyer, address, sale } = &terms.limits;
     match part {
         'b' => _ = call.arg(buyer.max).arg(buyer.window_ms),
@@ -131,7 +131,7 @@ mod tests {
         let [limit, lapses] = [-1, 2].map(|max| Window { max, window_ms: 600_000 });
         let (known, limits) = ((Epoch(7), 3), Limits { buyer: limit, address: limit, sale: limit });
         let terms =
-            CallTerms { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders: Vec::new() };
+            CallArguments { known, learn: false, now_ms: 1000, sold_out_ms: 500, lapses, limits, lenders: Vec::new() };
         let of = SaleShards { sale: SaleId::from_db(42), count: ShardCount::ONE, asks_pass: false };
         let keys = Keys::new("sk:").sale(of, Shard::FIRST);
         let call = reserve_call("hash", &keys, &terms, requests);

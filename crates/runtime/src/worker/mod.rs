@@ -26,7 +26,7 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// How long a worker that gives way waits after a notice: by then, instances in a rush have reported a backlog.
 const RUSH_SEEN_WITHIN: Duration = Duration::from_millis(50);
 
-pub struct Terms {
+pub struct LoopSettings {
     pub name: &'static str,
     /// The pause if there is nothing to do.
     pub every: Duration,
@@ -45,8 +45,8 @@ pub type StepFuture = BoxFuture<'static, Result<Step, String>>;
 
 /// Repeats a step until stopped. Continues at once while there is more to do, else at the next notice or after `every`. A step runs to its
 /// end, unless `given_up` changes, because its server does not answer. After failures the loop pauses, longer each time, with jitter.
-pub async fn repeat(terms: Terms, stop: CancellationToken, mut step: Box<dyn FnMut() -> StepFuture + Send>) {
-    let Terms { name, every, mut wake, mut given_up, gives_way, rests } = terms;
+pub async fn repeat(terms: LoopSettings, stop: CancellationToken, mut step: Box<dyn FnMut() -> StepFuture + Send>) {
+    let LoopSettings { name, every, mut wake, mut given_up, gives_way, rests } = terms;
     let mut pause = Pause::default();
     let mut behind_since: Option<Instant> = None;
     let mut took = Duration::ZERO;

@@ -19,13 +19,13 @@ const SALES_MAX: u64 = 64;
 const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Counts of one kind, of the sales that were looked at last. One is read at a time.
-pub(super) struct Rested<T> {
+pub(super) struct CountCache<T> {
     /// The last count of a sale, and when it may be read again. `None` if it could not be read in time.
     kept: Cache<SaleId, (Option<Arc<T>>, Instant)>,
     turn: Arc<Semaphore>,
 }
 
-impl<T: Send + Sync + 'static> Rested<T> {
+impl<T: Send + Sync + 'static> CountCache<T> {
     pub(super) fn new() -> Self {
         let kept = Cache::builder().max_capacity(SALES_MAX).eviction_policy(EvictionPolicy::lru()).build();
         Self { kept, turn: Arc::new(Semaphore::new(1)) }
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_count_is_read_again_when_postgresql_has_rested_from_it() {
-        let (counts, sale, reads) = (Rested::new(), SaleId::from_db(1), Arc::new(AtomicUsize::new(0)));
+        let (counts, sale, reads) = (CountCache::new(), SaleId::from_db(1), Arc::new(AtomicUsize::new(0)));
         let read = |takes| {
             let reads = Arc::clone(&reads);
             async move {

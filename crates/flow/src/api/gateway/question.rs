@@ -1,4 +1,4 @@
-//! A gateway's terms: policy, key and cost, from headers or from the query.
+//! A gateway's question: policy, key and cost, from headers or from the query.
 
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
@@ -8,14 +8,14 @@ use url::form_urlencoded;
 use seckill_http::problem::Problem;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TermsFrom {
+pub(crate) enum QuestionFrom {
     /// From headers, because the query is the caller's.
     Headers,
     HeadersOrQuery,
 }
 
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct Question {
     pub(crate) app: Option<String>,
     pub(crate) policy: String,
     pub(crate) key: String,
@@ -23,7 +23,7 @@ pub(crate) struct Terms {
     pub(crate) deny: StatusCode,
 }
 
-/// Each term: its name in the query, and its header.
+/// Each part: its name in the query, and its header.
 const NAMES: [(&str, &str); 5] = [
     ("app", "x-seckill-app"),
     ("policy", "x-seckill-policy"),
@@ -36,13 +36,13 @@ const POLICY: usize = 1;
 /// The values in the order of `NAMES`. An empty value is no value: a gateway fills its headers with variables.
 type Values = [Option<String>; NAMES.len()];
 
-impl Terms {
-    /// All terms come from headers, or all from the query. A gateway writes one of the two, and its caller may have written the other: with a
+impl Question {
+    /// All parts come from headers, or all from the query. A gateway writes one of the two, and its caller may have written the other: with a
     /// key from there, callers would choose their own limit.
-    pub(crate) fn read(request: &HttpRequest, from: TermsFrom) -> Result<Self, Problem> {
+    pub(crate) fn read(request: &HttpRequest, from: QuestionFrom) -> Result<Self, Problem> {
         let query = match from {
-            TermsFrom::Headers => "",
-            TermsFrom::HeadersOrQuery => request.query_string(),
+            QuestionFrom::Headers => "",
+            QuestionFrom::HeadersOrQuery => request.query_string(),
         };
         let (query_name, header) = NAMES[POLICY];
         let in_header = request.headers().contains_key(header);
