@@ -1,4 +1,4 @@
-//! What signed-in people do: the use cases, each with its check of rights ([`admin`]), their API ([`api`]), the console's pages
+//! The work of signed-in people: the use cases, each with its check of rights ([`admin`]), their API ([`api`]), the console's pages
 //! ([`console`]), the runbooks, and the drawing of uploaded pictures.
 
 pub mod admin;

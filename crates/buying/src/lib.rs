@@ -1,5 +1,5 @@
-//! What buyers do, on the worker threads ([`sale`]), the work that follows ([`sale_work`]), figures of watched sales ([`live`]), and the
-//! buyers' API ([`api`]).
+//! Buying: the use cases of buyers on the worker threads ([`sale`]), the work that follows ([`sale_work`]), figures of watched sales
+//! ([`live`]), and the buyers' API ([`api`]).
 
 pub mod api;
 pub mod live;

@@ -1,4 +1,4 @@
-//! What is sent to others: requests at a constant rate (outflows), order webhooks, and the webhooks of alarms.
+//! Deliveries to other systems: requests at a constant rate (outflows), order webhooks, and alarm webhooks.
 
 pub mod alarm_webhook;
 pub mod order_webhooks;

@@ -1,4 +1,4 @@
-//! What the handlers of all features share: reading a request, problems, bulkheads; and the addresses of the service itself.
+//! Shared parts of all handlers: reading a request, problems, bulkheads; and the addresses of the service itself.
 
 pub mod answer_headers;
 mod api_document;
@@ -34,7 +34,7 @@ use actix_web::{HttpResponse, Route, web};
 
 use seckill_domain::database_clock::DatabaseClock;
 
-/// What the handlers of all features need.
+/// State for the handlers of all features.
 pub struct AppState {
     pub tokens: Tokens,
     pub bulkheads: Bulkheads,

@@ -22,7 +22,7 @@ use seckill_http::problem::Problem;
 use seckill_http::{Answer, AppState};
 use seckill_runtime::worker::batcher::BatchError;
 
-/// What the handlers of money need.
+/// State for the handlers of payments and refunds.
 pub struct Money {
     pub service: PaymentService,
     pub batchers: PaymentBatchers,

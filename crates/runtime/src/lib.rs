@@ -1,4 +1,4 @@
-//! What runs work: the loop that repeats a step, batches of concurrent requests, and priorities of threads; and the places where a test
+//! The machinery of background work: the loop that repeats a step, batches of concurrent requests, and priorities of threads; and the places where a test
 //! makes the process die.
 
 pub mod failpoint;

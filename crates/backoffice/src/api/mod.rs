@@ -26,7 +26,7 @@ use seckill_domain::policy::Name;
 use seckill_http::Answer;
 use seckill_http::codes::problems;
 
-/// What the handlers of the admin API and the console's pages need.
+/// State for the handlers of the admin API and the console's pages.
 pub struct Backoffice {
     pub office: Office,
     pub cookies: CookieNames,
