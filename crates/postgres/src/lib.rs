@@ -81,7 +81,7 @@ pub struct Orders(Arc<Database>);
 #[derive(Debug, Clone)]
 pub struct Payments(Arc<Database>);
 
-/// The work that is left to do.
+/// The outbox: pending work, a row each.
 #[derive(Debug, Clone)]
 pub struct Outbox(Arc<Database>);
 
@@ -89,10 +89,11 @@ pub struct Outbox(Arc<Database>);
 #[derive(Debug, Clone)]
 pub struct Outflows(Arc<Database>);
 
-/// Applications, their policies, and what these have granted.
+/// Applications, their policies, and the counts of their grants.
 #[derive(Debug, Clone)]
 pub struct Policies(Arc<Database>);
 
+/// Open and cleared alarms.
 #[derive(Debug, Clone)]
 pub struct Alarms(Arc<Database>);
 
@@ -100,7 +101,7 @@ pub struct Alarms(Arc<Database>);
 #[derive(Debug, Clone)]
 pub struct Accounts(Arc<Database>);
 
-/// The connections, and what concerns the whole database.
+/// The connections, and questions about the whole database.
 #[derive(Debug, Clone)]
 pub struct Database {
     pool: PgPool,
