@@ -88,12 +88,12 @@ impl Service {
         health.ledger.store(true, Ordering::Relaxed);
         health.note_migrations(catalog.has_migrations().await?);
 
-        let policies = Arc::new(PolicyCache::load(ledger.clone(), catalog.instance(), config.flow.timeout_ms).await?);
+        let policies = Arc::new(PolicyCache::load(ledger.policies.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.orders.order_id_secret().await?;
         let office = Office::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
-        let order_streams = OrderStreams::new(ledger.clone(), config.http.streams_max);
+        let order_streams = OrderStreams::new(ledger.orders.clone(), config.http.streams_max);
         let live_sources = Sources {
             stores: parts.stores.clone(),
             clock: Arc::clone(&catalog.clock),
@@ -227,11 +227,11 @@ impl Threads {
             tasks,
         );
         let (confirmer, confirming) = Confirmer::new(stores.gate.clone());
-        let cancellations = Cancellations::start(&stores.ledger, &committer, tasks);
+        let cancellations = Cancellations::start(&stores.ledger.orders, &committer, tasks);
         tasks.spawn(confirming);
-        let (ledger, line_max) = (stores.ledger.clone(), config.http.line_max);
-        let order_reader = OrderReader::start(ledger, Arc::clone(&pressure), line_max, tasks);
-        let ticket_reader = OrderReader::start_for_tickets(&stores.ledger, tasks);
+        let (orders, line_max) = (stores.ledger.orders.clone(), config.http.line_max);
+        let order_reader = OrderReader::start(orders, Arc::clone(&pressure), line_max, tasks);
+        let ticket_reader = OrderReader::start_for_tickets(stores.ledger.with_reserved().orders, tasks);
         let wait_target = Duration::from_millis(purchase.wait_target_ms);
         let retire_after_ms = config.reconcile.retire_after_ms.cast_signed();
         let shared = (committer.clone(), Arc::clone(&challenges));

@@ -146,14 +146,14 @@ impl<'a> WorkerWiring<'a> {
             Worker::Figures => {
                 let every = Duration::from_secs(15);
                 parts.repeat(Rhythm::every(every, "figures").giving_way(), stores.clone(), |stores| async move {
-                    policy_counts::write_minutes(&stores.ledger, &stores.gate).await.map(|()| Step::Idle)
+                    policy_counts::write_minutes(&stores.ledger.policies, &stores.gate).await.map(|()| Step::Idle)
                 });
             }
             Worker::Adapt => {
                 let every = Duration::from_millis(config.flow.adapt_interval_ms);
                 let interval_s = config.flow.adapt_interval_ms.div_ceil(1000).cast_signed();
                 parts.repeat(Rhythm::every(every, "adapt"), stores.clone(), move |stores| async move {
-                    move_thresholds(&stores.ledger, &stores.gate, interval_s).await.map(|()| Step::Idle)
+                    move_thresholds(&stores.ledger.policies, &stores.gate, interval_s).await.map(|()| Step::Idle)
                 });
             }
             Worker::Alarms => self.spawn_alarms(),

@@ -12,7 +12,7 @@ use crate::app::stores;
 use seckill_backoffice::admin::password::hash_new;
 use seckill_config::Config;
 use seckill_domain::account::{AccountName, AccountRole, NewPassword};
-use seckill_postgres::Ledger;
+use seckill_postgres::Accounts;
 use seckill_postgres::accounts::{AccountChange, AccountOutcome, ListedAccount};
 
 #[derive(Subcommand)]
@@ -48,17 +48,17 @@ pub(super) struct AccountArg {
 
 impl AdminCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let ledger = stores(config)?.ledger;
+        let accounts = stores(config)?.ledger.accounts;
         match self {
             Self::Create { name, role } => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
-                if !ledger.accounts.create_account(&name, role, &hash, ACTOR).await? {
+                if !accounts.create_account(&name, role, &hash, ACTOR).await? {
                     bail!("account {name} already exists");
                 }
                 tracing::info!(%name, role = role.into_str(), "account created");
             }
             Self::List(FormatArg { format }) => {
-                let accounts = ledger.accounts.accounts(config.admin.idle_ms.cast_signed()).await?;
+                let accounts = accounts.accounts(config.admin.idle_ms.cast_signed()).await?;
                 let row = |of: ListedAccount| {
                     Row([
                         ("name", of.name.into()),
@@ -73,19 +73,19 @@ impl AdminCommand {
             }
             Self::Password(AccountArg { name }) => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;
-                change(&ledger, &name, AccountChange { password_hash: Some(&hash), ..Default::default() }).await?;
+                change(&accounts, &name, AccountChange { password_hash: Some(&hash), ..Default::default() }).await?;
                 tracing::info!(%name, "password changed, and all sessions ended");
             }
             Self::Disable(AccountArg { name }) => {
-                change(&ledger, &name, AccountChange { disabled: Some(true), ..Default::default() }).await?;
+                change(&accounts, &name, AccountChange { disabled: Some(true), ..Default::default() }).await?;
                 tracing::info!(%name, "account disabled, and all sessions ended");
             }
             Self::Enable(AccountArg { name }) => {
-                change(&ledger, &name, AccountChange { disabled: Some(false), ..Default::default() }).await?;
+                change(&accounts, &name, AccountChange { disabled: Some(false), ..Default::default() }).await?;
                 tracing::info!(%name, "account enabled");
             }
             Self::SignOut(AccountArg { name }) => {
-                let ended = ledger.accounts.close_sessions(&name, ACTOR).await?;
+                let ended = accounts.close_sessions(&name, ACTOR).await?;
                 check_found(&name, ended.is_some())?;
                 tracing::info!(%name, sessions = ended, "signed out everywhere");
             }
@@ -95,8 +95,8 @@ impl AdminCommand {
 }
 
 /// Also makes a change that leaves no admin.
-async fn change(ledger: &Ledger, name: &AccountName, change: AccountChange<'_>) -> anyhow::Result<()> {
-    check_found(name, ledger.accounts.change_account(name, &change, false, ACTOR).await? != AccountOutcome::Unknown)
+async fn change(accounts: &Accounts, name: &AccountName, change: AccountChange<'_>) -> anyhow::Result<()> {
+    check_found(name, accounts.change_account(name, &change, false, ACTOR).await? != AccountOutcome::Unknown)
 }
 
 fn check_found(name: &AccountName, found: bool) -> anyhow::Result<()> {

@@ -93,7 +93,7 @@ impl OutflowCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let ledger = stores(config)?.ledger;
         let change = async |name: String, change: OutflowChange| -> anyhow::Result<()> {
-            if !outflow_changes::change(&ledger, &name, change, ACTOR).await? {
+            if !outflow_changes::change(&ledger.outflows, &name, change, ACTOR).await? {
                 bail!("there is no outflow {name}");
             }
             Ok(())
@@ -112,7 +112,7 @@ impl OutflowCommand {
                 }
             }
             Self::List(FormatArg { format }) => {
-                return print::rows(outflow_changes::outflows(&ledger).await?.into_iter().map(outflow_row), format);
+                return print::rows(outflow_changes::outflows(&ledger.outflows).await?.into_iter().map(outflow_row), format);
             }
             Self::Pause(of) => change(of.name, OutflowChange { paused: Some(true), ..Default::default() }).await?,
             Self::Resume(of) => change(of.name, OutflowChange { paused: Some(false), ..Default::default() }).await?,

@@ -70,7 +70,7 @@ impl Works {
 
     /// Changes a channel; `false` if no channel has this name.
     pub async fn change(&self, name: &str, change: OutflowChange) -> bool {
-        outflow_changes::change(&self.ledger, name, change, "test").await.unwrap()
+        outflow_changes::change(&self.ledger.outflows, name, change, "test").await.unwrap()
     }
 
     /// Enqueues an item `{key, n}` for each number. Returns the ids, in order.

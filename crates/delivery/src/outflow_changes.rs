@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use seckill_domain::ids::Invalid;
 use seckill_domain::outflow::Pace;
 use seckill_postgres::outflow::items::{ChannelFigures, OutflowSettings, OutflowUpdate};
-use seckill_postgres::{Ledger, LedgerError};
+use seckill_postgres::{Outflows, LedgerError};
 
 /// A change of an outflow. A term that is absent or null stays as it is.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
@@ -31,9 +31,9 @@ pub enum OutflowError {
 }
 
 /// All outflows with their figures. Items are counted anew if no worker has counted them in the last second.
-pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerError> {
-    ledger.outflows.count_outflow().await?;
-    ledger.outflows.outflow_figures().await
+pub async fn outflows(outflows: &Outflows) -> Result<Vec<ChannelFigures>, LedgerError> {
+    outflows.count_outflow().await?;
+    outflows.outflow_figures().await
 }
 
 /// Changes an outflow, all parts at once; `false` if there is none of this name. What is already so stays untouched, so that a caller
@@ -41,12 +41,12 @@ pub async fn outflows(ledger: &Ledger) -> Result<Vec<ChannelFigures>, LedgerErro
 ///
 /// # Errors
 /// A pace that cannot be kept, and nothing is changed; or the ledger's.
-pub async fn change(ledger: &Ledger, name: &str, change: OutflowChange, actor: &str) -> Result<bool, OutflowError> {
+pub async fn change(outflows: &Outflows, name: &str, change: OutflowChange, actor: &str) -> Result<bool, OutflowError> {
     let decide = |now: OutflowSettings| -> Result<OutflowUpdate, OutflowError> {
         let present = (i64::from(now.rate), i64::from(now.jitter_ms));
         let wanted = (change.rate.unwrap_or(present.0), change.jitter_ms.unwrap_or(present.1));
         let pace = if wanted == present { None } else { Some(Pace::parse(wanted.0, wanted.1)?) };
         Ok(OutflowUpdate { pace, paused: change.paused.filter(|paused| *paused != now.paused) })
     };
-    ledger.outflows.change_outflow(name, actor, decide).await
+    outflows.change_outflow(name, actor, decide).await
 }

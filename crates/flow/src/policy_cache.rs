@@ -13,7 +13,7 @@ use super::policy_state::PolicyState;
 use seckill_domain::admission::{Limit, Limits, Window};
 use seckill_domain::policy::{HOUSE_APP, Name, Policy};
 use seckill_postgres::flow::policies::PolicySet;
-use seckill_postgres::{Ledger, LedgerError};
+use seckill_postgres::{Policies, LedgerError};
 
 /// A policy as one application has it, and its state in this instance.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ struct Snapshot {
 
 /// The snapshot is replaced as a whole, so that a request sees either the old policies or the new ones.
 pub struct PolicyCache {
-    ledger: Ledger,
+    ledger: Policies,
     instance: Uuid,
     /// The time-out of calls to the limiter's Redis.
     timeout_ms: u64,
@@ -50,7 +50,7 @@ pub struct PolicyCache {
 }
 
 impl PolicyCache {
-    pub async fn load(ledger: Ledger, instance: Uuid, timeout_ms: u64) -> Result<Self, FlowError> {
+    pub async fn load(ledger: Policies, instance: Uuid, timeout_ms: u64) -> Result<Self, FlowError> {
         let cache = Self {
             ledger,
             instance,
@@ -72,7 +72,7 @@ impl PolicyCache {
             if self.follow(version).await? == version {
                 return Ok(());
             }
-            let policies = self.ledger.policies.policies_and_tokens().await?;
+            let policies = self.ledger.policies_and_tokens().await?;
             let version = policies.version;
             self.version.store(version, Ordering::Relaxed);
             self.snapshot.store(Arc::new(self.merge(policies)));
@@ -84,7 +84,7 @@ impl PolicyCache {
 
     /// Records that this instance follows a version; returns the newest one.
     async fn follow(&self, version: i64) -> Result<i64, LedgerError> {
-        let followed = self.ledger.policies.record_policy_version(self.instance, version).await?;
+        let followed = self.ledger.record_policy_version(self.instance, version).await?;
         self.instances.store(followed.instances.max(1), Ordering::Relaxed);
         self.rank.store(followed.rank, Ordering::Relaxed);
         Ok(followed.newest)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::FlowError;
 use super::policy_cache::PolicyCache;
-use seckill_postgres::Ledger;
+use seckill_postgres::Policies;
 use seckill_postgres::flow::policy_minutes::PolicyMinute;
 use seckill_redis::Gate;
 use seckill_redis::limiter::policy_counts::PolicyCounts;
@@ -36,9 +36,9 @@ pub async fn flush(policies: &PolicyCache, gate: &Gate) -> Result<(), FlowError>
 }
 
 /// Writes finished minutes to PostgreSQL. It replaces sums and adds nothing, so workers may repeat it.
-pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError> {
+pub async fn write_minutes(policies: &Policies, gate: &Gate) -> Result<(), FlowError> {
     let now = gate.now_s().await?.div_euclid(60);
-    for policy in ledger.policies.policies(None).await? {
+    for policy in policies.policies(None).await? {
         // Workers that were away for less time miss no minute.
         for minute in now - 10..now {
             let seconds = match gate.policy_counts(policy.id, minute).await {
@@ -50,13 +50,12 @@ pub async fn write_minutes(ledger: &Ledger, gate: &Gate) -> Result<(), FlowError
                 continue;
             }
             let PolicyCounts { granted, refused, waited_ms, failed, .. } = sum(seconds.into_iter());
-            ledger
-                .policies
+            policies
                 .write_minute(policy.id, &PolicyMinute { minute, granted, refused, waited_ms, failed })
                 .await?;
         }
     }
-    ledger.policies.clear_minutes().await?;
+    policies.clear_minutes().await?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use super::FlowError;
 use super::policy_counts::recent;
 use seckill_domain::policy::{Policy, threshold};
 use seckill_domain::threshold::{LoadSeen, next_threshold};
-use seckill_postgres::Ledger;
+use seckill_postgres::Policies;
 use seckill_redis::Gate;
 use seckill_redis::limiter::policy_counts::PolicyCounts;
 
@@ -15,9 +15,9 @@ use seckill_redis::limiter::policy_counts::PolicyCounts;
 const ACTOR: &str = "controller";
 
 /// Checks all policies once. `interval_s` is the time over which load is read, and the least time between two moves.
-pub async fn move_thresholds(ledger: &Ledger, gate: &Gate, interval_s: i64) -> Result<(), FlowError> {
-    for policy in ledger.policies.policies(None).await? {
-        match move_threshold(ledger, gate, interval_s, &policy).await {
+pub async fn move_thresholds(policies: &Policies, gate: &Gate, interval_s: i64) -> Result<(), FlowError> {
+    for policy in policies.policies(None).await? {
+        match move_threshold(policies, gate, interval_s, &policy).await {
             // Thresholds of policies on other masters still move.
             Err(FlowError::Gate(error)) if gate.is_of_one_master(&error) => {
                 tracing::debug!(policy = %policy.terms.name, %error, "threshold not looked at");
@@ -28,7 +28,7 @@ pub async fn move_thresholds(ledger: &Ledger, gate: &Gate, interval_s: i64) -> R
     Ok(())
 }
 
-async fn move_threshold(ledger: &Ledger, gate: &Gate, interval_s: i64, policy: &Policy) -> Result<(), FlowError> {
+async fn move_threshold(policies: &Policies, gate: &Gate, interval_s: i64, policy: &Policy) -> Result<(), FlowError> {
     let Some((range, threshold)) = policy.terms.range.zip(threshold(&policy.algorithm)) else { return Ok(()) };
     let PolicyCounts { granted, refused, reports, errors, slow, .. } = recent(gate, policy.id, interval_s).await?;
     let seen = LoadSeen { granted, refused, reports, errors, slow };
@@ -38,7 +38,7 @@ async fn move_threshold(ledger: &Ledger, gate: &Gate, interval_s: i64, policy: &
         return Ok(());
     }
     let details = json!({ "from": threshold, "to": next, "seen": seen });
-    if ledger.policies.move_threshold(policy, threshold, next, interval_s * 1000, ACTOR, details).await? {
+    if policies.move_threshold(policy, threshold, next, interval_s * 1000, ACTOR, details).await? {
         tracing::info!(policy = %policy.terms.name, from = threshold, to = next, "threshold moved");
     }
     Ok(())

@@ -126,6 +126,20 @@ impl Deref for Ledger {
     }
 }
 
+/// Through each handle, too, a step can be limited in time.
+macro_rules! deref_to_database {
+    ($($handle:ident),*) => {
+        $(impl Deref for $handle {
+            type Target = Database;
+
+            fn deref(&self) -> &Database {
+                &self.0
+            }
+        })*
+    };
+}
+deref_to_database!(Sales, Orders, Payments, Outbox, Outflows, Policies, Alarms, Accounts);
+
 impl Ledger {
     /// Prepares the pools. Connections are opened on demand. `committers`: how many commits of purchases may run at once.
     pub fn new(config: &config::Database, committers: usize) -> Result<Self, LedgerError> {

@@ -227,7 +227,7 @@ async fn a_caller_who_goes_in_the_middle_takes_no_permit_with_him() {
 
     let (wire, url) = wire_to(&system.environment["REDIS_URL"]).await;
     let redis = Redis { url, ..system.config.redis.clone() };
-    let policies = PolicyCache::load(system.stores.ledger.clone(), Uuid::new_v4(), 100).await.unwrap();
+    let policies = PolicyCache::load(system.stores.ledger.policies.clone(), Uuid::new_v4(), 100).await.unwrap();
     let limiter = Limiter::new(&redis, &system.config.flow).unwrap();
     let permits = &Permits::new(Arc::new(policies), limiter, 10);
     let request = |policy: &str, key: &str| PermitRequest::new(policy, key.to_owned(), None).unwrap();

@@ -35,7 +35,7 @@ async fn requests_are_counted_by_the_second_and_by_the_minute() {
     for _ in 0..2 {
         let counts = PolicyCounts { granted: 5, refused: 4, waited_ms: 3, ..PolicyCounts::default() };
         gate.add_policy_counts(minute * 60 + 7, &[(id, counts)]).await.unwrap();
-        write_minutes(ledger, gate).await.unwrap();
+        write_minutes(&ledger.policies, gate).await.unwrap();
     }
     let rows: Vec<(i64, i64, i64)> = sqlx::query_as(
         "SELECT granted, refused, waited_ms FROM policy_minutes
@@ -168,7 +168,7 @@ async fn thresholds_have_one_state_for_all_workers() {
         let counts = PolicyCounts { granted: 100, refused: 50, reports: 100, errors, ..PolicyCounts::default() };
         gate.add_policy_counts(gate.now_s().await.unwrap() - 2, &[(id, counts)]).await.unwrap();
         system.execute("UPDATE policies SET adapted_at = NULL").await;
-        move_thresholds(ledger, gate, 3600).await.unwrap();
+        move_thresholds(&ledger.policies, gate, 3600).await.unwrap();
         system.value::<i64>("SELECT adapted FROM policies").await
     };
     assert_eq!(seen(90).await, 70);

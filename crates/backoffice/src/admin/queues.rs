@@ -110,7 +110,7 @@ impl Office {
 
     pub(crate) async fn outflows(&self, account: &Account) -> Result<Vec<ChannelFigures>, AdminError> {
         operators_only(account)?;
-        Ok(outflow_changes::outflows(&self.ledger).await?)
+        Ok(outflow_changes::outflows(&self.ledger.outflows).await?)
     }
 
     pub(crate) async fn change_outflow(
@@ -120,8 +120,8 @@ impl Office {
         change: OutflowChange,
     ) -> Result<ChannelFigures, AdminError> {
         operators_only(account)?;
-        outflow_changes::change(&self.ledger, name, change, account.name.as_str()).await?;
-        let outflows = outflow_changes::outflows(&self.ledger).await?;
+        outflow_changes::change(&self.ledger.outflows, name, change, account.name.as_str()).await?;
+        let outflows = outflow_changes::outflows(&self.ledger.outflows).await?;
         outflows.into_iter().find(|outflow| outflow.name == name).ok_or(AdminError::Unknown("outflow"))
     }
 

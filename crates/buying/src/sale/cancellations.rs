@@ -11,7 +11,7 @@ use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::locked_sales::LockedSales;
 use seckill_domain::order::{Order, OrderStatus};
 use seckill_postgres::orders::committer::Committer;
-use seckill_postgres::{Ledger, LedgerError};
+use seckill_postgres::{Orders, LedgerError};
 use seckill_runtime::worker::batcher::{Batcher, PAUSE};
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Cancellations {
 }
 
 impl Cancellations {
-    pub fn start(ledger: &Ledger, committer: &Committer, tasks: &TaskTracker) -> Self {
+    pub fn start(ledger: &Orders, committer: &Committer, tasks: &TaskTracker) -> Self {
         let state = (ledger.clone(), committer.clone(), Arc::new(LockedSales::new(LOCKED_FOR)));
         let batcher = Batcher::open(tasks, PAUSE, move |asked| {
             let (ledger, committer, locked) = state.clone();
@@ -59,25 +59,25 @@ impl Cancellations {
 
 /// Cancels all orders together, or each sale's orders apart while a sale is locked. Returns the cancelled orders.
 async fn cancel_unlocked(
-    ledger: &Ledger,
+    ledger: &Orders,
     locked: &LockedSales,
     named: &[(OrderId, &str)],
 ) -> Result<HashSet<OrderId>, LedgerError> {
     if !locked.is_any() {
-        match ledger.in_time(ledger.orders.cancel_by_buyers(named)).await {
+        match ledger.in_time(ledger.cancel_by_buyers(named)).await {
             Err(LedgerError::Locked) => {}
             cancelled => return cancelled,
         }
     }
     let orders: Vec<OrderId> = named.iter().map(|(order, _)| *order).collect();
     let mut cancelled = HashSet::new();
-    for (sale, orders) in ledger.in_time(ledger.orders.orders_by_sale(&orders)).await? {
+    for (sale, orders) in ledger.in_time(ledger.orders_by_sale(&orders)).await? {
         if locked.contains(sale) {
             continue;
         }
         let of_sale: Vec<_> = named.iter().copied().filter(|(order, _)| orders.contains(order)).collect();
         // Cancelled orders of other sales stay cancelled.
-        match ledger.in_time(ledger.orders.cancel_by_buyers(&of_sale)).await {
+        match ledger.in_time(ledger.cancel_by_buyers(&of_sale)).await {
             Ok(of_sale) => cancelled.extend(of_sale),
             Err(LedgerError::Locked) => {
                 tracing::error!(%sale, "the sale is locked by another transaction; its orders are cancelled one by one");
@@ -90,7 +90,7 @@ async fn cancel_unlocked(
 }
 
 async fn cancel_together(
-    ledger: Ledger,
+    ledger: Orders,
     committer: Committer,
     locked: Arc<LockedSales>,
     asked: Vec<(OrderId, UserId)>,
@@ -107,7 +107,7 @@ async fn cancel_together(
     if !cancelled.is_empty() {
         committer.orders_changed();
     }
-    let found = match ledger.in_time(ledger.orders.orders_of_buyers(&named)).await {
+    let found = match ledger.in_time(ledger.orders_of_buyers(&named)).await {
         Ok(found) => found,
         Err(error) => {
             tracing::warn!(%error, orders = asked.len(), "cancelled orders not read");

@@ -74,7 +74,7 @@ impl Catalog {
             instance: Uuid::new_v4(),
             retire_after_ms,
             live: ArcSwap::default(),
-            reader: DocumentReader::new(stores.ledger.clone(), stores.gate.clone(), empty),
+            reader: DocumentReader::new(stores.ledger.sales.clone(), stores.gate.clone(), empty),
             version: AtomicI64::new(0),
             loaded: Mutex::new(Instant::now()),
             clock: Arc::new(DatabaseClock::set_to(stores.ledger.now_ms().await?)),

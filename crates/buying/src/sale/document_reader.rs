@@ -12,7 +12,7 @@ use super::SaleError;
 use super::id_filter::IdFilter;
 use seckill_domain::ids::DocId;
 use seckill_domain::sale::{Document, PlannedWave};
-use seckill_postgres::Ledger;
+use seckill_postgres::Sales;
 use seckill_redis::Gate;
 use seckill_redis::document_cache::CachedDocument;
 
@@ -56,13 +56,13 @@ pub(crate) struct DocumentReader {
 }
 
 impl DocumentReader {
-    pub(crate) fn new(ledger: Ledger, gate: Gate, filter: IdFilter) -> Self {
+    pub(crate) fn new(sales: Sales, gate: Gate, filter: IdFilter) -> Self {
         let weight = |_: &DocId, found: &Versioned| found.bytes();
         let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
         // Longer than the life of a document in Redis.
         let changed = Cache::builder().max_capacity(CHANGED_MAX).time_to_live(Duration::from_secs(600)).build();
         Self {
-            loader: Loader { ledger, gate },
+            loader: Loader { sales, gate },
             filter: ArcSwap::from_pointee(filter),
             local,
             changed,
@@ -133,7 +133,7 @@ impl DocumentReader {
 /// Fetches documents that this process does not have.
 #[derive(Clone)]
 struct Loader {
-    ledger: Ledger,
+    sales: Sales,
     gate: Gate,
 }
 
@@ -187,7 +187,7 @@ impl Loader {
 
     async fn load(&self, id: DocId) -> Result<Versioned, SaleError> {
         hit("ledger");
-        let (doc, as_of) = self.ledger.in_time(self.ledger.sales.document(id)).await?;
+        let (doc, as_of) = self.sales.in_time(self.sales.document(id)).await?;
         let text = doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok());
         self.gate.cache(id, &CachedDocument { as_of, text }).await?;
         Ok(Versioned { as_of, doc: doc.map(Arc::new) })

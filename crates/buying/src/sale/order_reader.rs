@@ -10,7 +10,7 @@ use super::SaleError;
 use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::pressure::Pressure;
 use seckill_postgres::orders::read::OwnedOrder;
-use seckill_postgres::{Database, Ledger};
+use seckill_postgres::{Database, Orders};
 
 const BATCH_MAX: usize = 256;
 /// How long a statement may take, and how long the reader rests after a slower one: the pool gets its connection back meanwhile, or gives it
@@ -32,19 +32,19 @@ pub struct OrderReader {
 impl OrderReader {
     /// Starts the reader for buyers who look at their orders. While purchases wait, it rests after each statement. With `line_max` reads in
     /// the queue, others are refused at once.
-    pub fn start(ledger: Ledger, pressure: Arc<Pressure>, line_max: usize, tasks: &TaskTracker) -> Self {
+    pub fn start(ledger: Orders, pressure: Arc<Pressure>, line_max: usize, tasks: &TaskTracker) -> Self {
         let rest = move |took| pressure.read_rest(took, Instant::now());
         Self::start_with(ledger, READ_MAX, rest, line_max, tasks)
     }
 
-    /// Starts the reader for repeated purchases. It never rests, and uses a reserved connection.
-    pub fn start_for_tickets(ledger: &Ledger, tasks: &TaskTracker) -> Self {
-        Self::start_with(ledger.with_reserved(), WAIT_MAX, |_| Duration::ZERO, TICKETS_MAX, tasks)
+    /// Starts the reader for repeated purchases. It never rests. `ledger` should use a reserved connection.
+    pub fn start_for_tickets(ledger: Orders, tasks: &TaskTracker) -> Self {
+        Self::start_with(ledger, WAIT_MAX, |_| Duration::ZERO, TICKETS_MAX, tasks)
     }
 
     /// The task ends when the last handle is dropped.
     fn start_with(
-        ledger: Ledger,
+        ledger: Orders,
         read_max: Duration,
         rest: impl Fn(Duration) -> Duration + Send + 'static,
         line_max: usize,
@@ -80,11 +80,11 @@ impl OrderReader {
     }
 }
 
-async fn answer(ledger: &Ledger, read_max: Duration, batch: &mut Vec<Queued>) {
+async fn answer(ledger: &Orders, read_max: Duration, batch: &mut Vec<Queued>) {
     // Nothing is read for callers who have gone away.
     batch.retain(|(_, _, reply)| !reply.is_closed());
     let asked: Vec<(OrderId, &str)> = batch.iter().map(|(order, user, _)| (*order, user.as_str())).collect();
-    let found = Database::within(read_max, ledger.orders.orders_of_buyers(&asked)).await;
+    let found = Database::within(read_max, ledger.orders_of_buyers(&asked)).await;
     let found = found.inspect_err(|error| tracing::warn!(%error, orders = asked.len(), "orders not read")).ok();
     for (order, _, reply) in batch.drain(..) {
         let answer = match found.as_ref().map(|found| found.get(&order)) {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{SaleError, Step};
 use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::order::{Order, OrderStatus};
-use seckill_postgres::Ledger;
+use seckill_postgres::Orders;
 use seckill_postgres::orders::read::OrderStep;
 
 /// Streams of one order at an instance. One more ends the oldest: a reloaded page leaves a dead stream until its next heartbeat.
@@ -32,7 +32,7 @@ const FEED_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone)]
 pub struct OrderStreams {
-    ledger: Ledger,
+    orders: Orders,
     streams_max: usize,
     subscribers: Arc<Mutex<Subscribers>>,
     closing: CancellationToken,
@@ -62,8 +62,8 @@ pub(crate) enum Subscribed {
 }
 
 impl OrderStreams {
-    pub fn new(ledger: Ledger, streams_max: usize) -> Self {
-        Self { ledger, streams_max, subscribers: Arc::default(), closing: CancellationToken::new() }
+    pub fn new(orders: Orders, streams_max: usize) -> Self {
+        Self { orders, streams_max, subscribers: Arc::default(), closing: CancellationToken::new() }
     }
 
     /// Ends every stream, also later ones.
@@ -103,12 +103,12 @@ impl OrderStreams {
 
     /// An order's steps so far. A purchase without an order, and an order whose steps were cleared, have the current status as only step.
     async fn history(&self, user: &UserId, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
-        let mut steps = self.ledger.orders.steps_since(&[(order, 0)]).await?;
+        let mut steps = self.orders.steps_since(&[(order, 0)]).await?;
         if steps.is_empty() {
-            let Some(of) = self.ledger.orders.order_of(order, user.as_str()).await? else { return Ok(None) };
+            let Some(of) = self.orders.order_of(order, user.as_str()).await? else { return Ok(None) };
             if of.order.status != OrderStatus::Accepted {
                 // The order was made between the two queries, or its steps were cleared.
-                steps = self.ledger.orders.steps_since(&[(order, 0)]).await?;
+                steps = self.orders.steps_since(&[(order, 0)]).await?;
             }
             if steps.is_empty() {
                 steps.push(OrderStep { id: 0, of });
@@ -126,7 +126,7 @@ impl OrderStreams {
         let mut asked_for = Duration::ZERO;
         for some in seen.chunks(BATCH_MAX) {
             let asked = Instant::now();
-            let steps = self.ledger.orders.steps_since(some).await?;
+            let steps = self.orders.steps_since(some).await?;
             asked_for += asked.elapsed();
             for (n, steps) in steps.chunks(FEED_AT_ONCE).enumerate() {
                 if n > 0 {

@@ -49,8 +49,8 @@ impl DriftWatch {
     /// reported, and the sale is refilled under the next epoch.
     pub async fn check_sales(&mut self) -> Result<Step, SaleError> {
         let (ledger, gate) = (&self.stores.ledger, &self.stores.gate);
-        let mut sales: HashSet<SaleId> = self.selling.next(ledger).await?.iter().copied().collect();
-        sales.extend(self.in_turn.next(ledger).await?.sales);
+        let mut sales: HashSet<SaleId> = self.selling.next(&ledger.sales).await?.iter().copied().collect();
+        sales.extend(self.in_turn.next(&ledger.sales).await?.sales);
         sales.extend(self.suspects.keys());
         let resting = ledger.sales.resting(&Vec::from_iter(sales), self.retire_after_ms).await?;
         let units = gate.units_of(&resting.iter().map(|resting| resting.shards).collect::<Vec<_>>()).await?;
@@ -127,8 +127,8 @@ impl HoldWatch {
     /// the sales that sell or have just ended (in turn if there are many), because they have most holds, and the next few others.
     pub async fn finish_holds(&mut self) -> Result<Step, SaleError> {
         let ledger = &self.stores.ledger;
-        let mut sales = self.selling.next(ledger).await?.to_vec();
-        sales.extend(self.in_turn.next(ledger).await?.sales);
+        let mut sales = self.selling.next(&ledger.sales).await?.to_vec();
+        sales.extend(self.in_turn.next(&ledger.sales).await?.sales);
         sales.extend(&self.unfinished);
         sales.sort_unstable();
         sales.dedup();

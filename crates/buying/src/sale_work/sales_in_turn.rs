@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use seckill_domain::ids::SaleId;
-use seckill_postgres::{Ledger, LedgerError};
+use seckill_postgres::{Sales, LedgerError};
 
 /// Sales per turn. With a turn every second or two, 10,000 sales are checked within minutes.
 pub(super) const SALES_A_TURN: usize = 50;
@@ -39,10 +39,10 @@ impl SalesInTurn {
         Self { limit, ahead: VecDeque::new(), last: BEFORE_ALL }
     }
 
-    pub(super) async fn next(&mut self, ledger: &Ledger) -> Result<Turn, LedgerError> {
+    pub(super) async fn next(&mut self, sales: &Sales) -> Result<Turn, LedgerError> {
         if self.ahead.is_empty() {
             let limit = self.limit * TURNS_A_READ;
-            let sales = ledger.in_time(ledger.sales.sales_in_redis(self.last, limit)).await?;
+            let sales = sales.in_time(sales.sales_in_redis(self.last, limit)).await?;
             self.last = sales.last().copied().filter(|_| sales.len() == limit).unwrap_or(BEFORE_ALL);
             self.ahead = sales.into();
         }
@@ -63,10 +63,10 @@ pub(super) struct SellingInTurn {
 
 impl SellingInTurn {
     /// All sales, if they fit into one turn. Returns the same sales until `passed` is called.
-    pub(crate) async fn next(&mut self, ledger: &Ledger) -> Result<&[SaleId], LedgerError> {
+    pub(crate) async fn next(&mut self, sales: &Sales) -> Result<&[SaleId], LedgerError> {
         if self.passed >= self.sales.len() {
             if self.read_at.is_none_or(|read_at| read_at.elapsed() >= SELLING_READ_APART) {
-                self.sales = ledger.in_time(ledger.sales.selling_sales()).await?;
+                self.sales = sales.in_time(sales.selling_sales()).await?;
                 self.read_at = Some(Instant::now());
             }
             self.passed = 0;

@@ -276,6 +276,6 @@ impl Scene<'_> {
 
     async fn set_paused(&self, outflow: &str, paused: bool) {
         let change = OutflowChange { paused: Some(paused), ..OutflowChange::default() };
-        assert!(outflow_changes::change(&self.system.stores.ledger, outflow, change, "test").await.unwrap());
+        assert!(outflow_changes::change(&self.system.stores.ledger.outflows, outflow, change, "test").await.unwrap());
     }
 }

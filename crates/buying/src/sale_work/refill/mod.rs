@@ -50,7 +50,7 @@ pub(super) fn is_whole(row: &EpochRow, servers: &ServerRuns, state: SaleState) -
 impl Stores {
     /// Looks at the next sales in turn. Sales that ended at least `retire_after_ms` ago are dropped from Redis.
     pub async fn retire_sales(&self, in_turn: &mut SalesInTurn, retire_after_ms: u64) -> Result<(), SaleError> {
-        let sales = in_turn.next(&self.ledger).await?.sales;
+        let sales = in_turn.next(&self.ledger.sales).await?.sales;
         for row in self.ledger.sales.retired(&sales, retire_after_ms).await? {
             self.gate.delete_sale(row.shards).await?;
             self.ledger.sales.forget_sale(row.sale, row.epoch).await?;

@@ -181,8 +181,8 @@ impl RefillSupervisor {
             sales.extend(ledger.in_time(ledger.sales.selling_sales()).await?);
         }
         if with_turn {
-            sales.extend(self.selling.next(ledger).await?);
-            let turn = self.in_turn.next(ledger).await?;
+            sales.extend(self.selling.next(&ledger.sales).await?);
+            let turn = self.in_turn.next(&ledger.sales).await?;
             self.walked.extend(&turn.sales);
             sales.extend(turn.sales);
             if turn.is_last {
