@@ -88,7 +88,8 @@ impl Service {
         health.ledger.store(true, Ordering::Relaxed);
         health.note_migrations(catalog.has_migrations().await?);
 
-        let policies = Arc::new(PolicyCache::load(ledger.policies.clone(), catalog.instance(), config.flow.timeout_ms).await?);
+        let policies =
+            Arc::new(PolicyCache::load(ledger.policies.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.orders.order_id_secret().await?;
         let office = Office::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;

@@ -29,7 +29,7 @@ use seckill_money::payment_sender::PaymentSender;
 use seckill_postgres::LedgerError;
 use seckill_postgres::notices::Topic;
 use seckill_postgres::outbox::RetryPolicy;
-use seckill_rabbitmq::{Broker, Consumer, Publisher, QueueError, Received, Source};
+use seckill_rabbitmq::{Broker, Consumer, MessageBatch, Publisher, QueueError, Source};
 use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
 use seckill_webhook::Secret;
@@ -297,7 +297,7 @@ fn consume<M, T, F, E>(
     rhythm: Rhythm,
     consumer: Consumer<M>,
     of: T,
-    settle: impl Fn(T, Received<M>) -> F + Copy + Send + Sync + 'static,
+    settle: impl Fn(T, MessageBatch<M>) -> F + Copy + Send + Sync + 'static,
 ) where
     M: DeserializeOwned + Clone + Send + Sync + 'static,
     T: Clone + Send + Sync + 'static,
@@ -309,7 +309,7 @@ fn consume<M, T, F, E>(
     parts.repeat(rhythm, state, move |(consumer, of)| {
         let (stop, ledger, queue) = (stop.clone(), ledger.clone(), queue.clone());
         async move {
-            let settle = |received: Received<M>| {
+            let settle = |received: MessageBatch<M>| {
                 let (of, ledger, queue) = (of.clone(), ledger.clone(), queue.clone());
                 async move {
                     let mark_ms = received.mark_ms;

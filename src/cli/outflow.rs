@@ -17,7 +17,7 @@ use seckill_config::Config;
 use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_domain::outflow::Pace;
 use seckill_postgres::LedgerError;
-use seckill_postgres::outflow::items::{ChannelFigures, Enqueued, NewItem};
+use seckill_postgres::outflow::items::{ChannelFigures, EnqueueOutcome, NewItem};
 use seckill_postgres::outflow::parked::ParkedItem;
 
 #[derive(Subcommand)]
@@ -112,7 +112,10 @@ impl OutflowCommand {
                 }
             }
             Self::List(FormatArg { format }) => {
-                return print::rows(outflow_changes::outflows(&ledger.outflows).await?.into_iter().map(outflow_row), format);
+                return print::rows(
+                    outflow_changes::outflows(&ledger.outflows).await?.into_iter().map(outflow_row),
+                    format,
+                );
             }
             Self::Pause(of) => change(of.name, OutflowChange { paused: Some(true), ..Default::default() }).await?,
             Self::Resume(of) => change(of.name, OutflowChange { paused: Some(false), ..Default::default() }).await?,
@@ -122,8 +125,8 @@ impl OutflowCommand {
             Self::Add { name, key, payload, id } => {
                 let item = NewItem { id: id.unwrap_or_else(Uuid::now_v7), channel: name, key, payload };
                 match ledger.outflows.enqueue_outflow(&item).await.map_err(in_words)? {
-                    Enqueued::Full => bail!("outflow {} is full", item.channel),
-                    result => print::json(&json!({ "id": item.id, "new": result == Enqueued::Taken }))?,
+                    EnqueueOutcome::Full => bail!("outflow {} is full", item.channel),
+                    result => print::json(&json!({ "id": item.id, "new": result == EnqueueOutcome::Taken }))?,
                 }
             }
             Self::Parked(ListArgs { format, limit }) => {

@@ -12,7 +12,7 @@ use crate::app::payment_service;
 use seckill_config::Config;
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{RefundId, RefundReason};
-use seckill_money::RefundAsked;
+use seckill_money::RefundOutcome;
 use seckill_postgres::money::lists::{MoneyFilter, MoneyRow, SetAside};
 
 #[derive(Subcommand)]
@@ -81,9 +81,9 @@ impl RefundsCommand {
             Self::Create { order, reason } => {
                 let reason = RefundReason::parse(&reason)?;
                 match payment_service.refund(None, ACTOR, order, &reason).await? {
-                    RefundAsked::Refund(id, status) => print::json(&json!({ "refund_id": id, "status": status })),
-                    RefundAsked::Unknown => bail!("there is no order {order}"),
-                    RefundAsked::IllegalState => {
+                    RefundOutcome::Refund(id, status) => print::json(&json!({ "refund_id": id, "status": status })),
+                    RefundOutcome::Unknown => bail!("there is no order {order}"),
+                    RefundOutcome::IllegalState => {
                         bail!("order {order} is not paid, or was not paid through a payment channel")
                     }
                 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 use super::{Answer, Check, Finding, Topic, in_time, of, some_of};
 use seckill_config::Config;
 use seckill_rabbitmq::Broker;
-use seckill_rabbitmq::inspect::{BOUND, BrokerInspection, Declared, Published};
+use seckill_rabbitmq::inspect::{BOUND, BrokerInspection, Fate, QueueCheck};
 use seckill_rabbitmq::policies::QueuePolicy;
 
 const PERMISSIONS: Topic = Topic("rabbitmq.permissions", "I6: a relay that may not declare or publish sends nothing");
@@ -24,9 +24,9 @@ const SETTING_ASIDE: &str = "delivery-limit";
 
 pub(super) struct BrokerAnswers {
     heartbeat_s: Answer<u16>,
-    exchange: Answer<Declared>,
-    queues: Answer<Vec<(String, Declared)>>,
-    published: Answer<Published>,
+    exchange: Answer<QueueCheck>,
+    queues: Answer<Vec<(String, QueueCheck)>>,
+    published: Answer<Fate>,
     policies: Answer<Option<Vec<QueuePolicy>>>,
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> 
         let server = in_time(deadline, broker.inspect()).await;
         let publish = async {
             let exchange = of(deadline, &server, BrokerInspection::exchange).await;
-            let to_ours = exchange.as_ref().is_ok_and(|exchange| *exchange != Declared::Missing);
+            let to_ours = exchange.as_ref().is_ok_and(|exchange| *exchange != QueueCheck::Missing);
             let publish = async |server: &BrokerInspection| server.publish(to_ours).await;
             let published = of(deadline, &server, publish).await;
             (exchange, published)
@@ -80,10 +80,10 @@ pub(super) fn checks(broker: &BrokerAnswers) -> Vec<Check> {
     ]
 }
 
-fn queues(exchange: &Declared, queues: &[(String, Declared)]) -> Finding {
+fn queues(exchange: &QueueCheck, queues: &[(String, QueueCheck)]) -> Finding {
     let declare_again = "stop the workers, let the queue run empty, delete it (rabbitmqctl delete_queue NAME) and \
                          start the workers: they declare it anew";
-    if let Declared::Otherwise(why) = exchange {
+    if let QueueCheck::Otherwise(why) = exchange {
         let found = format!("our exchange exists otherwise: {why}");
         return Finding::fail(found, "delete the exchange, and start a worker");
     }
@@ -92,10 +92,10 @@ fn queues(exchange: &Declared, queues: &[(String, Declared)]) -> Finding {
     let (mut wrong, mut bounded, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for (name, declared) in queues {
         match declared {
-            Declared::Otherwise(why) if other_bound(why) => bounded.push(name),
-            Declared::Otherwise(why) => wrong.push(format!("{name}: {why}")),
-            Declared::Missing => missing.push(name),
-            Declared::AsConfigured | Declared::Refused(_) => {}
+            QueueCheck::Otherwise(why) if other_bound(why) => bounded.push(name),
+            QueueCheck::Otherwise(why) => wrong.push(format!("{name}: {why}")),
+            QueueCheck::Missing => missing.push(name),
+            QueueCheck::AsConfigured | QueueCheck::Refused(_) => {}
         }
     }
     if let Some(first) = wrong.first() {
@@ -107,15 +107,15 @@ fn queues(exchange: &Declared, queues: &[(String, Declared)]) -> Finding {
         let fix = format!("nothing, if you changed the setting and the old bound is enough; else {declare_again}");
         return Finding::warn(found, fix);
     }
-    if !missing.is_empty() || *exchange == Declared::Missing {
+    if !missing.is_empty() || *exchange == QueueCheck::Missing {
         let found = format!("{} of {} queues do not exist yet: {}", missing.len(), queues.len(), some_of(&missing));
         return Finding::warn(found, "start `seckill work`, which declares them, and run the doctor again");
     }
     Finding::pass(format!("{} quorum queues are as every worker declares them", queues.len()))
 }
 
-fn policies(published: &Published, effective: Option<&[QueuePolicy]>) -> Finding {
-    if *published == Published::Taken {
+fn policies(published: &Fate, effective: Option<&[QueuePolicy]>) -> Finding {
+    if *published == Fate::Taken {
         let fix = "remove the policy that gives our exchange an alternate exchange: a message without a queue must \
                    come back";
         return Finding::fail("a message for which there is no queue did not come back", fix);
@@ -142,14 +142,14 @@ fn policies(published: &Published, effective: Option<&[QueuePolicy]>) -> Finding
     Finding::pass(format!("no policy makes messages leave our {} queues", queues.len()))
 }
 
-fn alarms(published: &Published) -> Finding {
+fn alarms(published: &Fate) -> Finding {
     match published {
-        Published::Returned | Published::Taken => Finding::pass("the broker takes messages"),
-        Published::Blocked(why) => {
+        Fate::Returned | Fate::Taken => Finding::pass("the broker takes messages"),
+        Fate::Blocked(why) => {
             let fix = "free memory or disk at the broker: rabbitmq-diagnostics alarms";
             Finding::fail(format!("the broker takes no messages: {why}"), fix)
         }
-        Published::Refused(why) => {
+        Fate::Refused(why) => {
             Finding::could_not_look(format!("we may not publish: {why}"), format!("see {}", PERMISSIONS.0))
         }
     }
@@ -165,14 +165,14 @@ fn heartbeat(seconds: u16) -> Finding {
     }
 }
 
-fn permissions(exchange: &Declared, queues: &[(String, Declared)], published: &Published) -> Finding {
-    let refused = |declared: &Declared| match declared {
-        Declared::Refused(why) => Some(why.clone()),
-        Declared::AsConfigured | Declared::Missing | Declared::Otherwise(_) => None,
+fn permissions(exchange: &QueueCheck, queues: &[(String, QueueCheck)], published: &Fate) -> Finding {
+    let refused = |declared: &QueueCheck| match declared {
+        QueueCheck::Refused(why) => Some(why.clone()),
+        QueueCheck::AsConfigured | QueueCheck::Missing | QueueCheck::Otherwise(_) => None,
     };
     let mut refusals: Vec<String> = queues.iter().filter_map(|(_, declared)| refused(declared)).collect();
     refusals.extend(refused(exchange));
-    if let Published::Refused(why) = published {
+    if let Fate::Refused(why) = published {
         refusals.push(why.clone());
     }
     match refusals.first() {

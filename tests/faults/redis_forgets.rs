@@ -9,7 +9,7 @@ use seckill_domain::admission::Hold;
 use seckill_domain::ids::{Epoch, GroupId, OrderId, Shard};
 use seckill_harness::folder::Folder;
 use seckill_harness::redis_group::RedisGroup;
-use seckill_postgres::orders::purchase::{Committed, Purchase};
+use seckill_postgres::orders::purchase::{CommitOutcome, Purchase};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -122,7 +122,7 @@ pub async fn stale_replica_promoted(options: Options) -> anyhow::Result<RunSumma
         trace: None,
     };
     let verdict = world.stores.ledger.orders.commit_purchases(&[late]).await?;
-    ensure!(verdict == [Committed::StaleEpoch], "a purchase of epoch {before} is {verdict:?}");
+    ensure!(verdict == [CommitOutcome::StaleEpoch], "a purchase of epoch {before} is {verdict:?}");
     let summary = run.finished(world, format!("at least {} tickets lost", sold - kept)).await?;
     restart_empty_redis(&options).await?;
     Ok(summary)

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use seckill_delivery::outflow_changes::OutflowChange;
 use seckill_domain::outflow::DeliveryOutcome;
 use seckill_postgres::outbox::RetryPolicy;
-use seckill_postgres::outflow::items::{Enqueued, NewItem};
-use seckill_postgres::outflow::slots::{Settled, Slot};
+use seckill_postgres::outflow::items::{EnqueueOutcome, NewItem};
+use seckill_postgres::outflow::slots::{Slot, SlotOutcome};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -170,23 +170,23 @@ async fn an_item_is_enqueued_once_in_its_callers_transaction_and_never_above_the
     let mut tx = works.sql.begin().await.unwrap();
     let given_up = item("c");
     let put = seckill_postgres::outflow::items::enqueue(&mut tx, &given_up).await.unwrap();
-    assert_eq!(put, Enqueued::Taken);
+    assert_eq!(put, EnqueueOutcome::Taken);
     tx.rollback().await.unwrap();
     assert_eq!(works.statuses("c").await, []);
     let once = item("c");
-    assert_eq!(works.ledger.outflows.enqueue_outflow(&once).await.unwrap(), Enqueued::Taken);
-    assert_eq!(works.ledger.outflows.enqueue_outflow(&once).await.unwrap(), Enqueued::Known);
+    assert_eq!(works.ledger.outflows.enqueue_outflow(&once).await.unwrap(), EnqueueOutcome::Taken);
+    assert_eq!(works.ledger.outflows.enqueue_outflow(&once).await.unwrap(), EnqueueOutcome::Known);
     assert!(works.ledger.outflows.enqueue_outflow(&item("nowhere")).await.is_err());
     sqlx::query("UPDATE outflow_channels SET capacity = 1").execute(&works.sql).await.unwrap();
     works.ledger.outflows.count_outflow().await.unwrap();
-    assert_eq!(works.ledger.outflows.enqueue_outflow(&item("c")).await.unwrap(), Enqueued::Full);
+    assert_eq!(works.ledger.outflows.enqueue_outflow(&item("c")).await.unwrap(), EnqueueOutcome::Full);
     let _worker = worker(&works.environment, None);
     arrivals(&receiver, 1).await;
     settled(&works, "c", &[("done", 1)]).await;
     assert_eq!(receiver.seen()[0].idempotency_key, once.id.to_string());
     assert_eq!(
         works.ledger.outflows.enqueue_outflow(&once).await.unwrap(),
-        Enqueued::Known,
+        EnqueueOutcome::Known,
         "an item that is done must still be known"
     );
     let keys: i64 = sqlx::query_scalar("SELECT count(*) FROM outflow_keys").fetch_one(&works.sql).await.unwrap();
@@ -277,19 +277,19 @@ async fn a_sender_whose_lease_expired_can_only_report_that_the_item_is_done() {
     let successor = next_slot(&works).await;
     assert_eq!(successor.item, expired.item, "the lease must have expired");
     let late = DeliveryOutcome::TryAgain("late".into());
-    assert_eq!(works.ledger.outflows.settle_slot(&expired, &late, RETRY).await.unwrap(), Settled::Overtaken);
+    assert_eq!(works.ledger.outflows.settle_slot(&expired, &late, RETRY).await.unwrap(), SlotOutcome::Overtaken);
     assert_eq!(
         works.ledger.outflows.settle_slot(&successor, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
-        Settled::Parked
+        SlotOutcome::Parked
     );
     // The first sender reports that the receiver accepted the item.
     assert_eq!(
         works.ledger.outflows.settle_slot(&expired, &DeliveryOutcome::Done, RETRY).await.unwrap(),
-        Settled::Done
+        SlotOutcome::Done
     );
     assert_eq!(
         works.ledger.outflows.settle_slot(&successor, &DeliveryOutcome::Done, RETRY).await.unwrap(),
-        Settled::Overtaken
+        SlotOutcome::Overtaken
     );
     assert_eq!(next_slot(&works).await.payload["n"], 1);
 }

@@ -8,7 +8,7 @@ use seckill_config::Config;
 use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_domain::outflow::Pace;
 use seckill_postgres::Ledger;
-use seckill_postgres::outflow::items::{Enqueued, NewItem};
+use seckill_postgres::outflow::items::{EnqueueOutcome, NewItem};
 use serde_json::json;
 use sqlx::PgPool;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -79,7 +79,7 @@ impl Works {
         for n in numbers {
             let payload = json!({ "key": key, "n": n });
             let item = NewItem { id: Uuid::new_v4(), channel: channel.into(), key: key.into(), payload };
-            assert_eq!(self.ledger.outflows.enqueue_outflow(&item).await.unwrap(), Enqueued::Taken);
+            assert_eq!(self.ledger.outflows.enqueue_outflow(&item).await.unwrap(), EnqueueOutcome::Taken);
             ids.push(item.id);
         }
         ids

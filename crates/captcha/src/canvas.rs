@@ -77,13 +77,13 @@ impl Canvas {
 }
 
 /// A picture of few colours: the colour number of each pixel, row by row.
-pub(crate) struct Indexed {
+pub(crate) struct IndexedPicture {
     pub width: usize,
     pub height: usize,
     pub pixels: Vec<u8>,
 }
 
-impl Indexed {
+impl IndexedPicture {
     /// The picture as a PNG file. `colours` are at most 16; the first one may be transparent.
     pub(crate) fn png(&self, colours: &[[u8; 3]], first_is_transparent: bool) -> Result<Vec<u8>, DrawError> {
         debug_assert!(colours.len() <= COLOURS_MAX && self.pixels.len() == self.width * self.height);
@@ -120,7 +120,7 @@ mod tests {
     fn a_file_has_the_pixels_and_colours_that_it_was_made_of() {
         let pixels: Vec<u8> = (0..15).collect();
         let colours: Vec<[u8; 3]> = (0..16).map(|n| [n, n * 2, n * 3]).collect();
-        let file = Indexed { width: 5, height: 3, pixels: pixels.clone() }.png(&colours, true).unwrap();
+        let file = IndexedPicture { width: 5, height: 3, pixels: pixels.clone() }.png(&colours, true).unwrap();
         let mut reader = png::Decoder::new(std::io::Cursor::new(file)).read_info().unwrap();
         // Three rows of three bytes: the last half of each is empty.
         let mut rows = [0; 9];

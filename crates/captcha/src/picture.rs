@@ -6,7 +6,7 @@ use std::f32::consts::TAU;
 
 use rand::{Rng, RngExt};
 
-use crate::canvas::{Canvas, DrawError, Indexed, Point, at};
+use crate::canvas::{Canvas, DrawError, IndexedPicture, Point, at};
 use crate::glyphs::{GLYPHS, Glyph};
 
 /// The size of each picture, in pixels.
@@ -60,7 +60,7 @@ pub fn draw(rng: &mut impl Rng) -> Result<Picture, DrawError> {
     for _ in 0..SPECKS {
         pixels[rng.random_range(0..WIDTH * HEIGHT)] = rng.random_range(0..SHADES) as u8;
     }
-    let png = Indexed { width: WIDTH, height: HEIGHT, pixels }.png(&shades(rng), false)?;
+    let png = IndexedPicture { width: WIDTH, height: HEIGHT, pixels }.png(&shades(rng), false)?;
     Ok(Picture { text: glyphs.iter().map(|Glyph(letter, _)| *letter).collect(), png })
 }
 

@@ -51,7 +51,7 @@ pub enum BadCallback {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Signed<'a> {
+pub struct SignatureHeaders<'a> {
     pub id: &'a str,
     pub timestamp: &'a str,
     pub signature: &'a str,
@@ -144,7 +144,12 @@ impl Channel {
         Ok(self.interface.read_status(&self.get(&self.interface.status_url(about)).await?))
     }
 
-    pub fn read_callback(&self, signed: Signed<'_>, body: &[u8], now_s: i64) -> Result<ChannelReport, BadCallback> {
+    pub fn read_callback(
+        &self,
+        signed: SignatureHeaders<'_>,
+        body: &[u8],
+        now_s: i64,
+    ) -> Result<ChannelReport, BadCallback> {
         self.interface.read_callback(signed, body, now_s)
     }
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{BadCallback, BooksPage, Charge, Signed, StatusReply};
+use super::{BadCallback, BooksPage, Charge, SignatureHeaders, StatusReply};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{About, ChannelReport, PaymentId, Progress, RefundKey};
 use seckill_webhook::{HttpAnswer, Secret, SendError, SignedRequest, verify};
@@ -92,7 +92,7 @@ impl Sandbox {
 
     pub(super) fn read_callback(
         &self,
-        signed: Signed<'_>,
+        signed: SignatureHeaders<'_>,
         body: &[u8],
         now_s: i64,
     ) -> Result<ChannelReport, BadCallback> {
@@ -145,7 +145,7 @@ mod tests {
         let sandbox = sandbox();
         let body = json!({ "type": kind, "timestamp": "2026-01-01T00:00:00Z", "data": data }).to_string();
         let signature = sandbox.secrets[1].sign("msg_1", NOW, body.as_bytes());
-        let signed = Signed { id: "msg_1", timestamp: &NOW.to_string(), signature: &signature };
+        let signed = SignatureHeaders { id: "msg_1", timestamp: &NOW.to_string(), signature: &signature };
         sandbox.read_callback(signed, body.as_bytes(), NOW)
     }
 

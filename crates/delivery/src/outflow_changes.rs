@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use seckill_domain::ids::Invalid;
 use seckill_domain::outflow::Pace;
 use seckill_postgres::outflow::items::{ChannelFigures, OutflowSettings, OutflowUpdate};
-use seckill_postgres::{Outflows, LedgerError};
+use seckill_postgres::{LedgerError, Outflows};
 
 /// A change of an outflow. A term that is absent or null stays as it is.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]

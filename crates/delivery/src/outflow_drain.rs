@@ -16,7 +16,7 @@ use seckill_domain::payment::{About, RefundKey};
 use seckill_domain::step::Step;
 use seckill_postgres::money::refunds::RefundItem;
 use seckill_postgres::outbox::RetryPolicy;
-use seckill_postgres::outflow::slots::{Settled, Slot};
+use seckill_postgres::outflow::slots::{Slot, SlotOutcome};
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_runtime::die_at;
 use seckill_webhook::{HttpAnswer, HttpSender, SendError, SignedRequest, is_http};
@@ -205,16 +205,16 @@ impl OutflowDrain {
     }
 }
 
-fn report(slot: &Slot, outcome: &DeliveryOutcome, settled: Settled) {
+fn report(slot: &Slot, outcome: &DeliveryOutcome, settled: SlotOutcome) {
     let result = match settled {
-        Settled::Done => "done",
-        Settled::WillRetry => "retry",
-        Settled::Parked => "parked",
-        Settled::Overtaken => "overtaken",
+        SlotOutcome::Done => "done",
+        SlotOutcome::WillRetry => "retry",
+        SlotOutcome::Parked => "parked",
+        SlotOutcome::Overtaken => "overtaken",
     };
     count(result, &slot.channel);
     match (settled, outcome) {
-        (Settled::Parked, DeliveryOutcome::Refused(why) | DeliveryOutcome::TryAgain(why)) => {
+        (SlotOutcome::Parked, DeliveryOutcome::Refused(why) | DeliveryOutcome::TryAgain(why)) => {
             tracing::error!(channel = slot.channel, item = %slot.item, %why, "PARKED: not retried until an operator does");
         }
         (_, DeliveryOutcome::NotNow(rest)) => {

@@ -134,7 +134,7 @@ pub struct AppToken {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Denied {
+pub enum Denial {
     /// The account may not learn whether the thing exists.
     Hidden,
     /// The account may see the thing, but not change it.
@@ -174,11 +174,11 @@ impl Account {
     }
 
     /// Whether the account may change a policy that these applications share. It is `Hidden` if the account may not see all of them.
-    pub fn may_change(&self, apps: &[Name]) -> Result<(), Denied> {
+    pub fn may_change(&self, apps: &[Name]) -> Result<(), Denial> {
         if !apps.iter().all(|app| self.sees(app)) {
-            return Err(Denied::Hidden);
+            return Err(Denial::Hidden);
         }
-        if apps.iter().all(|app| self.owns(app)) { Ok(()) } else { Err(Denied::Forbidden) }
+        if apps.iter().all(|app| self.owns(app)) { Ok(()) } else { Err(Denial::Forbidden) }
     }
 }
 

@@ -9,7 +9,7 @@ use super::FlowError;
 use super::limiter_health::LimiterHealth;
 use super::permit_request::{Lease, PermitAnswer, PermitRequest, Reason};
 use super::policy_cache::{Entry, PolicyCache};
-use super::policy_request::{PolicyRequest, Waited, slot};
+use super::policy_request::{PolicyRequest, WaitOutcome, slot};
 use super::unread_grant::UnreadGrant;
 use super::waits::Waits;
 use seckill_domain::breaker::{Admission, CallOutcome};
@@ -120,17 +120,17 @@ impl Permits {
             let decided = match policy.terms.excess {
                 Excess::Queue { .. } => self.wait_in_line(app, &request, lease, began, &mut place).await,
                 Excess::Reject | Excess::Degrade { .. } | Excess::Shadow => {
-                    self.call_redis(&request, lease).await.map(|verdict| Waited::Decided(verdict, Reason::Limit))
+                    self.call_redis(&request, lease).await.map(|verdict| WaitOutcome::Decided(verdict, Reason::Limit))
                 }
             };
             match decided {
-                Ok(Waited::Decided(verdict, _)) if verdict.granted => break request.grant(Some(&verdict), lease),
-                Ok(Waited::Decided(verdict, reason)) => {
+                Ok(WaitOutcome::Decided(verdict, _)) if verdict.granted => break request.grant(Some(&verdict), lease),
+                Ok(WaitOutcome::Decided(verdict, reason)) => {
                     request.remember_refusal(&verdict);
                     break request.refuse_by(&verdict, reason);
                 }
-                Ok(Waited::PolicyChanged(None)) => return Ok(PermitAnswer::default()),
-                Ok(Waited::PolicyChanged(Some(entry))) => {
+                Ok(WaitOutcome::PolicyChanged(None)) => return Ok(PermitAnswer::default()),
+                Ok(WaitOutcome::PolicyChanged(Some(entry))) => {
                     request = PolicyRequest::new(entry, request.key, request.permits.into())?;
                 }
                 Err(error) => break self.answer_when_down(&[&request], lease, &error),

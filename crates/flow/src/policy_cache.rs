@@ -13,7 +13,7 @@ use super::policy_state::PolicyState;
 use seckill_domain::admission::{Limit, Limits, Window};
 use seckill_domain::policy::{HOUSE_APP, Name, Policy};
 use seckill_postgres::flow::policies::PolicySet;
-use seckill_postgres::{Policies, LedgerError};
+use seckill_postgres::{LedgerError, Policies};
 
 /// A policy as one application has it, and its state in this instance.
 #[derive(Clone)]

@@ -50,9 +50,7 @@ pub async fn write_minutes(policies: &Policies, gate: &Gate) -> Result<(), FlowE
                 continue;
             }
             let PolicyCounts { granted, refused, waited_ms, failed, .. } = sum(seconds.into_iter());
-            policies
-                .write_minute(policy.id, &PolicyMinute { minute, granted, refused, waited_ms, failed })
-                .await?;
+            policies.write_minute(policy.id, &PolicyMinute { minute, granted, refused, waited_ms, failed }).await?;
         }
     }
     policies.clear_minutes().await?;

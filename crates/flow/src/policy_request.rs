@@ -22,7 +22,7 @@ pub(super) struct PolicyRequest<'a> {
 }
 
 /// The end of a wait in line.
-pub(super) enum Waited {
+pub(super) enum WaitOutcome {
     Decided(Verdict, Reason),
     /// The changed policy; `None` when it was deleted.
     PolicyChanged(Option<Entry>),

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::permit_request::{Lease, Reason};
 use super::permits::Permits;
 use super::policy_cache::Entry;
-use super::policy_request::{PolicyRequest, Waited};
+use super::policy_request::{PolicyRequest, WaitOutcome};
 use super::unread_grant::UnreadGrant;
 use seckill_domain::limiter::SlotKey;
 use seckill_domain::policy::{Excess, Name};
@@ -25,9 +25,9 @@ impl Permits {
         lease: Option<Lease>,
         since: Instant,
         place: &mut Option<Place>,
-    ) -> Result<Waited, GateError> {
+    ) -> Result<WaitOutcome, GateError> {
         let Excess::Queue { patience } = request.entry.policy.terms.excess else {
-            return Ok(Waited::PolicyChanged(Some(request.entry.clone())));
+            return Ok(WaitOutcome::PolicyChanged(Some(request.entry.clone())));
         };
         let take = request.take(lease);
         let kept = place.take().filter(|place| place.slot == request.slot);
@@ -48,20 +48,20 @@ impl Permits {
                 Turn::Wait { ask_again, .. } => ask_again,
                 Turn::LineFull(verdict) => {
                     place.is_held = false;
-                    return Ok(Waited::Decided(verdict, Reason::QueueFull));
+                    return Ok(WaitOutcome::Decided(verdict, Reason::QueueFull));
                 }
                 Turn::Granted(verdict) | Turn::TooLate(verdict) => {
                     place.is_held = false;
                     let waited_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
                     request.entry.state.counters.waited_ms.fetch_add(waited_ms, Ordering::Relaxed);
-                    return Ok(Waited::Decided(verdict, Reason::Limit));
+                    return Ok(WaitOutcome::Decided(verdict, Reason::Limit));
                 }
             };
             tokio::time::sleep(ask_again.min(left)).await;
             let now = self.policies.find(app, &request.entry.policy.terms.name);
             let version = |entry: &Entry| (entry.policy.id, entry.policy.version);
             if now.as_ref().map(version) != Some(version(&request.entry)) {
-                return Ok(Waited::PolicyChanged(now));
+                return Ok(WaitOutcome::PolicyChanged(now));
             }
         }
     }

@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 
 use super::batchers::PaymentBatchers;
 use super::{
-    CALLBACK_MAX_BYTES, NotBelieved, PayError, PaymentRequest, PaymentService, PaymentStart, RefundAsked, Signed,
+    CALLBACK_MAX_BYTES, CallbackRefusal, PayError, PaymentRequest, PaymentService, PaymentStart, RefundOutcome,
+    SignatureHeaders,
 };
 use seckill_buying::api::Call;
 use seckill_buying::sale::thread_state::ThreadState;
@@ -156,9 +157,11 @@ pub async fn refund_order(
         money.service.refund(Some(&user), &by, order, &reason).await
     };
     match app_state.bulkheads.refunds.run(refund).await? {
-        RefundAsked::Refund(refund_id, status) => Ok(HttpResponse::Accepted().json(RefundBegun { refund_id, status })),
-        RefundAsked::IllegalState => Err(Code::IllegalState.into()),
-        RefundAsked::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
+        RefundOutcome::Refund(refund_id, status) => {
+            Ok(HttpResponse::Accepted().json(RefundBegun { refund_id, status }))
+        }
+        RefundOutcome::IllegalState => Err(Code::IllegalState.into()),
+        RefundOutcome::Unknown => Err(not_an_order(&thread, &buyer.user, order).await?),
     }
 }
 
@@ -190,7 +193,7 @@ pub async fn payment_callback(
 ) -> Answer {
     let body = body?.0;
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let signed = Signed {
+    let signed = SignatureHeaders {
         id: header("webhook-id"),
         timestamp: header("webhook-timestamp"),
         signature: header("webhook-signature"),
@@ -199,10 +202,10 @@ pub async fn payment_callback(
     let now_s = app_state.clock.now_ms() / 1000;
     let callback = match money.service.read_callback(channel, signed, body, now_s) {
         Ok(callback) => callback,
-        Err(NotBelieved::NoSuchChannel) => return Err(Code::NotFound.into()),
+        Err(CallbackRefusal::NoSuchChannel) => return Err(Code::NotFound.into()),
         // The body has been read, so the connection is kept.
-        Err(NotBelieved::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),
-        Err(NotBelieved::Callback(why)) => return Err(Problem::not_believed(&why)),
+        Err(CallbackRefusal::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),
+        Err(CallbackRefusal::Callback(why)) => return Err(Problem::not_believed(&why)),
     };
     // Only now: the signature shows that the callback comes from the channel.
     let _span = request_span(request.head(), "POST callbacks");

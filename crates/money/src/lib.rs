@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use seckill_channel::{BadCallback, Channel, Channels};
-pub use seckill_channel::{CALLBACK_MAX_BYTES, Signed};
+pub use seckill_channel::{CALLBACK_MAX_BYTES, SignatureHeaders};
 use seckill_config as config;
 use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::payment::{ChannelReport, Progress, RefundReason, ReportOutcome};
 pub use seckill_postgres::money::payments::{PaymentRequest, PaymentStart};
-pub use seckill_postgres::money::refunds::RefundAsked;
+pub use seckill_postgres::money::refunds::RefundOutcome;
 use seckill_postgres::notices::Notifier;
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_rabbitmq::QueueError;
@@ -61,7 +61,7 @@ pub(crate) struct Callback {
 }
 
 #[derive(Debug)]
-pub(crate) enum NotBelieved {
+pub(crate) enum CallbackRefusal {
     NoSuchChannel,
     TooLong,
     /// The signature does not match, or the message is too old.
@@ -114,7 +114,7 @@ impl PaymentService {
         asked_by: &str,
         order: OrderId,
         reason: &RefundReason,
-    ) -> Result<RefundAsked, PayError> {
+    ) -> Result<RefundOutcome, PayError> {
         self.open().await?;
         let outflow = |name: &str| self.channels.get(name).map(|channel| channel.outflow());
         let asked = self
@@ -131,20 +131,20 @@ impl PaymentService {
     pub(crate) fn read_callback(
         &self,
         channel: &str,
-        signed: Signed<'_>,
+        signed: SignatureHeaders<'_>,
         body: Bytes,
         now_s: i64,
-    ) -> Result<Callback, NotBelieved> {
-        let channel = self.channels.get(channel).ok_or(NotBelieved::NoSuchChannel)?;
+    ) -> Result<Callback, CallbackRefusal> {
+        let channel = self.channels.get(channel).ok_or(CallbackRefusal::NoSuchChannel)?;
         if body.len() > CALLBACK_MAX_BYTES {
-            return Err(NotBelieved::TooLong);
+            return Err(CallbackRefusal::TooLong);
         }
         let report = match channel.read_callback(signed, &body, now_s) {
             Ok(report) => Some(report),
             Err(BadCallback::Unreadable(_)) => None,
             Err(error) => {
                 count_callback("not-believed");
-                return Err(NotBelieved::Callback(error));
+                return Err(CallbackRefusal::Callback(error));
             }
         };
         Ok(Callback { channel: channel.clone(), message: signed.id.to_owned(), report, body })

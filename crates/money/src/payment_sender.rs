@@ -19,8 +19,8 @@ use seckill_domain::outflow::{DeliveryOutcome, PROMPT};
 use seckill_domain::payment::{About, PaymentId};
 use seckill_domain::trace_context::TraceContext;
 use seckill_postgres::LedgerError;
-use seckill_postgres::money::payment_dispatch::{Claimed, DuePayment};
-use seckill_rabbitmq::Received;
+use seckill_postgres::money::payment_dispatch::{DuePayment, PaymentClaim};
+use seckill_rabbitmq::MessageBatch;
 use seckill_runtime::die_at;
 use seckill_runtime::worker::batcher::Batcher;
 use seckill_telemetry::spans::{Span, SpanKind};
@@ -88,7 +88,7 @@ impl PaymentSender {
     /// Settles a batch of messages: each payment has a slot or needs none.
     #[tracing::instrument(level = "debug", name = "pay", skip_all,
                           fields(channel = self.channel.name, messages = received.messages.len()))]
-    pub async fn settle(&self, received: Received<PaymentRequestedV1>) -> Result<(), PayError> {
+    pub async fn settle(&self, received: MessageBatch<PaymentRequestedV1>) -> Result<(), PayError> {
         let payments: Vec<PaymentId> = received.messages.iter().map(|message| message.payment_id).collect();
         let traces = received.traces.into_iter().map(|(index, trace)| (payments[index], trace)).collect();
         self.payment_service.open().await?;
@@ -123,16 +123,16 @@ impl PaymentSender {
             // By then the request has been answered, or has timed out.
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
             let claimed = ledger.payments.claim_payments(&channel.name, &left, most, ask_after).await;
-            if !matches!(&claimed, Ok(Claimed::Due { payments, .. }) if !payments.is_empty()) {
+            if !matches!(&claimed, Ok(PaymentClaim::Due { payments, .. }) if !payments.is_empty()) {
                 self.breaker.lock().withdraw(admission);
             }
             match claimed? {
-                Claimed::Wait(wait) if Instant::now() + wait > deadline => {
+                PaymentClaim::Wait(wait) if Instant::now() + wait > deadline => {
                     return Ok(ledger.payments.postpone_payments(&left, wait.min(SEND_AGAIN_AFTER_MAX)).await?);
                 }
                 // Random, so that the workers do not all wake at the same moment.
-                Claimed::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
-                Claimed::Due { payments, looked_at } => {
+                PaymentClaim::Wait(wait) => self.rest(wait.mul_f64(rand::random_range(1.0..1.1))).await,
+                PaymentClaim::Due { payments, looked_at } => {
                     left.drain(..looked_at);
                     for payment in payments {
                         let Ok(permit) = Arc::clone(&self.under_way).acquire_owned().await else { return Ok(()) };

@@ -40,7 +40,7 @@ pub enum PublishError {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Published {
+pub struct PublishReport {
     /// The catalogue's version that the pages show at least; some sales may be newer.
     pub(crate) catalog_version: i64,
     pub(crate) sales: usize,
@@ -97,7 +97,7 @@ impl Publisher {
         })
     }
 
-    pub async fn publish_changes(&mut self) -> Result<Option<Published>, PublishError> {
+    pub async fn publish_changes(&mut self) -> Result<Option<PublishReport>, PublishError> {
         let ledger = &self.stores.ledger;
         let version = ledger.in_time(ledger.sales.catalog_version()).await.map_err(SaleError::from)?;
         match self.last {
@@ -106,7 +106,7 @@ impl Publisher {
         }
     }
 
-    pub async fn publish(&mut self) -> Result<Published, PublishError> {
+    pub async fn publish(&mut self) -> Result<PublishReport, PublishError> {
         let ledger = self.stores.ledger.clone();
         // Read before the sales: a change in the meantime is published again, and never missed.
         let catalog_version = ledger.in_time(ledger.sales.catalog_version()).await.map_err(SaleError::from)?;
@@ -147,7 +147,7 @@ impl Publisher {
         let files_unchanged = progress.files.len() + 1 - progress.written;
         self.known = progress.files.into_iter().collect();
         let (sales, files_written) = (published.len(), progress.written);
-        Ok(Published { catalog_version, sales, files_written, files_unchanged, pages_removed })
+        Ok(PublishReport { catalog_version, sales, files_written, files_unchanged, pages_removed })
     }
 
     fn put_page(&mut self, progress: &mut Progress, path: &str, page: &str) -> Result<(), PublishError> {

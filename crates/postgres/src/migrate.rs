@@ -26,18 +26,18 @@ const TRIES_MAX: u32 = 25;
 const OTHER_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blocked {
+enum MigrationBlock {
     ByMigration,
     /// A transaction uses a table of this migration.
     ByTransaction(i64),
 }
 
-fn blocked(error: &LedgerError) -> Option<Blocked> {
+fn blocked(error: &LedgerError) -> Option<MigrationBlock> {
     let (cause, blocked) = match error {
         // This error is from sqlx's own statements. Only one of them waits: for sqlx's lock.
-        LedgerError::Migration(MigrateError::Execute(cause)) => (cause, Blocked::ByMigration),
+        LedgerError::Migration(MigrateError::Execute(cause)) => (cause, MigrationBlock::ByMigration),
         LedgerError::Migration(MigrateError::ExecuteMigration(cause, version)) => {
-            (cause, Blocked::ByTransaction(*version))
+            (cause, MigrationBlock::ByTransaction(*version))
         }
         _ => return None,
     };
@@ -79,11 +79,11 @@ impl Database {
             let Err(error) = self.try_to_migrate().await else { return Ok(()) };
             match blocked(&error) {
                 None => return Err(error),
-                Some(Blocked::ByMigration) if began.elapsed() < OTHER_MAX => {
+                Some(MigrationBlock::ByMigration) if began.elapsed() < OTHER_MAX => {
                     tracing::info!("another process migrates the database; waiting for it");
                 }
-                Some(Blocked::ByMigration) => return Err(error),
-                Some(Blocked::ByTransaction(version)) => {
+                Some(MigrationBlock::ByMigration) => return Err(error),
+                Some(MigrationBlock::ByTransaction(version)) => {
                     tries += 1;
                     if tries >= TRIES_MAX {
                         return Err(LedgerError::InUse(version));

@@ -29,7 +29,7 @@ pub struct Consumer<M> {
 }
 
 #[derive(Debug, Clone)]
-pub struct Received<M> {
+pub struct MessageBatch<M> {
     pub messages: Vec<M>,
     /// The traces of traced messages, with their places in `messages`.
     pub traces: Vec<(usize, TraceContext)>,
@@ -49,7 +49,11 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
     /// Takes one batch, passes its messages to `settle`, then acknowledges it. Messages that cannot be decoded go to the dead-letter queue.
     /// If the broker fails, it redelivers. If `settle` fails, or this future is dropped during `settle`, the next step settles the same
     /// batch, because a redelivery counts against the queue's delivery limit.
-    pub async fn step<F, E>(&mut self, stop: &CancellationToken, settle: impl Fn(Received<M>) -> F) -> Result<Step, E>
+    pub async fn step<F, E>(
+        &mut self,
+        stop: &CancellationToken,
+        settle: impl Fn(MessageBatch<M>) -> F,
+    ) -> Result<Step, E>
     where
         F: Future<Output = Result<(), E>>,
         E: From<QueueError>,
@@ -86,7 +90,7 @@ impl<M: DeserializeOwned + Clone> Consumer<M> {
 
 struct Batch<M> {
     deliveries: Vec<Delivery>,
-    received: Received<M>,
+    received: MessageBatch<M>,
     /// The places in `deliveries` of messages that could not be decoded.
     unreadable: Vec<usize>,
     marks: usize,
@@ -117,7 +121,7 @@ impl<M: DeserializeOwned> Batch<M> {
                 }
             }
         }
-        Self { deliveries, received: Received { messages, traces, mark_ms }, unreadable, marks }
+        Self { deliveries, received: MessageBatch { messages, traces, mark_ms }, unreadable, marks }
     }
 }
 

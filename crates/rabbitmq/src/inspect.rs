@@ -31,7 +31,7 @@ pub struct BrokerInspection {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Declared {
+pub enum QueueCheck {
     AsConfigured,
     Missing,
     /// Exists with other properties or arguments. The text is the broker's.
@@ -41,7 +41,7 @@ pub enum Declared {
 
 /// The fate of a message without a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Published {
+pub enum Fate {
     Returned,
     /// An alternate exchange accepted it.
     Taken,
@@ -74,7 +74,7 @@ impl BrokerInspection {
         self.looking.configuration().heartbeat()
     }
 
-    pub async fn exchange(&self) -> Result<Declared, QueueError> {
+    pub async fn exchange(&self) -> Result<QueueCheck, QueueError> {
         let declare = async |passive: bool| {
             let options = ExchangeDeclareOptions { durable: true, passive, ..ExchangeDeclareOptions::default() };
             let channel = self.looking.create_channel().await?;
@@ -82,13 +82,13 @@ impl BrokerInspection {
             channel.exchange_declare(exchange, ExchangeKind::Direct, options, FieldTable::default()).await
         };
         match judge(declare(true).await)? {
-            Declared::AsConfigured => judge(declare(false).await),
+            QueueCheck::AsConfigured => judge(declare(false).await),
             other => Ok(other),
         }
     }
 
     /// The queues that every worker declares, by name, without the delay ladder. Delay queues are declared on demand.
-    pub async fn queues(&self) -> Result<Vec<(String, Declared)>, QueueError> {
+    pub async fn queues(&self) -> Result<Vec<(String, QueueCheck)>, QueueError> {
         let queues = self.topology.queues().into_iter().map(|(name, arguments)| async move {
             let declared = self.queue(&name, arguments).await?;
             Ok::<_, QueueError>((name.to_string(), declared))
@@ -96,15 +96,15 @@ impl BrokerInspection {
         join_all(queues).await.into_iter().collect()
     }
 
-    async fn queue(&self, name: &ShortString, arguments: FieldTable) -> Result<Declared, QueueError> {
+    async fn queue(&self, name: &ShortString, arguments: FieldTable) -> Result<QueueCheck, QueueError> {
         // The second declaration would create a missing queue, so it is only sent for an existing one.
         let existing = QueueDeclareOptions { passive: true, ..QUEUE };
         let found = self.declare(name, existing, FieldTable::default()).await?;
-        if found != Declared::AsConfigured {
+        if found != QueueCheck::AsConfigured {
             return Ok(found);
         }
         let declared = self.declare(name, QUEUE, arguments.clone()).await?;
-        let Declared::Otherwise(why) = &declared else { return Ok(declared) };
+        let QueueCheck::Otherwise(why) = &declared else { return Ok(declared) };
         let Some(bound) = other_bound(why) else { return Ok(declared) };
         // The broker reports only the first difference. With the queue's own bound, it reports another one, if any.
         let mut arguments = arguments.inner().clone();
@@ -113,7 +113,7 @@ impl BrokerInspection {
             None => arguments.remove(&ShortString::from(BOUND)),
         };
         let other = self.declare(name, QUEUE, arguments.into()).await?;
-        Ok(if other == Declared::AsConfigured { declared } else { other })
+        Ok(if other == QueueCheck::AsConfigured { declared } else { other })
     }
 
     /// On a separate channel, because the broker closes a channel after a refused declaration.
@@ -122,27 +122,27 @@ impl BrokerInspection {
         name: &ShortString,
         options: QueueDeclareOptions,
         arguments: FieldTable,
-    ) -> Result<Declared, QueueError> {
+    ) -> Result<QueueCheck, QueueError> {
         let channel = self.looking.create_channel().await?;
         judge(channel.queue_declare(name.clone(), options, arguments).await)
     }
 
     /// Publishes a message without a queue: to our exchange, or to the default one if ours does not exist yet.
-    pub async fn publish(&self, to_ours: bool) -> Result<Published, QueueError> {
+    pub async fn publish(&self, to_ours: bool) -> Result<Fate, QueueError> {
         let mut blocked =
             pin!(self.publishing.events_listener().filter_map(|event| {
                 ready(if let Event::ConnectionBlocked(why) = event { Some(why) } else { None })
             }));
         tokio::select! {
             published = self.publish_to_nobody(to_ours) => match published {
-                Ok(Confirmation::Ack(Some(_))) => Ok(Published::Returned),
-                Ok(_) => Ok(Published::Taken),
+                Ok(Confirmation::Ack(Some(_))) => Ok(Fate::Returned),
+                Ok(_) => Ok(Fate::Taken),
                 Err(error) => match judge::<()>(Err(error))? {
-                    Declared::Refused(why) => Ok(Published::Refused(why)),
+                    QueueCheck::Refused(why) => Ok(Fate::Refused(why)),
                     _ => Err(QueueError::Closed),
                 },
             },
-            Some(why) = blocked.next() => Ok(Published::Blocked(why)),
+            Some(why) = blocked.next() => Ok(Fate::Blocked(why)),
         }
     }
 
@@ -166,14 +166,14 @@ impl BrokerInspection {
     }
 }
 
-fn judge<T>(answer: Result<T, lapin::Error>) -> Result<Declared, QueueError> {
-    let Err(error) = answer else { return Ok(Declared::AsConfigured) };
+fn judge<T>(answer: Result<T, lapin::Error>) -> Result<QueueCheck, QueueError> {
+    let Err(error) = answer else { return Ok(QueueCheck::AsConfigured) };
     let ErrorKind::ProtocolError(refusal) = error.kind() else { return Err(error.into()) };
     let why = refusal.get_message().to_string();
     match refusal.get_id() {
-        ACCESS_REFUSED => Ok(Declared::Refused(why)),
-        NOT_FOUND => Ok(Declared::Missing),
-        PRECONDITION_FAILED => Ok(Declared::Otherwise(why)),
+        ACCESS_REFUSED => Ok(QueueCheck::Refused(why)),
+        NOT_FOUND => Ok(QueueCheck::Missing),
+        PRECONDITION_FAILED => Ok(QueueCheck::Otherwise(why)),
         _ => Err(error.into()),
     }
 }

@@ -21,7 +21,7 @@ use lapin::{Connection, ConnectionProperties, ErrorKind, runtime};
 use seckill_config::servers::each_server;
 use seckill_config::{self as config, Config, tls};
 
-pub use consumer::{Consumer, Received};
+pub use consumer::{Consumer, MessageBatch};
 pub use depths::QueueDepths;
 pub use publisher::{Outgoing, Publisher, Receipt};
 use topology::Topology;

@@ -68,7 +68,7 @@ impl StoredTicket {
 
 /// A hold or an open loan of a purchase without a confirmed record.
 #[derive(Debug, Clone)]
-pub struct Unconfirmed {
+pub struct UnconfirmedHold {
     pub order: OrderId,
     pub ticket: StoredTicket,
     pub epoch: Epoch,
@@ -86,13 +86,13 @@ pub struct UnconfirmedPage {
 
 /// Shards with unconfirmed holds or open loans, and shards that could not be read.
 #[derive(Debug, Default)]
-pub struct MaybeUnconfirmed {
+pub struct UnconfirmedShards {
     pub with_holds: Vec<(SaleShards, Shard)>,
     pub unread: Vec<(SaleShards, Shard)>,
 }
 
 #[derive(Debug)]
-pub struct Released {
+pub struct ReleaseReply {
     pub epoch: Epoch,
     /// In a sale with shards, the buyer of each order; empty for an unknown order.
     pub users: Vec<String>,
@@ -118,7 +118,12 @@ impl Gate {
     }
 
     /// Ends holds, or loans at their home shard (rule 9).
-    pub async fn release(&self, of: SaleShards, shard: Shard, holds: &[HoldRelease]) -> Result<Released, GateError> {
+    pub async fn release(
+        &self,
+        of: SaleShards,
+        shard: Shard,
+        holds: &[HoldRelease],
+    ) -> Result<ReleaseReply, GateError> {
         let keys = self.keys.sale(of, shard);
         let mut call = scripts::RELEASE.prepare_invoke();
         call.key(&keys.lasting()).arg(holds.len());
@@ -131,7 +136,7 @@ impl Gate {
         let reply: Vec<Value> = timed("release", call.invoke_async(&mut self.connections.of(&keys.sale))).await?;
         let (numbers, users) = reply.split_at(reply.len().min(2));
         let numbers: Vec<i64> = read_all(numbers)?;
-        Ok(Released { epoch: self.epoch_of(of.sale, &numbers)?, users: read_all(users)? })
+        Ok(ReleaseReply { epoch: self.epoch_of(of.sale, &numbers)?, users: read_all(users)? })
     }
 
     /// Puts this shard's part of a wave up for sale, once an epoch. Returns the epoch.
@@ -161,8 +166,8 @@ impl Gate {
         }
     }
 
-    pub async fn maybe_unconfirmed(&self, shards: &[(SaleShards, Shard)]) -> Result<MaybeUnconfirmed, GateError> {
-        let mut found = MaybeUnconfirmed::default();
+    pub async fn maybe_unconfirmed(&self, shards: &[(SaleShards, Shard)]) -> Result<UnconfirmedShards, GateError> {
+        let mut found = UnconfirmedShards::default();
         for shards in shards.chunks(SALES_A_CALL) {
             let count = |(of, shard): &(SaleShards, Shard)| {
                 let key = self.keys.sale(*of, *shard).unconfirmed;
@@ -186,7 +191,7 @@ impl Gate {
         of: SaleShards,
         shard: Shard,
         page: UnconfirmedPage,
-    ) -> Result<Vec<Unconfirmed>, GateError> {
+    ) -> Result<Vec<UnconfirmedHold>, GateError> {
         let keys = self.keys.sale(of, shard);
         let mut call = scripts::READ_UNCONFIRMED.prepare_invoke();
         call.key(&keys.lasting()).arg(page.age_ms).arg(page.limit).arg(page.now_ms).arg(page.passed_over);
@@ -195,7 +200,7 @@ impl Gate {
         let epoch = Epoch(epoch.parse().map_err(|_| MALFORMED)?);
         let hold = |row: &[String]| {
             let [order, ticket] = row else { return Err(MALFORMED) };
-            Ok(Unconfirmed { order: order_id(order)?, ticket: StoredTicket::parse(ticket)?, epoch })
+            Ok(UnconfirmedHold { order: order_id(order)?, ticket: StoredTicket::parse(ticket)?, epoch })
         };
         rows.chunks(2).map(hold).collect()
     }

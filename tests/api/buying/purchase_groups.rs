@@ -13,7 +13,7 @@ use seckill_domain::message::{GroupsPlacedV1, OutboxKind, Version};
 use seckill_domain::sale::NewSale;
 use seckill_postgres::orders::groups::Settling;
 use seckill_postgres::orders::one::SettledOne;
-use seckill_postgres::orders::purchase::{Committed, Purchase};
+use seckill_postgres::orders::purchase::{CommitOutcome, Purchase};
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_rabbitmq::{Broker, Destination, Outgoing, Publisher};
 use seckill_redis::reserve::batcher::ReserveBatcher;
@@ -95,7 +95,7 @@ pub fn group_of(purchases: &[Purchase]) -> GroupId {
 /// Commits purchases, and takes them off the unconfirmed list, as a server does.
 pub async fn commit(system: &System, sale: &Sale, purchases: &[Purchase]) {
     let committed = system.stores.ledger.orders.commit_purchases(purchases).await.unwrap();
-    assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
+    assert!(committed.iter().all(|outcome| *outcome == CommitOutcome::Durable), "{committed:?}");
     system.stores.gate.confirm(system.shards(sale).await, Shard::FIRST, &orders(purchases)).await.unwrap();
 }
 
@@ -110,7 +110,7 @@ pub async fn commit_alone(system: &System, purchases: &[Purchase]) {
     let alone: Vec<Purchase> =
         purchases.iter().map(|one| Purchase { group: GroupId::of_one(one.order), ..one.clone() }).collect();
     let committed = system.stores.ledger.orders.commit_purchases(&alone).await.unwrap();
-    assert!(committed.iter().all(|outcome| *outcome == Committed::Durable), "{committed:?}");
+    assert!(committed.iter().all(|outcome| *outcome == CommitOutcome::Durable), "{committed:?}");
 }
 
 /// Makes PostgreSQL refuse larger groups, so that all winners are committed as groups of one.
@@ -342,12 +342,12 @@ async fn a_group_that_is_refused_becomes_groups_of_one() {
     purchases.extend(take_together(&system, &other, &buyers(3)).await);
     system.refuse("INSERT ON purchase_groups", &format!("NEW.sale_id = {} AND NEW.members > 1", sale.id)).await;
     let committed = system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
-    assert_eq!(committed, vec![Committed::Durable; 7]);
+    assert_eq!(committed, vec![CommitOutcome::Durable; 7]);
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 4));
     assert_eq!((system.count(GROUPS, &other).await, system.count(ONES, &other).await), (1, 0));
     // Repeated, as a retried statement: nothing is written twice.
     let committed = system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
-    assert_eq!(committed, vec![Committed::Durable; 7]);
+    assert_eq!(committed, vec![CommitOutcome::Durable; 7]);
     assert_eq!((system.count(ONES, &sale).await, system.count(GROUPS, &other).await), (4, 1));
     system.serve(true).await;
     for (sale, orders) in [(&sale, 4), (&other, 3)] {
@@ -366,7 +366,7 @@ async fn a_group_of_an_older_epoch_is_refused() {
     purchases.extend(take_together(&system, &other, &buyers(2)).await);
     system.stores.ledger.sales.raise_epoch(sale.id).await.unwrap();
     let committed = system.stores.ledger.orders.commit_purchases(&purchases).await.unwrap();
-    let (stale, durable) = (Committed::StaleEpoch, Committed::Durable);
+    let (stale, durable) = (CommitOutcome::StaleEpoch, CommitOutcome::Durable);
     assert_eq!(committed, [stale, stale, durable, durable]);
     assert_eq!((system.count(GROUPS, &sale).await, system.count(ONES, &sale).await), (0, 0));
     system.serve(true).await;

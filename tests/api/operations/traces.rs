@@ -11,7 +11,7 @@ use reqwest::Client;
 use reqwest::header::HeaderValue;
 use seckill_domain::message::GroupsPlacedV1;
 use seckill_domain::trace_context::TraceContext;
-use seckill_rabbitmq::{Broker, Consumer, QueueError, Received, Source};
+use seckill_rabbitmq::{Broker, Consumer, MessageBatch, QueueError, Source};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -69,7 +69,7 @@ async fn message_trace(system: &System) -> TraceContext {
     let mut consumer = Consumer::<GroupsPlacedV1>::new(Broker::new(&system.config), Source::GroupsPlaced, 10);
     let (stop, seen) = (CancellationToken::new(), Mutex::new(None));
     // A batch that is not settled goes back to the queue with the consumer.
-    let look = |received: Received<GroupsPlacedV1>| {
+    let look = |received: MessageBatch<GroupsPlacedV1>| {
         *seen.lock().unwrap() = received.traces.first().map(|(_, trace)| trace.clone());
         std::future::ready(Err::<(), QueueError>(QueueError::Closed))
     };

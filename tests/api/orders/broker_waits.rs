@@ -9,7 +9,7 @@ use seckill_config::Config;
 use seckill_harness::folder::Folder;
 use seckill_harness::{System, eventually, terms, until};
 use seckill_postgres::outbox::RetryPolicy;
-use seckill_rabbitmq::{Broker, Consumer, Destination, Outgoing, Publisher, QueueError, Received, Source};
+use seckill_rabbitmq::{Broker, Consumer, Destination, MessageBatch, Outgoing, Publisher, QueueError, Source};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, raw_sql};
 use tokio::time::timeout;
@@ -69,7 +69,7 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
     let (mut consumer, stop) = (Consumer::<Value>::new(broker, Source::GroupsPlaced, 10), CancellationToken::new());
     let begun = Mutex::new(0);
     for _ in 0..6 {
-        let never = |_: Received<Value>| {
+        let never = |_: MessageBatch<Value>| {
             *begun.lock() += 1;
             std::future::pending::<Result<(), QueueError>>()
         };
@@ -84,7 +84,7 @@ async fn a_batch_whose_settling_is_given_up_is_kept_and_not_delivered_again() {
         *begun.lock() = 0;
     }
     let settled = Mutex::new(0);
-    let settle = |received: Received<Value>| {
+    let settle = |received: MessageBatch<Value>| {
         *settled.lock() += received.messages.len();
         async { Ok::<_, QueueError>(()) }
     };

@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use reqwest::Client;
 use seckill_domain::sale::NewSale;
-use seckill_postgres::money::payment_dispatch::Claimed;
+use seckill_postgres::money::payment_dispatch::PaymentClaim;
 use seckill_webhook::{Secret, signed_headers};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -381,7 +381,7 @@ async fn whatever_the_bank_says_of_a_payment_that_was_given_up_is_heard() {
     let ask_after = std::time::Duration::from_secs(1);
     let payment_id = seckill_domain::payment::PaymentId(payment);
     let claimed = ledger.payments.claim_payments("sandbox", &[payment_id], 10, ask_after).await.unwrap();
-    let nothing = matches!(&claimed, Claimed::Due { payments, looked_at: 1 } if payments.is_empty());
+    let nothing = matches!(&claimed, PaymentClaim::Due { payments, looked_at: 1 } if payments.is_empty());
     assert!(nothing, "{claimed:?}");
     // The money arrived after all, and is refunded.
     let callback = Callback::of("payment.succeeded", payment, ("order_id", order), 100);

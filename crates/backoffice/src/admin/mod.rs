@@ -33,7 +33,7 @@ use crate::picture::PictureError;
 use seckill_buying::sale::{SaleError, Stores};
 use seckill_config as config;
 use seckill_delivery::outflow_changes::OutflowError;
-use seckill_domain::account::{Account, Denied};
+use seckill_domain::account::{Account, Denial};
 use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::WrongParameter;
 use seckill_domain::live::LedgerFigures;
@@ -68,7 +68,7 @@ pub(crate) enum AdminError {
     #[error("{0}")]
     Forged(&'static str),
     #[error("denied")]
-    Denied(Denied),
+    Denied(Denial),
     #[error("there is no such {0}")]
     Unknown(&'static str),
     #[error("{0}")]
@@ -102,8 +102,8 @@ impl AdminError {
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         match self {
             Self::Forged(why) => Some(why),
-            Self::Denied(Denied::Hidden) => Some("not granted"),
-            Self::Denied(Denied::Forbidden) | Self::Flow(FlowError::NotOwned) => Some("not allowed"),
+            Self::Denied(Denial::Hidden) => Some("not granted"),
+            Self::Denied(Denial::Forbidden) | Self::Flow(FlowError::NotOwned) => Some("not allowed"),
             _ => None,
         }
     }
@@ -172,14 +172,14 @@ fn found(is_found: bool, what: &'static str) -> Result<(), AdminError> {
 }
 
 pub(crate) fn admins_only(account: &Account) -> Result<(), AdminError> {
-    if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+    if account.is_admin() { Ok(()) } else { Err(AdminError::Denied(Denial::Forbidden)) }
 }
 
 /// Refuses accounts that may not learn who buyers are.
 pub(crate) fn those_who_see_buyers_only(account: &Account) -> Result<(), AdminError> {
-    if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+    if account.sees_buyers() { Ok(()) } else { Err(AdminError::Denied(Denial::Forbidden)) }
 }
 
 pub(crate) fn operators_only(account: &Account) -> Result<(), AdminError> {
-    if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denied::Forbidden)) }
+    if account.may_operate() { Ok(()) } else { Err(AdminError::Denied(Denial::Forbidden)) }
 }

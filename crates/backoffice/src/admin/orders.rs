@@ -15,7 +15,7 @@ use seckill_domain::account::Account;
 use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
 use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
-use seckill_money::{PaymentService, RefundAsked};
+use seckill_money::{PaymentService, RefundOutcome};
 pub use seckill_postgres::orders::details::OrderDetails;
 use seckill_postgres::orders::read::OrderSearch;
 pub use seckill_postgres::orders::read::OwnedOrder;
@@ -155,11 +155,11 @@ impl Office {
             return Err(Invalid::new("reason", "must say why the order is refunded").into());
         }
         match payments.refund(None, account.name.as_str(), order, &reason).await? {
-            RefundAsked::Refund(refund, status) => Ok((refund, status)),
-            RefundAsked::IllegalState => {
+            RefundOutcome::Refund(refund, status) => Ok((refund, status)),
+            RefundOutcome::IllegalState => {
                 Err(AdminError::IllegalState("the order is not paid, or was not paid through a payment channel"))
             }
-            RefundAsked::Unknown => match self.ledger.orders.order(order).await? {
+            RefundOutcome::Unknown => match self.ledger.orders.order(order).await? {
                 Some(_) => Err(AdminError::IllegalState("the order is still being made")),
                 None => Err(AdminError::Unknown("order")),
             },

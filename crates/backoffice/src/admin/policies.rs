@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{AdminError, Office, admins_only, found};
-use seckill_domain::account::{Account, AccountName, Denied};
+use seckill_domain::account::{Account, AccountName, Denial};
 use seckill_domain::policy::{Name, NewPolicy, Policy, Role};
 use seckill_domain::policy_preview::{self, RecordedMinute, Refusals, SHOWN_MINUTES};
 use seckill_domain::warning::warnings;
@@ -232,7 +232,7 @@ impl Office {
     /// Refuses an application that the account does not see. To all but admins, it looks as if it did not exist.
     async fn check_visible(&self, account: &Account, app: &Name) -> Result<(), AdminError> {
         if !account.sees(app) {
-            return Err(AdminError::Denied(Denied::Hidden));
+            return Err(AdminError::Denied(Denial::Hidden));
         }
         found(self.ledger.policies.has_app(app).await?, "application")
     }

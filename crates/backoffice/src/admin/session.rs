@@ -95,7 +95,7 @@ pub(crate) struct Candidate {
     is_known: bool,
 }
 
-pub(crate) struct Checked {
+pub(crate) struct CheckedCandidate {
     attempt: Attempt,
     /// The hash that the password was checked against, if it was right.
     password_hash: Option<String>,
@@ -108,7 +108,7 @@ impl Attempt {
     }
 }
 
-impl Checked {
+impl CheckedCandidate {
     pub(crate) const fn is_right(&self) -> bool {
         self.password_hash.is_some()
     }
@@ -141,17 +141,17 @@ impl Office {
     }
 
     /// Checks the password. For an unknown name that takes as long.
-    pub(crate) async fn check_password(&self, candidate: Candidate) -> Result<Checked, AdminError> {
+    pub(crate) async fn check_password(&self, candidate: Candidate) -> Result<CheckedCandidate, AdminError> {
         let Candidate { mut attempt, password_hash, is_known } = candidate;
         let password = std::mem::take(&mut attempt.password);
         let account_exists = password_hash.is_some();
         let is_right = self.hasher.verify(password, password_hash.clone(), !is_known).await?;
-        Ok(Checked { attempt, password_hash: password_hash.filter(|_| is_right), account_exists })
+        Ok(CheckedCandidate { attempt, password_hash: password_hash.filter(|_| is_right), account_exists })
     }
 
     /// Opens a session if the password was right. An unknown name gets the same answer as a wrong password.
-    pub(crate) async fn sign_in(&self, checked: Checked) -> Result<SignedIn, AdminError> {
-        let Checked { attempt: Attempt { name, source, device, .. }, password_hash, account_exists } = checked;
+    pub(crate) async fn sign_in(&self, checked: CheckedCandidate) -> Result<SignedIn, AdminError> {
+        let CheckedCandidate { attempt: Attempt { name, source, device, .. }, password_hash, account_exists } = checked;
         let token = self.sessions.issue();
         let token_hash = token.hash();
         if let Some(password_hash) = &password_hash {

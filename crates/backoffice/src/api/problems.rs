@@ -5,7 +5,7 @@ use actix_web::http::header::WWW_AUTHENTICATE;
 use crate::admin::AdminError;
 use crate::admin::password::HashingError;
 use crate::picture::{FILE_BYTES_MAX, PictureError};
-use seckill_domain::account::Denied;
+use seckill_domain::account::Denial;
 use seckill_http::codes::Code;
 use seckill_http::problem::Problem;
 
@@ -20,9 +20,9 @@ impl From<AdminError> for Problem {
             AdminError::SignedOut => signed_out(Code::SignedOut),
             AdminError::TooMany { limit, max, window_ms, retry_ms } => Self::limited(limit, max, window_ms, retry_ms),
             AdminError::Forged(why) => Self::from(Code::ForgedRequest).detail(why),
-            AdminError::Denied(Denied::Forbidden) => Self::from(Code::Forbidden),
+            AdminError::Denied(Denial::Forbidden) => Self::from(Code::Forbidden),
             // The answer hides which of the two it is.
-            AdminError::Denied(Denied::Hidden) | AdminError::Unknown(_) => Self::from(Code::NotFound),
+            AdminError::Denied(Denial::Hidden) | AdminError::Unknown(_) => Self::from(Code::NotFound),
             AdminError::Conflict(why) => Self::from(Code::Conflict).detail(why),
             AdminError::Unworkable(why) => Self::from(Code::UnworkableTerms).detail(why),
             AdminError::Picture(PictureError::Busy) => Self::shed("pictures"),

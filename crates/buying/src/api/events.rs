@@ -8,7 +8,7 @@ use futures_util::stream::unfold;
 use tokio::time::{Instant, timeout_at};
 
 use super::Call;
-use crate::sale::order_streams::{OrderStreams, Stream, Subscribed};
+use crate::sale::order_streams::{OrderStreams, Stream, Subscription};
 use seckill_domain::ids::OrderId;
 use seckill_domain::order::Order;
 use seckill_http::codes::{Code, problems};
@@ -60,10 +60,10 @@ pub async fn follow_order(Call { request, thread, app_state }: Call, streams: Da
     let order = order_id(&request)?;
     let follow = async move { streams.follow(&buyer.user, order, last_event_id).await };
     match app_state.bulkheads.orders.run(follow).await? {
-        Subscribed::Stream(stream) => Ok(answer(stream, until)),
-        Subscribed::Over => Ok(HttpResponse::NoContent().finish()),
-        Subscribed::Unknown => Err(Code::UnknownOrder.into()),
-        Subscribed::Full => Err(Problem::unavailable()),
+        Subscription::Stream(stream) => Ok(answer(stream, until)),
+        Subscription::Over => Ok(HttpResponse::NoContent().finish()),
+        Subscription::Unknown => Err(Code::UnknownOrder.into()),
+        Subscription::Full => Err(Problem::unavailable()),
     }
 }
 

@@ -64,7 +64,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct LiveSales {
     shared: Arc<Shared>,
-    watched: Arc<Mutex<Watched>>,
+    watched: Arc<Mutex<LiveWatchers>>,
     closing: CancellationToken,
     tasks: TaskTracker,
     /// Samplers run among the background tasks, not on a thread that serves purchases.
@@ -72,7 +72,7 @@ pub struct LiveSales {
 }
 
 #[derive(Default)]
-struct Watched {
+struct LiveWatchers {
     streams: usize,
     accounts: HashMap<AccountName, usize>,
     sales: HashMap<SaleId, WatchedSale>,
@@ -147,7 +147,7 @@ async fn read_queues(shared: Arc<Shared>, stop: CancellationToken) {
     depths.close().await;
 }
 
-impl Watched {
+impl LiveWatchers {
     /// Adds a stream of a sale. `start` starts the sampler of the first stream.
     fn join(
         &mut self,
@@ -234,7 +234,7 @@ mod tests {
         AccountName::parse(&format!("ann{n}"), "name").unwrap()
     }
 
-    fn join(watched: &mut Watched, sale: SaleId, account: &AccountName, stop: &CancellationToken) -> bool {
+    fn join(watched: &mut LiveWatchers, sale: SaleId, account: &AccountName, stop: &CancellationToken) -> bool {
         let sampler = stop.clone().drop_guard();
         let samples = watch::channel(Samples::new()).1;
         watched.join(sale, account, || WatchedSale { streams: 0, samples, _sampler: sampler }).is_some()
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn ten_streams_have_one_sampler_which_ends_with_the_last_of_them() {
-        let (sale, mut watched, mut stops) = (SaleId::from_db(1), Watched::default(), Vec::new());
+        let (sale, mut watched, mut stops) = (SaleId::from_db(1), LiveWatchers::default(), Vec::new());
         for n in 0..10 {
             stops.push(CancellationToken::new());
             assert!(join(&mut watched, sale, &account(n), &stops[n]));
@@ -262,10 +262,10 @@ mod tests {
 
     #[test]
     fn streams_are_bounded_and_one_that_ends_makes_room() {
-        let mut watched = Watched::default();
+        let mut watched = LiveWatchers::default();
         let sale = |n: usize| SaleId::from_db(n.cast_signed() as i64 + 1);
         let stop = CancellationToken::new();
-        let join = |watched: &mut Watched, n| join(watched, sale(n), &account(n / STREAMS_OF_ACCOUNT_MAX), &stop);
+        let join = |watched: &mut LiveWatchers, n| join(watched, sale(n), &account(n / STREAMS_OF_ACCOUNT_MAX), &stop);
         for n in 0..STREAMS_OF_ACCOUNT_MAX {
             assert!(join(&mut watched, n), "{n}");
         }

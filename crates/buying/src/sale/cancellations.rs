@@ -11,7 +11,7 @@ use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::locked_sales::LockedSales;
 use seckill_domain::order::{Order, OrderStatus};
 use seckill_postgres::orders::committer::Committer;
-use seckill_postgres::{Orders, LedgerError};
+use seckill_postgres::{LedgerError, Orders};
 use seckill_runtime::worker::batcher::{Batcher, PAUSE};
 
 #[derive(Debug)]

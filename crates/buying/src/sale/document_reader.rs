@@ -27,12 +27,12 @@ const LOADER_LEASE: Duration = Duration::from_secs(2);
 
 /// A document at a version of the catalogue; `None` when it did not exist.
 #[derive(Clone)]
-struct Versioned {
+struct DocumentAt {
     as_of: i64,
     doc: Option<Arc<Document>>,
 }
 
-impl Versioned {
+impl DocumentAt {
     fn bytes(&self) -> u32 {
         let texts = match self.doc.as_deref() {
             None => 0,
@@ -48,7 +48,7 @@ impl Versioned {
 pub(crate) struct DocumentReader {
     loader: Loader,
     filter: ArcSwap<IdFilter>,
-    local: Cache<DocId, Versioned>,
+    local: Cache<DocId, DocumentAt>,
     /// The version of each document's last known change: a copy of an older version is stale.
     changed: Cache<DocId, i64>,
     /// Changes up to this version were not followed: any older copy may be stale.
@@ -57,7 +57,7 @@ pub(crate) struct DocumentReader {
 
 impl DocumentReader {
     pub(crate) fn new(sales: Sales, gate: Gate, filter: IdFilter) -> Self {
-        let weight = |_: &DocId, found: &Versioned| found.bytes();
+        let weight = |_: &DocId, found: &DocumentAt| found.bytes();
         let local = Cache::builder().max_capacity(LOCAL_MAX_BYTES).weigher(weight).time_to_live(LOCAL_FOR).build();
         // Longer than the life of a document in Redis.
         let changed = Cache::builder().max_capacity(CHANGED_MAX).time_to_live(Duration::from_secs(600)).build();
@@ -138,7 +138,7 @@ struct Loader {
 }
 
 impl Loader {
-    async fn fetch(self, id: DocId, changed_at: i64) -> Result<Versioned, SaleError> {
+    async fn fetch(self, id: DocId, changed_at: i64) -> Result<DocumentAt, SaleError> {
         let cached = match self.read_redis(id, changed_at).await {
             // The master with the copy is away: one reader of each process loads the document.
             Err(SaleError::Gate(error)) if self.gate.is_of_one_master(&error) => return self.load(id).await,
@@ -173,24 +173,24 @@ impl Loader {
     }
 
     /// The copy in Redis, unless it is stale or cannot be read.
-    async fn read_redis(&self, id: DocId, changed_at: i64) -> Result<Option<Versioned>, SaleError> {
+    async fn read_redis(&self, id: DocId, changed_at: i64) -> Result<Option<DocumentAt>, SaleError> {
         let Some(cached) = self.gate.cached(id).await?.filter(|cached| cached.as_of >= changed_at) else {
             return Ok(None);
         };
         let as_of = cached.as_of;
         Ok(match cached.text.map(|text| serde_json::from_str(&text)) {
-            None => Some(Versioned { as_of, doc: None }),
-            Some(Ok(doc)) => Some(Versioned { as_of, doc: Some(Arc::new(doc)) }),
+            None => Some(DocumentAt { as_of, doc: None }),
+            Some(Ok(doc)) => Some(DocumentAt { as_of, doc: Some(Arc::new(doc)) }),
             Some(Err(_)) => None,
         })
     }
 
-    async fn load(&self, id: DocId) -> Result<Versioned, SaleError> {
+    async fn load(&self, id: DocId) -> Result<DocumentAt, SaleError> {
         hit("ledger");
         let (doc, as_of) = self.sales.in_time(self.sales.document(id)).await?;
         let text = doc.as_ref().and_then(|doc| serde_json::to_string(doc).ok());
         self.gate.cache(id, &CachedDocument { as_of, text }).await?;
-        Ok(Versioned { as_of, doc: doc.map(Arc::new) })
+        Ok(DocumentAt { as_of, doc: doc.map(Arc::new) })
     }
 }
 

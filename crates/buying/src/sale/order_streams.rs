@@ -52,7 +52,7 @@ struct Subscriber {
     feed: Option<mpsc::Sender<OrderStep>>,
 }
 
-pub(crate) enum Subscribed {
+pub(crate) enum Subscription {
     Stream(Stream),
     /// The order does not exist, or belongs to another buyer.
     Unknown,
@@ -77,14 +77,14 @@ impl OrderStreams {
         user: &UserId,
         order: OrderId,
         seen: Option<i64>,
-    ) -> Result<Subscribed, SaleError> {
-        let Some(mut steps) = self.history(user, order).await? else { return Ok(Subscribed::Unknown) };
+    ) -> Result<Subscription, SaleError> {
+        let Some(mut steps) = self.history(user, order).await? else { return Ok(Subscription::Unknown) };
         let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
-            return Ok(Subscribed::Unknown);
+            return Ok(Subscription::Unknown);
         };
         let newest_id = newest.id;
         let first = match seen {
-            Some(seen) if seen == newest.id && newest.of.order.status.is_final() => return Ok(Subscribed::Over),
+            Some(seen) if seen == newest.id && newest.of.order.status.is_final() => return Ok(Subscription::Over),
             Some(seen) if (0..=newest.id).contains(&seen) => {
                 steps.into_iter().chain([newest]).filter(|step| step.id > seen).collect()
             }
@@ -93,12 +93,12 @@ impl OrderStreams {
         };
         let mut subscribers = self.subscribers.lock();
         if subscribers.count >= self.streams_max {
-            return Ok(Subscribed::Full);
+            return Ok(Subscription::Full);
         }
         let (feed, steps) = mpsc::channel(FEED_MAX);
         let number = subscribers.add(order, newest_id, feed);
         drop(subscribers);
-        Ok(Subscribed::Stream(Stream { streams: self.clone(), order, number, first, steps, over: false }))
+        Ok(Subscription::Stream(Stream { streams: self.clone(), order, number, first, steps, over: false }))
     }
 
     /// An order's steps so far. A purchase without an order, and an order whose steps were cleared, have the current status as only step.

@@ -17,12 +17,12 @@ pub struct RefusalCache {
 struct Inner {
     /// The limits that refused them. Other limits may admit them.
     limits: Option<Limits>,
-    sales: HashMap<SaleId, Refused>,
+    sales: HashMap<SaleId, SaleRefusals>,
     count: usize,
 }
 
 #[derive(Default)]
-struct Refused {
+struct SaleRefusals {
     buyers: HashMap<UserId, Instant>,
     addresses: HashMap<ClientAddress, Instant>,
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::confirmer::{Confirmation, Confirmer};
 use seckill_domain::ids::GroupId;
 use seckill_postgres::orders::committer::Committer;
-use seckill_postgres::orders::purchase::{Committed, Purchase};
+use seckill_postgres::orders::purchase::{CommitOutcome, Purchase};
 use seckill_redis::Gate;
 use seckill_redis::thread_gate::{CallWinners, Winner};
 use seckill_runtime::die_at;
@@ -65,13 +65,13 @@ impl Winners {
             });
         }
         let outcomes = self.committer.commit(purchases).await;
-        if outcomes.contains(&Committed::StaleEpoch) {
+        if outcomes.contains(&CommitOutcome::StaleEpoch) {
             // Another server has the sale, or it is being refilled.
             self.gate.refill_wanted.add(shards.sale);
         }
         let mut durable = Confirmation { shards, shard: hold.shard, orders: Vec::new(), loans: Vec::new() };
         for ((order, home, span, answer), committed) in pending.into_iter().zip(outcomes) {
-            let is_durable = committed == Committed::Durable;
+            let is_durable = committed == CommitOutcome::Durable;
             if let Some(mut span) = span {
                 span.set("order", order.to_string());
                 tracing::debug!(%order, ?committed, trace_id = %span.context().trace_id(), "purchase");

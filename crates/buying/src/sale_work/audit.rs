@@ -10,7 +10,7 @@ use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::{OrderId, SaleId, Shard, WaveId};
 use seckill_domain::shards::SaleShards;
 use seckill_postgres::sales::audit::{Finding, LedgerSnapshot, LiveOrder};
-use seckill_postgres::sales::epochs::Sharded;
+use seckill_postgres::sales::epochs::ShardedSale;
 use seckill_redis::holds::TicketKind;
 use seckill_redis::sale_state::Snapshot;
 
@@ -126,7 +126,7 @@ impl Stores {
 /// Compares Redis with the ledger (I1): every live ticket with its order, and the units for sale with the ledger's settled stock.
 fn compare(
     redis: &Snapshot,
-    of: Sharded,
+    of: ShardedSale,
     ledger: &LedgerSnapshot,
     without_row: &HashSet<OrderId>,
     verdict: &mut SaleVerdict,

@@ -10,14 +10,14 @@ use seckill_domain::trace_context::TraceContext;
 use seckill_postgres::LedgerError;
 use seckill_postgres::orders::groups::{GroupSize, Settling, Traces};
 use seckill_postgres::orders::one::SettledOne;
-use seckill_rabbitmq::Received;
+use seckill_rabbitmq::MessageBatch;
 use seckill_telemetry::spans::{Span, SpanKind};
 
 impl GroupWork {
     /// Turns the purchases of groups into orders. A group that cannot be settled whole is split into groups of one, which get their own
     /// messages. If a group of one fails, its message is sent again later, and finally parked. After an error, retry the whole batch.
     #[tracing::instrument(level = "debug", name = "fulfil", skip_all, fields(messages = received.messages.len()))]
-    pub async fn fulfil(&self, received: Received<GroupsPlacedV1>) -> Result<(), SaleError> {
+    pub async fn fulfil(&self, received: MessageBatch<GroupsPlacedV1>) -> Result<(), SaleError> {
         let mut spans = spans_of(&received);
         let traces: Traces = spans.iter().map(|(group, span)| (*group, span.context().clone())).collect();
         let _group = Span::group("fulfil group", received.messages.len(), traces.values());
@@ -91,7 +91,7 @@ impl GroupWork {
 }
 
 /// A span for each traced message. Such a message has one group.
-fn spans_of(received: &Received<GroupsPlacedV1>) -> HashMap<GroupId, Span> {
+fn spans_of(received: &MessageBatch<GroupsPlacedV1>) -> HashMap<GroupId, Span> {
     let mut spans = HashMap::new();
     for (index, trace) in &received.traces {
         let Some(group) = received.messages[*index].groups.first() else { continue };

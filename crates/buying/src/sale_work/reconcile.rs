@@ -8,9 +8,9 @@ use seckill_domain::admission::Hold;
 use seckill_domain::ids::{Epoch, GroupId, OrderId, SaleId, Shard};
 use seckill_domain::shards::SaleShards;
 use seckill_postgres::notices::Topic;
-use seckill_postgres::orders::purchase::{Committed, Purchase};
+use seckill_postgres::orders::purchase::{CommitOutcome, Purchase};
 use seckill_postgres::sales::epochs::RestingSale;
-use seckill_redis::holds::{TicketKind, Unconfirmed, UnconfirmedPage};
+use seckill_redis::holds::{TicketKind, UnconfirmedHold, UnconfirmedPage};
 use seckill_redis::loans::BarCode;
 use seckill_runtime::die_at;
 
@@ -200,7 +200,7 @@ impl Stores {
         &self,
         of: SaleShards,
         shard: Shard,
-        holds: Vec<&Unconfirmed>,
+        holds: Vec<&UnconfirmedHold>,
         known: &HashSet<OrderId>,
     ) -> Result<(), SaleError> {
         let sale = of.sale;
@@ -220,7 +220,7 @@ impl Stores {
             .collect();
         let verdicts = self.ledger.orders.commit_purchases(&purchases).await?;
         die_at!("reconcile.inserted");
-        let durable = purchases.iter().zip(verdicts).filter(|(_, verdict)| *verdict == Committed::Durable);
+        let durable = purchases.iter().zip(verdicts).filter(|(_, verdict)| *verdict == CommitOutcome::Durable);
         let finished: HashSet<OrderId> = durable.map(|(purchase, _)| purchase.order).collect();
         let (mut durable, mut by_home) = (Vec::new(), BTreeMap::<Shard, Vec<OrderId>>::new());
         for hold in holds.iter().filter(|hold| known.contains(&hold.order) || finished.contains(&hold.order)) {
@@ -245,9 +245,9 @@ impl Stores {
 
     /// Settles open loans without a record. Bars each loan at its lender. If the lender holds the units, commits the loan; if not, takes it
     /// back. Loans with an unknown answer wait. Returns their number.
-    async fn settle_loans(&self, of: SaleShards, home: Shard, loans: &[&Unconfirmed]) -> Result<usize, SaleError> {
+    async fn settle_loans(&self, of: SaleShards, home: Shard, loans: &[&UnconfirmedHold]) -> Result<usize, SaleError> {
         let mut waiting = 0;
-        let mut by_lender: BTreeMap<Shard, Vec<(&Unconfirmed, i64)>> = BTreeMap::new();
+        let mut by_lender: BTreeMap<Shard, Vec<(&UnconfirmedHold, i64)>> = BTreeMap::new();
         for loan in loans {
             if let (Some(lender), Some(number)) = (loan.ticket.lender, loan.ticket.number) {
                 by_lender.entry(lender).or_default().push((loan, number));
@@ -267,7 +267,7 @@ impl Stores {
             };
             die_at!("reconcile.barred");
             let is = |wanted: BarCode| loans.iter().zip(&barred).filter(move |(_, barred)| **barred == wanted);
-            let held: Vec<&Unconfirmed> = is(BarCode::Held).map(|((loan, _), _)| *loan).collect();
+            let held: Vec<&UnconfirmedHold> = is(BarCode::Held).map(|((loan, _), _)| *loan).collect();
             if !held.is_empty() {
                 self.finish_holds_at(of, lender, held, &HashSet::new()).await?;
             }

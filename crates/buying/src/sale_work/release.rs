@@ -9,7 +9,7 @@ use seckill_domain::ids::{Epoch, SaleId, Shard, WaveId};
 use seckill_domain::order::HoldRelease;
 use seckill_domain::shards::SaleShards;
 use seckill_postgres::outbox::{OutboxRow, RELEASES, ReleaseOutcome, RetryPolicy, UnitRelease};
-use seckill_postgres::sales::epochs::Sharded;
+use seckill_postgres::sales::epochs::ShardedSale;
 use seckill_redis::GateError;
 use seckill_runtime::die_at;
 
@@ -34,8 +34,8 @@ impl Stores {
         }
         let sales: BTreeSet<SaleId> = claim.rows.iter().map(|row| row.sale).collect();
         let sales = claim.shards_of(&Vec::from_iter(sales)).await?;
-        let sales: BTreeMap<SaleId, Sharded> = sales.into_iter().map(|of| (of.shards.sale, of)).collect();
-        let mut by_shard: BTreeMap<(Sharded, Shard), Vec<&OutboxRow<UnitRelease>>> = BTreeMap::new();
+        let sales: BTreeMap<SaleId, ShardedSale> = sales.into_iter().map(|of| (of.shards.sale, of)).collect();
+        let mut by_shard: BTreeMap<(ShardedSale, Shard), Vec<&OutboxRow<UnitRelease>>> = BTreeMap::new();
         let mut outcome = ReleaseOutcome::default();
         for row in &claim.rows {
             match sales.get(&row.sale) {
@@ -69,7 +69,12 @@ impl Stores {
 
     /// Releases units of one shard, and ends their borrowers' loans. Returns the lowest epoch of Redis's answers.
     #[tracing::instrument(level = "debug", skip_all, fields(sale = %of.shards.sale, rows = rows.len()))]
-    async fn release(&self, of: Sharded, shard: Shard, rows: &[&OutboxRow<UnitRelease>]) -> Result<Epoch, GateError> {
+    async fn release(
+        &self,
+        of: ShardedSale,
+        shard: Shard,
+        rows: &[&OutboxRow<UnitRelease>],
+    ) -> Result<Epoch, GateError> {
         let (mut holds, mut waves, mut epochs) = (Vec::<HoldRelease>::new(), Vec::new(), Vec::new());
         for row in rows {
             match &row.task {
@@ -113,8 +118,8 @@ impl Stores {
     }
 
     /// Puts a wave on sale, each part at its shard. Returns the lowest epoch of all answers.
-    async fn release_wave(&self, of: Sharded, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
-        let Sharded { shards, per_user } = of;
+    async fn release_wave(&self, of: ShardedSale, wave: WaveId, units: i64) -> Result<Epoch, GateError> {
+        let ShardedSale { shards, per_user } = of;
         let parts = shards.count.all().map(|shard| (shard, shards.count.part(units.unsigned_abs(), per_user, shard)));
         let parts = parts.filter(|(_, part)| *part > 0);
         let released = parts.map(|(shard, part)| self.gate.release_wave(shards, shard, wave, part));

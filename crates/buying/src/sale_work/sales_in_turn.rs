@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use seckill_domain::ids::SaleId;
-use seckill_postgres::{Sales, LedgerError};
+use seckill_postgres::{LedgerError, Sales};
 
 /// Sales per turn. With a turn every second or two, 10,000 sales are checked within minutes.
 pub(super) const SALES_A_TURN: usize = 50;

@@ -10,7 +10,7 @@ use std::array;
 
 use rand::{Rng, RngExt};
 
-use crate::canvas::{DrawError, Indexed};
+use crate::canvas::{DrawError, IndexedPicture};
 use texture::{TINTS, Texture};
 
 #[cfg(any(test, debug_assertions))]
@@ -61,8 +61,8 @@ pub fn draw(rng: &mut impl Rng) -> Result<Slider, DrawError> {
         // Both fit: a picture is 300 pixels wide.
         x: gap.left as u16,
         y: gap.top as u16,
-        image: Indexed { width: WIDTH, height: HEIGHT, pixels }.png(&colours.of_picture(), false)?,
-        piece: Indexed { width: PIECE, height: PIECE, pixels: piece }.png(&colours.of_piece(), true)?,
+        image: IndexedPicture { width: WIDTH, height: HEIGHT, pixels }.png(&colours.of_picture(), false)?,
+        piece: IndexedPicture { width: PIECE, height: PIECE, pixels: piece }.png(&colours.of_piece(), true)?,
     })
 }
 

@@ -4,13 +4,13 @@ use super::{Receipt, Verdict, Window};
 
 /// The permits granted in one window: the window of `width_us` that contains `at_us`, the time of the last grant.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Counted {
+pub struct WindowCount {
     at_us: i64,
     width_us: i64,
     count: i64,
 }
 
-impl Counted {
+impl WindowCount {
     pub(super) fn take(&mut self, of: Window, now_us: i64, permits: i64) -> Verdict {
         let at = now_us.max(self.at_us);
         let start = at - at % of.window_us;

@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use concurrency::Leases;
-use fixed_window::Counted;
+use fixed_window::WindowCount;
 use leaky_bucket::Water;
 pub use parameters::{ParameterBounds, Parameters, WrongParameter};
 use sliding_counter::SubWindows;
@@ -249,7 +249,7 @@ impl Bucket {
 pub enum State {
     #[default]
     Untouched,
-    FixedWindow(Counted),
+    FixedWindow(WindowCount),
     SlidingLog(Log),
     SlidingCounter(SubWindows),
     TokenBucket(Option<Tokens>),

@@ -22,7 +22,7 @@ pub enum PolicyChange {
     NotOwned,
 }
 
-pub struct Followed {
+pub struct PolicyPlace {
     pub newest: i64,
     /// The number of live instances, and the rank of this one by id.
     pub instances: u32,
@@ -126,7 +126,7 @@ impl Policies {
         Ok(sqlx::query_scalar!("SELECT version FROM policy_version").fetch_one(&self.0.pool).await?)
     }
 
-    pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<Followed, LedgerError> {
+    pub async fn record_policy_version(&self, instance: Uuid, version: i64) -> Result<PolicyPlace, LedgerError> {
         let row = sqlx::query!(
             r#"WITH noted AS (
                  UPDATE instances SET policy_version = $2 WHERE id = $1 AND policy_version <> $2)
@@ -140,7 +140,7 @@ impl Policies {
         .fetch_one(&self.0.pool)
         .await?;
         let to_u32 = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
-        Ok(Followed { newest: row.newest, instances: to_u32(row.alive), rank: to_u32(row.rank) })
+        Ok(PolicyPlace { newest: row.newest, instances: to_u32(row.alive), rank: to_u32(row.rank) })
     }
 }
 

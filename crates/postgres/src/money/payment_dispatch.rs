@@ -28,7 +28,7 @@ pub struct DuePayment {
 }
 
 #[derive(Debug)]
-pub enum Claimed {
+pub enum PaymentClaim {
     /// The first `looked_at` payments were checked. Send those in `payments`. The others need no slot.
     Due { payments: Vec<DuePayment>, looked_at: usize },
     /// The next slot is too far away to be claimed.
@@ -63,7 +63,7 @@ impl Payments {
         payments: &[PaymentId],
         most: u32,
         ask_after: Duration,
-    ) -> Result<Claimed, LedgerError> {
+    ) -> Result<PaymentClaim, LedgerError> {
         let mut tx = self.0.begin().await?;
         let pace = sqlx::query!(
             r#"SELECT rate, gap_us,
@@ -75,7 +75,7 @@ impl Payments {
         .await?;
         let wait = Duration::from_micros(pace.wait_us.unsigned_abs());
         if wait > LOOKAHEAD {
-            return Ok(Claimed::Wait(wait - LOOKAHEAD));
+            return Ok(PaymentClaim::Wait(wait - LOOKAHEAD));
         }
         let at_once = pace.rate.unsigned_abs().div_ceil(10).clamp(1, most.max(1));
         let ids: Vec<Uuid> = payments.iter().take(at_once as usize).map(|payment| payment.0).collect();
@@ -146,7 +146,7 @@ impl Payments {
             })
             .collect();
         payments.sort_by_key(|payment| payment.earliest);
-        Ok(Claimed::Due { payments, looked_at: ids.len() })
+        Ok(PaymentClaim::Due { payments, looked_at: ids.len() })
     }
 
     /// Takes back a payment that the channel does not have. It is sent again later, under the same key. If its order does not wait for it

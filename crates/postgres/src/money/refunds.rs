@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::money::payments::{Movement, lock_order_of, write};
 use crate::orders::cancel::give_back;
-use crate::outflow::items::{Enqueued, NewItem, enqueue};
+use crate::outflow::items::{EnqueueOutcome, NewItem, enqueue};
 use crate::{LedgerError, Payments, audit_log};
 use seckill_domain::ids::OrderId;
 use seckill_domain::payment::{
@@ -24,7 +24,7 @@ pub struct RefundItem {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefundAsked {
+pub enum RefundOutcome {
     Refund(RefundId, RefundStatus),
     Unknown,
     IllegalState,
@@ -49,7 +49,7 @@ impl Payments {
         asked_by: &str,
         reason: &str,
         outflow_of: impl Fn(&str) -> Option<String>,
-    ) -> Result<RefundAsked, LedgerError> {
+    ) -> Result<RefundOutcome, LedgerError> {
         let mut tx = self.0.begin().await?;
         let row = sqlx::query!(
             "SELECT status FROM orders WHERE id = $1 AND ($2::text IS NULL OR user_id = $2) FOR UPDATE",
@@ -58,7 +58,7 @@ impl Payments {
         )
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(row) = row else { return Ok(RefundAsked::Unknown) };
+        let Some(row) = row else { return Ok(RefundOutcome::Unknown) };
         match row.status.as_str() {
             "paid" => {}
             "refunding" => {
@@ -69,9 +69,9 @@ impl Payments {
                 .fetch_one(&mut *tx)
                 .await?;
                 let status = known.status.parse().map_err(|_| LedgerError::Unreadable("refunds.status"))?;
-                return Ok(RefundAsked::Refund(RefundId(known.id), status));
+                return Ok(RefundOutcome::Refund(RefundId(known.id), status));
             }
-            _ => return Ok(RefundAsked::IllegalState),
+            _ => return Ok(RefundOutcome::IllegalState),
         }
         let paid = sqlx::query!(
             "SELECT id, channel, amount_cents, currency FROM payments WHERE order_id = $1 AND pays",
@@ -80,8 +80,8 @@ impl Payments {
         .fetch_optional(&mut *tx)
         .await?;
         // For an order that an operator marked as paid, no channel has money.
-        let Some(paid) = paid else { return Ok(RefundAsked::IllegalState) };
-        let Some(outflow) = outflow_of(&paid.channel) else { return Ok(RefundAsked::IllegalState) };
+        let Some(paid) = paid else { return Ok(RefundOutcome::IllegalState) };
+        let Some(outflow) = outflow_of(&paid.channel) else { return Ok(RefundOutcome::IllegalState) };
         sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
         let refund = NewRefund {
             payment: PaymentId(paid.id),
@@ -99,7 +99,7 @@ impl Payments {
         die_at!("refund.before_commit");
         tx.commit().await?;
         die_at!("refund.after_commit");
-        Ok(RefundAsked::Refund(id, status))
+        Ok(RefundOutcome::Refund(id, status))
     }
 
     pub(crate) async fn refund_ended(
@@ -236,7 +236,7 @@ pub(crate) async fn queue(
         key: key.to_string(),
         payload: serde_json::to_value(refund).map_err(|_| LedgerError::Unreadable("refunds"))?,
     };
-    Ok(enqueue(tx, &item).await? != Enqueued::Full)
+    Ok(enqueue(tx, &item).await? != EnqueueOutcome::Full)
 }
 
 /// The channel has returned the money. Writes the journal, and ends the order if it waited for this refund.

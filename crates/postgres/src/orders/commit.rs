@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::orders::insert::{insert_on, unlocked_epochs};
-use crate::orders::purchase::{Committed, Purchase};
+use crate::orders::purchase::{CommitOutcome, Purchase};
 use crate::{LedgerError, Orders};
 use seckill_domain::ids::{GroupId, SaleId};
 use seckill_domain::locked_sales::LockedSales;
@@ -17,7 +17,7 @@ pub(super) const LOCKED_FOR: Duration = Duration::from_secs(1);
 
 impl Orders {
     /// Commits purchases. One bad row does not fail the others (rule 4). Fails only in an outage of PostgreSQL.
-    pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+    pub async fn commit_purchases(&self, purchases: &[Purchase]) -> Result<Vec<CommitOutcome>, LedgerError> {
         let locked = LockedSales::new(LOCKED_FOR);
         commit_on(&mut *self.0.pool.acquire().await?, purchases, &locked).await
     }
@@ -34,14 +34,14 @@ pub(super) async fn commit_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
     locked: &LockedSales,
-) -> Result<Vec<Committed>, LedgerError> {
+) -> Result<Vec<CommitOutcome>, LedgerError> {
     if !locked.is_any() {
         match commit_free(connection, purchases).await {
             Err(LedgerError::Locked) => _ = note_locked(connection, purchases, locked).await?,
             done => return done,
         }
     }
-    let mut all = vec![Committed::Unknown; purchases.len()];
+    let mut all = vec![CommitOutcome::Unknown; purchases.len()];
     let places: Vec<usize> = (0..purchases.len()).filter(|place| !locked.contains(purchases[*place].sale)).collect();
     let rest: Vec<Purchase> = places.iter().map(|place| purchases[*place].clone()).collect();
     match commit_free(connection, &rest).await {
@@ -71,7 +71,7 @@ async fn note_locked(
 }
 
 /// Commits purchases together; if that fails, each group alone; if that fails too, its members as groups of one.
-async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> Result<Vec<CommitOutcome>, LedgerError> {
     match insert_on(connection, purchases).await {
         Ok(outcomes) => return Ok(outcomes),
         // A batch that was too slow is no faster in parts, and other purchases wait behind it.
@@ -80,7 +80,7 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
             tracing::error!(%error, purchases = purchases.len(), "purchases were not committed together; trying apart");
         }
     }
-    let mut all = vec![Committed::Unknown; purchases.len()];
+    let mut all = vec![CommitOutcome::Unknown; purchases.len()];
     // A group is one row. Its members stay together, even if they are not neighbours in the input.
     let mut places: Vec<usize> = (0..purchases.len()).collect();
     places.sort_by_key(|place| purchases[*place].group);
@@ -106,15 +106,15 @@ async fn commit_free(connection: &mut PgConnection, purchases: &[Purchase]) -> R
     Ok(all)
 }
 
-async fn commit_alone(connection: &mut PgConnection, purchase: Purchase) -> Result<Committed, LedgerError> {
+async fn commit_alone(connection: &mut PgConnection, purchase: Purchase) -> Result<CommitOutcome, LedgerError> {
     let purchase = Purchase { group: GroupId::of_one(purchase.order), ..purchase };
     match insert_on(connection, std::slice::from_ref(&purchase)).await {
-        Ok(outcomes) => Ok(outcomes.first().copied().unwrap_or(Committed::Unknown)),
+        Ok(outcomes) => Ok(outcomes.first().copied().unwrap_or(CommitOutcome::Unknown)),
         Err(error) if error.is_temporary() => Err(error),
         Err(error) => {
             let trace_id = purchase.trace().map(TraceContext::trace_id);
             tracing::error!(%error, order = %purchase.order, trace_id, "purchase not committed");
-            Ok(Committed::Unknown)
+            Ok(CommitOutcome::Unknown)
         }
     }
 }

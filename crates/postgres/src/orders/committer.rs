@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::notices::Notifier;
 use crate::orders::commit::{LOCKED_FOR, commit_on};
-use crate::orders::purchase::{Committed, Purchase};
+use crate::orders::purchase::{CommitOutcome, Purchase};
 use crate::{Database, Ledger, LedgerError};
 use seckill_domain::ids::SaleId;
 use seckill_domain::locked_sales::LockedSales;
@@ -22,7 +22,7 @@ use seckill_telemetry::spans::Span;
 struct Group {
     purchases: Vec<Purchase>,
     queued_at: Instant,
-    reply: oneshot::Sender<Vec<Committed>>,
+    reply: oneshot::Sender<Vec<CommitOutcome>>,
 }
 
 /// Queue limit in purchases. Purchases above it are refused before they touch the stock.
@@ -147,13 +147,13 @@ impl Committer {
     }
 
     /// Returns when each purchase is committed, or has an unknown outcome for good.
-    pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<Committed> {
+    pub async fn commit(&self, purchases: Vec<Purchase>) -> Vec<CommitOutcome> {
         let (size, queued_at) = (purchases.len(), Instant::now());
         let (reply, outcomes) = oneshot::channel();
-        let Ok(place) = self.queue.reserve().await else { return vec![Committed::Unknown; size] };
+        let Ok(place) = self.queue.reserve().await else { return vec![CommitOutcome::Unknown; size] };
         self.pulse.queued.fetch_add(size, Ordering::Relaxed);
         place.send(Group { purchases, queued_at, reply });
-        outcomes.await.unwrap_or_else(|_| vec![Committed::Unknown; size])
+        outcomes.await.unwrap_or_else(|_| vec![CommitOutcome::Unknown; size])
     }
 }
 
@@ -210,7 +210,7 @@ impl Lane {
         }
     }
 
-    async fn write(&mut self, rows: &[Purchase]) -> Vec<Committed> {
+    async fn write(&mut self, rows: &[Purchase]) -> Vec<CommitOutcome> {
         die_at!("commit.before");
         let mut span = Span::group("commit group", rows.len(), rows.iter().filter_map(Purchase::trace));
         let began = Instant::now();
@@ -231,12 +231,12 @@ impl Lane {
         written.unwrap_or_else(|error| {
             tracing::warn!(%error, purchases = rows.len(), "not known whether purchases were committed");
             span.iter_mut().for_each(|span| span.fail(error.to_string()));
-            vec![Committed::Unknown; rows.len()]
+            vec![CommitOutcome::Unknown; rows.len()]
         })
     }
 
     /// Commits on the lane's own connection. A connection that failed or was interrupted is not used again.
-    async fn commit(&mut self, ledger: &Ledger, rows: &[Purchase]) -> Result<Vec<Committed>, LedgerError> {
+    async fn commit(&mut self, ledger: &Ledger, rows: &[Purchase]) -> Result<Vec<CommitOutcome>, LedgerError> {
         let changes = ledger.primary_changes();
         let mut connection = match self.connection.take() {
             Some(own) if own.used.elapsed() < IDLE_MAX && own.changes == changes => own.connection,

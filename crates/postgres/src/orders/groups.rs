@@ -45,7 +45,7 @@ pub enum Settling {
 }
 
 /// An unsettled group with a locked outbox row.
-pub(super) struct Claimed {
+pub(super) struct ClaimedGroup {
     /// The outbox row's id.
     pub(super) id: i64,
     pub(super) group: Uuid,
@@ -145,8 +145,8 @@ pub(super) fn uuids(groups: &[GroupId]) -> Vec<Uuid> {
     groups.iter().map(|group| group.0).collect()
 }
 
-pub(super) fn traces_of(claimed: &[Claimed], traces: &Traces) -> Vec<(Uuid, String)> {
-    let trace = |row: &Claimed| {
+pub(super) fn traces_of(claimed: &[ClaimedGroup], traces: &Traces) -> Vec<(Uuid, String)> {
+    let trace = |row: &ClaimedGroup| {
         let given = traces.get(&GroupId(row.group)).map(TraceContext::to_text);
         Some((row.group, given.or_else(|| row.trace.clone())?))
     };
@@ -154,9 +154,9 @@ pub(super) fn traces_of(claimed: &[Claimed], traces: &Traces) -> Vec<(Uuid, Stri
 }
 
 /// Locks the unsettled groups among these. Waits for groups that another worker is settling, then skips them.
-pub(super) async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<Vec<Claimed>, LedgerError> {
+pub(super) async fn claim(tx: &mut PgConnection, groups: &[GroupId]) -> Result<Vec<ClaimedGroup>, LedgerError> {
     let claimed = sqlx::query_as!(
-        Claimed,
+        ClaimedGroup,
         r#"SELECT o.id, g.id AS "group", g.sale_id AS sale, g.members, g.units, s.total_stock = -1 AS "unlimited!", o.trace
            FROM outbox o JOIN purchase_groups g ON g.id = o.order_id JOIN sales s ON s.id = g.sale_id
            WHERE o.kind = 'group_placed' AND o.order_id = ANY($1) AND o.status || '' <> 'processed'

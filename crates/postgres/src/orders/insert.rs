@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::orders::purchase::{Committed, Purchase};
+use crate::orders::purchase::{CommitOutcome, Purchase};
 use crate::{LedgerError, numbers};
 use seckill_domain::ids::{GroupId, SaleId};
 use seckill_domain::trace_context::TraceContext;
@@ -67,7 +67,7 @@ impl<'a> Groups<'a> {
 pub(super) async fn insert_on(
     connection: &mut PgConnection,
     purchases: &[Purchase],
-) -> Result<Vec<Committed>, LedgerError> {
+) -> Result<Vec<CommitOutcome>, LedgerError> {
     let groups = Groups::of(purchases);
     // One statement: one round trip and one commit. FOR KEY SHARE conflicts only with a raise of the epoch: the raise waits for this
     // insert, or this insert sees the new epoch. The order by id avoids deadlocks of two statements with the same groups.
@@ -108,8 +108,8 @@ pub(super) async fn insert_on(
         present.extend(known.fetch_all(connection).await?);
     }
     let outcome = |purchase: &Purchase| match present.contains(&purchase.group.0) {
-        true => Committed::Durable,
-        false => Committed::StaleEpoch,
+        true => CommitOutcome::Durable,
+        false => CommitOutcome::StaleEpoch,
     };
     Ok(purchases.iter().map(outcome).collect())
 }

@@ -26,7 +26,7 @@ impl Purchase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Committed {
+pub enum CommitOutcome {
     /// The group's row is committed, now or by an earlier try.
     Durable,
     /// The sale has another epoch: the hold may no longer exist.

@@ -9,7 +9,7 @@ use sqlx::{Postgres, Transaction};
 
 use super::task::{BrokerMessage, UnitRelease};
 use super::{OutboxRow, RetryPolicy, one_line};
-use crate::sales::epochs::{Sharded, shards_of};
+use crate::sales::epochs::{ShardedSale, shards_of};
 use crate::{Database, LedgerError, Sales};
 use seckill_domain::ids::{Epoch, SaleId};
 
@@ -127,7 +127,7 @@ impl ClaimedBatch<BrokerMessage> {
 
 impl ClaimedBatch<UnitRelease> {
     /// The shards of the existing sales among these, read on the claim's connection.
-    pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
+    pub async fn shards_of(&mut self, sales: &[SaleId]) -> Result<Vec<ShardedSale>, LedgerError> {
         match &mut self.tx {
             Some(tx) => shards_of(&mut **tx, sales).await,
             None => Sales(Arc::clone(&self.database)).shards_of(sales).await,

@@ -19,7 +19,7 @@ pub struct NewItem {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Enqueued {
+pub enum EnqueueOutcome {
     Taken,
     /// An item with this id exists, in any state.
     Known,
@@ -75,7 +75,7 @@ pub struct OutflowUpdate {
 
 /// Adds an item to its channel, in the caller's transaction. The key's row stays locked until the end of the transaction, so that items of
 /// a key are ordered by commit. A caller with several keys must add them in a fixed order.
-pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<Enqueued, LedgerError> {
+pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<EnqueueOutcome, LedgerError> {
     let room = sqlx::query_scalar!(
         r#"SELECT coalesce(d.items < c.capacity, true) AS "room!"
            FROM outflow_channels c LEFT JOIN outflow_depths d ON d.channel = c.name WHERE c.name = $1"#,
@@ -84,7 +84,7 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
     if room.fetch_optional(&mut *connection).await? == Some(false) {
         let known =
             sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM outflow_items WHERE id = $1) AS "known!""#, item.id);
-        return Ok(if known.fetch_one(connection).await? { Enqueued::Known } else { Enqueued::Full });
+        return Ok(if known.fetch_one(connection).await? { EnqueueOutcome::Known } else { EnqueueOutcome::Full });
     }
     add_or_lock_key(connection, &item.channel, &item.key).await?;
     let taken = sqlx::query!(
@@ -97,10 +97,10 @@ pub async fn enqueue(connection: &mut PgConnection, item: &NewItem) -> Result<En
     .execute(&mut *connection)
     .await?;
     if taken.rows_affected() == 1 {
-        return Ok(Enqueued::Taken);
+        return Ok(EnqueueOutcome::Taken);
     }
     drop_key_if_empty(connection, &item.channel, &item.key).await?;
-    Ok(Enqueued::Known)
+    Ok(EnqueueOutcome::Known)
 }
 
 /// Adds a key's row, or locks it. It comes before the key's items in every transaction's lock order.
@@ -171,7 +171,7 @@ async fn write_terms(tx: &mut PgConnection, name: &str, update: OutflowUpdate, a
 
 impl Outflows {
     /// Adds an item to its channel, in its own transaction.
-    pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<Enqueued, LedgerError> {
+    pub async fn enqueue_outflow(&self, item: &NewItem) -> Result<EnqueueOutcome, LedgerError> {
         let mut tx = self.0.begin().await?;
         let enqueued = enqueue(&mut tx, item).await?;
         tx.commit().await?;

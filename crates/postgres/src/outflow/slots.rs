@@ -38,7 +38,7 @@ pub struct Slot {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
+pub enum SlotOutcome {
     Done,
     WillRetry,
     Parked,
@@ -195,7 +195,7 @@ impl Outflows {
         slot: &Slot,
         outcome: &DeliveryOutcome,
         terms: RetryPolicy,
-    ) -> Result<Settled, LedgerError> {
+    ) -> Result<SlotOutcome, LedgerError> {
         let mut tx = self.0.begin().await?;
         let settled = match outcome {
             DeliveryOutcome::Done => finish(&mut tx, slot).await?,
@@ -207,7 +207,7 @@ impl Outflows {
             }
             DeliveryOutcome::NotNow(rest) => {
                 if !self.let_go(&mut tx, slot).await? {
-                    return Ok(Settled::Overtaken);
+                    return Ok(SlotOutcome::Overtaken);
                 }
                 sqlx::query!(
                     "UPDATE outflow_channels
@@ -217,7 +217,7 @@ impl Outflows {
                 )
                 .execute(&mut *tx)
                 .await?;
-                Settled::WillRetry
+                SlotOutcome::WillRetry
             }
         };
         tx.commit().await?;
@@ -252,11 +252,11 @@ impl Outflows {
 }
 
 /// The receiver has the item, so it is done, even if another claim has it now.
-async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerError> {
+async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<SlotOutcome, LedgerError> {
     lock_key(tx, slot).await?;
     let was = sqlx::query_scalar!("SELECT status FROM outflow_items WHERE id = $1", slot.item);
     let was = was.fetch_optional(&mut *tx).await?;
-    let Some(was) = was.filter(|was| was != "done") else { return Ok(Settled::Overtaken) };
+    let Some(was) = was.filter(|was| was != "done") else { return Ok(SlotOutcome::Overtaken) };
     sqlx::query!(
         "UPDATE outflow_items SET status = 'done', done_at = now(), claimed_until = NULL, last_error = NULL
          WHERE id = $1",
@@ -268,11 +268,16 @@ async fn finish(tx: &mut PgConnection, slot: &Slot) -> Result<Settled, LedgerErr
     if was != "parked" {
         pass_turn(tx, slot, 0).await?;
     }
-    Ok(Settled::Done)
+    Ok(SlotOutcome::Done)
 }
 
 /// Counts a failure of an item that this claim still has. The item waits, or is parked.
-async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option<u64>) -> Result<Settled, LedgerError> {
+async fn fail(
+    tx: &mut PgConnection,
+    slot: &Slot,
+    why: &str,
+    retry_in_ms: Option<u64>,
+) -> Result<SlotOutcome, LedgerError> {
     lock_key(tx, slot).await?;
     let failed = sqlx::query!(
         "UPDATE outflow_items SET status = $3, attempts = attempts + 1, claimed_until = NULL, last_error = $4
@@ -285,10 +290,10 @@ async fn fail(tx: &mut PgConnection, slot: &Slot, why: &str, retry_in_ms: Option
     .execute(&mut *tx)
     .await?;
     if failed.rows_affected() == 0 {
-        return Ok(Settled::Overtaken);
+        return Ok(SlotOutcome::Overtaken);
     }
     pass_turn(tx, slot, retry_in_ms.unwrap_or(0)).await?;
-    Ok(if retry_in_ms.is_some() { Settled::WillRetry } else { Settled::Parked })
+    Ok(if retry_in_ms.is_some() { SlotOutcome::WillRetry } else { SlotOutcome::Parked })
 }
 
 /// Locks the key's row. Every change or addition of the key's items needs this lock.

@@ -67,7 +67,7 @@ pub(crate) fn sharding(sale: i64, shards: i16, asks_pass: bool) -> Result<SaleSh
 
 /// The shards of a sale, and the lot size in which they get its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sharded {
+pub struct ShardedSale {
     pub shards: SaleShards,
     pub per_user: Units,
 }
@@ -123,7 +123,7 @@ impl Sales {
     }
 
     /// The shards of the existing sales among these.
-    pub async fn shards_of(&self, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
+    pub async fn shards_of(&self, sales: &[SaleId]) -> Result<Vec<ShardedSale>, LedgerError> {
         shards_of(&self.0.pool, sales).await
     }
 
@@ -334,7 +334,7 @@ impl RefillSnapshot {
 }
 
 /// The shards of the existing sales among these.
-pub(crate) async fn shards_of(with: impl PgExecutor<'_>, sales: &[SaleId]) -> Result<Vec<Sharded>, LedgerError> {
+pub(crate) async fn shards_of(with: impl PgExecutor<'_>, sales: &[SaleId]) -> Result<Vec<ShardedSale>, LedgerError> {
     if sales.is_empty() {
         return Ok(Vec::new());
     }
@@ -344,7 +344,7 @@ pub(crate) async fn shards_of(with: impl PgExecutor<'_>, sales: &[SaleId]) -> Re
     );
     let of = rows.fetch_all(with).await?.into_iter().map(|row| {
         let shards = sharding(row.id, row.shards, row.asks_pass)?;
-        Ok(Sharded { shards, per_user: per_user(row.per_user)? })
+        Ok(ShardedSale { shards, per_user: per_user(row.per_user)? })
     });
     of.collect()
 }

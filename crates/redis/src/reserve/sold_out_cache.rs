@@ -12,11 +12,11 @@ type Line = (SaleId, Shard);
 
 #[derive(Default)]
 pub(super) struct SoldOutCache {
-    sales: HashMap<Line, Remembered>,
+    sales: HashMap<Line, SoldOutEntry>,
     hasher: RandomState,
 }
 
-struct Remembered {
+struct SoldOutEntry {
     epoch: Epoch,
     holders_known: usize,
     /// Hashes of buyers: a collision costs a call to Redis.
@@ -73,7 +73,7 @@ impl SoldOutCache {
         if self.sales.len() >= Self::LINES_MAX && !self.sales.contains_key(&sale) {
             self.sales.clear();
         }
-        let entry = self.sales.entry(sale).or_insert_with(|| Remembered {
+        let entry = self.sales.entry(sale).or_insert_with(|| SoldOutEntry {
             epoch: reply.epoch,
             holders_known: 0,
             holders: HashSet::new(),
