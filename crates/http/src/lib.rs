@@ -1,5 +1,6 @@
 //! Shared parts of all handlers: reading a request, problems, bulkheads; and the addresses of the service itself.
 
+pub mod addresses;
 pub mod answer_headers;
 mod api_document;
 mod bulkhead;
@@ -8,11 +9,13 @@ mod content;
 mod cors;
 mod event_stream;
 pub mod extract;
+pub mod file_headers;
 pub mod hosts;
 mod metrics_page;
 pub mod problem;
 pub mod quota;
 mod requests;
+pub mod static_files;
 pub mod system;
 
 pub use api_document::ApiDocument;

@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::addresses::{Address, address};
 use super::codes::{Code, problems};
 use super::extract::Body;
 use super::problem::Problem;
@@ -20,6 +21,20 @@ use seckill_domain::memory_level::MemoryLevel;
 const DEV_TOKEN_S: i64 = 86_400;
 /// The greatest integer that every JSON reader represents exactly.
 const LEVEL_MAX: u64 = (1 << 53) - 1;
+
+/// The addresses of the service itself. `dev` adds those of development mode.
+pub fn addresses(dev: bool) -> Vec<Address> {
+    let mut addresses = vec![
+        address(__path_time, time).busy(),
+        address(__path_health, health),
+        address(__path_readiness, readiness),
+        address(__path_metrics, metrics),
+    ];
+    if dev {
+        addresses.push(address(__path_dev_token, dev_token));
+    }
+    addresses
+}
 
 #[derive(Default)]
 pub struct Health {

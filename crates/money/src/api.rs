@@ -17,11 +17,23 @@ use seckill_domain::ids::{OrderId, UserId};
 use seckill_domain::json_object;
 use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{PaymentId, PaymentStatus, RefundId, RefundReason, RefundStatus};
+use seckill_http::addresses::{Address, address};
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::{Body, order_id, request_span};
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, AppState};
 use seckill_runtime::worker::batcher::BatchError;
+
+/// The addresses of payments and refunds.
+pub fn addresses() -> Vec<Address> {
+    vec![
+        // A forged callback must not cost more than any other refused request.
+        address(__path_payment_callback, payment_callback).busy(),
+        address(__path_pay_order, pay_order),
+        address(__path_refund_order, refund_order),
+        address(__path_payment_channels, payment_channels),
+    ]
+}
 
 /// State for the handlers of payments and refunds.
 pub struct Money {

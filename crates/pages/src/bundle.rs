@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::file::{HTML, JPEG};
 use super::folder::{Folder, FolderError};
-use super::headers::{self, Kind};
 use super::render::{Settings, Site};
 use super::{FRONT_SALES_MAX, PageError};
 use seckill_buying::sale::{SaleError, Stores};
 use seckill_domain::ids::SaleId;
 use seckill_domain::picture::PictureFile;
+use seckill_http::file_headers::{self, Kind};
 
 const BATCH: i64 = 500;
 /// How long a watching publisher relies on the catalogue's version: the front page also drops old sales, without a new version.
@@ -165,7 +165,7 @@ impl Publisher {
         let path = path.trim_start_matches('/');
         progress.written += usize::from(self.folder.put(path, content)?);
         let mut headers: BTreeMap<String, String> =
-            headers::of(kind, &self.site.api).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            file_headers::of(kind, &self.site.api).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let entry = Entry {
             path: path.to_owned(),
             blake3: blake3::hash(content).to_hex().to_string(),

@@ -3,10 +3,10 @@
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 
-use super::assets::{SCRIPT, STYLE};
 use super::file::File;
 use super::{Kind, Pages};
 use seckill_http::Content;
+use seckill_http::static_files::{SCRIPT, STYLE};
 
 macro_rules! built {
     ($name:literal) => {

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::assets::short_hash;
 use seckill_http::Content;
+use seckill_http::static_files::short_hash;
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 pub(super) const JPEG: &str = "image/jpeg";

@@ -6,7 +6,6 @@ pub mod bundle;
 mod docs;
 mod file;
 mod folder;
-pub mod headers;
 mod offer;
 mod pictures;
 mod render;
@@ -19,15 +18,14 @@ use actix_web::{HttpRequest, HttpResponse, Route};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
-use self::headers::Kind;
 use self::pictures::NoPicture;
 pub use self::render::{PageError, Settings};
 pub use self::served::Pages;
-pub use self::show::price;
 use seckill_buying::sale::catalog::NEWEST_MAX;
 use seckill_buying::sale::thread_state::ThreadState;
 use seckill_domain::ids::SaleId;
 use seckill_domain::picture::PictureFile;
+use seckill_http::file_headers::Kind;
 
 const FRONT_SALES_MAX: usize = NEWEST_MAX;
 

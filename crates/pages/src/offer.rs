@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::show::{iso, price};
+use super::show::iso;
+use seckill_domain::currency::price;
 use seckill_domain::sale::{Sale, SaleStatus};
 
 /// The text of the data block, safe inside a `<script>` element.

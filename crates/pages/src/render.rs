@@ -3,10 +3,12 @@
 
 use askama::Template;
 
-use super::assets::{AssetError, Assets};
+use super::assets;
 use super::{offer, show};
+use seckill_domain::currency;
 use seckill_domain::origin::Origin;
 use seckill_domain::sale::Sale;
+use seckill_http::static_files::{AssetError, Assets};
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -70,7 +72,7 @@ impl Site {
     pub(crate) fn new(settings: Settings) -> Result<Self, PageError> {
         let text = |origin: Option<Origin>| origin.map(|origin| origin.to_string()).unwrap_or_default();
         Ok(Self {
-            assets: Assets::embedded()?,
+            assets: assets::embedded()?,
             api: text(settings.api),
             origin: text(settings.origin),
             currency: settings.currency,
@@ -79,7 +81,7 @@ impl Site {
 
     /// The sale's price in the currency's main unit, such as `99.00`.
     pub(crate) fn price(&self, sale: &Sale) -> String {
-        show::price(sale.price_cents, &self.currency)
+        currency::price(sale.price_cents, &self.currency)
     }
 
     pub(crate) fn front<'a>(&'a self, sales: impl IntoIterator<Item = &'a Sale>) -> Result<String, PageError> {

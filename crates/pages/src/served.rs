@@ -7,15 +7,15 @@ use actix_web::{HttpRequest, HttpResponse};
 use arc_swap::ArcSwapOption;
 use moka::future::Cache;
 
-use super::assets::Asset;
 use super::docs;
 use super::file::{File, HTML};
-use super::headers::{self, Kind};
 use super::pictures::Pictures;
 use super::render::{PageError, Settings, Site};
 use seckill_domain::ids::SaleId;
 use seckill_domain::sale::Sale;
 use seckill_http::Content;
+use seckill_http::file_headers::{self, Kind};
+use seckill_http::static_files::Asset;
 
 /// Sale pages in memory, of some 10 kB.
 const RENDERED_MAX: u64 = 3_000;
@@ -41,7 +41,7 @@ impl Pages {
     pub fn new(settings: Settings) -> Result<Self, PageError> {
         let site = Site::new(settings)?;
         let headers = |kind| -> Headers {
-            let all = headers::of(kind, &site.api).into_iter();
+            let all = file_headers::of(kind, &site.api).into_iter();
             all.filter_map(|(name, value)| Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?)))
                 .collect()
         };

@@ -13,7 +13,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_LENGTH, VARY};
 use seckill_domain::sale::NewSale;
 use seckill_harness::folder::{Folder, free_address};
 use seckill_harness::{Sale, System, terms};
-use seckill_pages::assets::Assets;
+use seckill_pages::assets;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -59,7 +59,7 @@ async fn static_addresses(address: SocketAddr, sale: &Sale) -> BTreeSet<String> 
     for page in addresses.clone() {
         addresses.extend(loaded(&parsed(&get(&page).await).0));
     }
-    addresses.extend(Assets::embedded().unwrap().all().map(|asset| asset.path.clone()));
+    addresses.extend(assets::embedded().unwrap().all().map(|asset| asset.path.clone()));
     for known in ["/docs/swagger-ui-bundle.js", "/metrics", "/readyz", "/admin/assets/console", "/pictures/"] {
         assert!(addresses.iter().any(|path| path.starts_with(known)), "{known}: {addresses:?}");
     }

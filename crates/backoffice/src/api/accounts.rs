@@ -60,7 +60,7 @@ struct AccountChanged {
     path = "/api/v1/admin/accounts",
     responses((status = 200, description = "All accounts", body = Accounts), NotReadGuarded),
 )]
-pub async fn list_accounts(ask: Ask) -> Answer {
+pub(super) async fn list_accounts(ask: Ask) -> Answer {
     ask.answer(async |office, caller| Ok(Accounts { accounts: office.accounts(&caller.account).await? })).await
 }
 
@@ -73,7 +73,7 @@ pub async fn list_accounts(ask: Ask) -> Answer {
     request_body = NewAccount,
     responses((status = 201, description = "Created", body = CreatedAccount), NotMade),
 )]
-pub async fn create_account(ask: Ask) -> Answer {
+pub(super) async fn create_account(ask: Ask) -> Answer {
     let created = ask.act(async |office, caller| {
         let NewAccount { name, role, password } = caller.body()?;
         let name = AccountName::parse(&name, "name")?;
@@ -94,7 +94,7 @@ pub async fn create_account(ask: Ask) -> Answer {
     request_body = AccountChange,
     responses((status = 200, description = "Done", body = AccountChanged), NotChanged),
 )]
-pub async fn change_account(ask: Ask) -> Answer {
+pub(super) async fn change_account(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let name = AccountName::parse(caller.part("name"), "name")?;
         let AccountChange { role, disabled, password } = caller.body()?;

@@ -80,7 +80,7 @@ struct GrantSet {
     path = "/api/v1/admin/apps",
     responses((status = 200, description = "All of them, by name", body = Apps), NotRead),
 )]
-pub async fn list_apps(ask: Ask) -> Answer {
+pub(super) async fn list_apps(ask: Ask) -> Answer {
     ask.answer(async |office, caller| Ok(Apps { apps: office.apps(&caller.account).await? })).await
 }
 
@@ -93,7 +93,7 @@ pub async fn list_apps(ask: Ask) -> Answer {
     request_body = NewApp,
     responses((status = 201, description = "Created", body = Created), NotMade),
 )]
-pub async fn create_app(ask: Ask) -> Answer {
+pub(super) async fn create_app(ask: Ask) -> Answer {
     let created = ask.act(async |office, caller| {
         let new: NewApp = caller.body()?;
         let name = app(&new.name)?;
@@ -113,7 +113,7 @@ pub async fn create_app(ask: Ask) -> Answer {
     request_body = NewToken,
     responses((status = 201, description = "Replaced", body = Rotated), NotChanged),
 )]
-pub async fn rotate_app_token(ask: Ask) -> Answer {
+pub(super) async fn rotate_app_token(ask: Ask) -> Answer {
     let rotated = ask.act(async |office, caller| {
         let name = app(caller.part("name"))?;
         let NewToken { overlap_ms } = caller.body()?;
@@ -133,7 +133,7 @@ pub async fn rotate_app_token(ask: Ask) -> Answer {
     request_body = Grant,
     responses((status = 200, description = "Done", body = GrantSet), NotDoneToOne),
 )]
-pub async fn set_grant(ask: Ask) -> Answer {
+pub(super) async fn set_grant(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let grant: Grant = caller.body()?;
         let (app, role) = (app(&grant.app)?, grant.role);

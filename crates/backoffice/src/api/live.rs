@@ -41,7 +41,7 @@ const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=3_000;
     ),
     responses((status = 200, description = "Events", body = String, content_type = "text/event-stream"), NotReadOne),
 )]
-pub async fn watch_sale(ask: Ask) -> Answer {
+pub(super) async fn watch_sale(ask: Ask) -> Answer {
     let (app_state, backoffice) = (ask.app_state.clone(), ask.backoffice.clone());
     let token = session_token(&ask.request, &backoffice)?;
     let seen = ask.request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());

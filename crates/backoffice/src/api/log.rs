@@ -87,7 +87,7 @@ pub(crate) struct LimitQuery {
     params(LogQuery),
     responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
 )]
-pub async fn audit_log(ask: Ask) -> Answer {
+pub(super) async fn audit_log(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let filter = caller.query::<LogQuery>()?.filter()?;
         Ok(AuditLog { lines: office.audit_log(&caller.account, filter).await? })
@@ -104,7 +104,7 @@ pub async fn audit_log(ask: Ask) -> Answer {
     params(LimitQuery),
     responses((status = 200, description = "The newest alarms", body = Alarms), NotReadSome),
 )]
-pub async fn alarms(ask: Ask) -> Answer {
+pub(super) async fn alarms(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let limit = limit(&caller.query::<LimitQuery>()?.limit)?;
         Ok(Alarms { alarms: office.alarms(&caller.account, limit).await? })
@@ -120,6 +120,6 @@ pub async fn alarms(ask: Ask) -> Answer {
     path = "/api/v1/admin/overview",
     responses((status = 200, description = "The overview", body = Overview), NotRead),
 )]
-pub async fn overview(ask: Ask) -> Answer {
+pub(super) async fn overview(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.overview(&caller.account).await).await
 }

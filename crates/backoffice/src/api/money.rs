@@ -46,7 +46,7 @@ struct RefundRetried {
     params(PaymentQuery),
     responses((status = 200, description = "A page of payments", body = Payments), NotReadSomeGuarded),
 )]
-pub async fn list_payments(ask: Ask) -> Answer {
+pub(super) async fn list_payments(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let page = office.payments(&caller.account, &caller.query::<PaymentQuery>()?).await?;
         let MoneyPage { figures, rows: payments, next } = page;
@@ -62,7 +62,7 @@ pub async fn list_payments(ask: Ask) -> Answer {
     params(RefundQuery),
     responses((status = 200, description = "A page of refunds", body = Refunds), NotReadSomeGuarded),
 )]
-pub async fn list_refunds(ask: Ask) -> Answer {
+pub(super) async fn list_refunds(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let page = office.refunds(&caller.account, &caller.query::<RefundQuery>()?).await?;
         let MoneyPage { figures, rows: refunds, next } = page;
@@ -78,7 +78,7 @@ pub async fn list_refunds(ask: Ask) -> Answer {
     params(ConflictQuery),
     responses((status = 200, description = "A page of callbacks that are not settled", body = ConflictPage), NotReadSomeGuarded),
 )]
-pub async fn list_conflicts(ask: Ask) -> Answer {
+pub(super) async fn list_conflicts(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.conflicts(&caller.account, &caller.query::<ConflictQuery>()?).await).await
 }
 
@@ -91,7 +91,7 @@ pub async fn list_conflicts(ask: Ask) -> Answer {
     params(("id" = i64, Path, minimum = 1, description = "The callback")),
     responses((status = 200, description = "Settled", body = Settled), NotDoneToOne),
 )]
-pub async fn settle_conflict(ask: Ask) -> Answer {
+pub(super) async fn settle_conflict(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let settled = caller.number("callback id")?;
         office.settle_conflict(&caller.account, settled).await?;
@@ -109,7 +109,7 @@ pub async fn settle_conflict(ask: Ask) -> Answer {
     params(("id" = RefundId, Path, description = "The refund")),
     responses((status = 200, description = "The refund is under way again", body = RefundRetried), NotDoneToOne),
 )]
-pub async fn retry_refund(ask: Ask) -> Answer {
+pub(super) async fn retry_refund(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let refund_id = RefundId(caller.uuid("refund id")?);
         office.retry_refund(&caller.account, refund_id).await?;

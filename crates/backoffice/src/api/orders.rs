@@ -51,7 +51,7 @@ problems! {
     params(OrderQuery),
     responses((status = 200, description = "A page of orders", body = FoundOrders), NotReadSome),
 )]
-pub async fn search_orders(ask: Ask) -> Answer {
+pub(super) async fn search_orders(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.orders(&caller.account, &caller.query::<OrderQuery>()?).await).await
 }
 
@@ -75,7 +75,7 @@ pub async fn search_orders(ask: Ask) -> Answer {
         NotReadSomeGuarded,
     ),
 )]
-pub async fn export_orders(ask: Ask) -> Answer {
+pub(super) async fn export_orders(ask: Ask) -> Answer {
     let app_state = ask.app_state.clone();
     let export =
         ask.act(async |office, caller| office.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
@@ -126,7 +126,7 @@ fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order", body = OrderDetails), NotReadOne),
 )]
-pub async fn show_any_order(ask: Ask) -> Answer {
+pub(super) async fn show_any_order(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.order(&caller.account, order_id(caller)?).await).await
 }
 
@@ -140,7 +140,7 @@ pub async fn show_any_order(ask: Ask) -> Answer {
     request_body = RefundOrder,
     responses((status = 202, description = "The refund is under way", body = OrderRefund), NotRefunded),
 )]
-pub async fn refund_any_order(ask: Ask, money: Data<Money>) -> Answer {
+pub(super) async fn refund_any_order(ask: Ask, money: Data<Money>) -> Answer {
     let refund = ask.act(async move |office, caller| {
         let order = order_id(caller)?;
         let RefundOrder { reason } = caller.body()?;

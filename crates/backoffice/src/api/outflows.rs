@@ -55,7 +55,7 @@ impl From<ChannelFigures> for Outflow {
     path = "/api/v1/admin/outflows",
     responses((status = 200, description = "All of them, by name", body = Outflows), NotReadGuarded),
 )]
-pub async fn list_outflows(ask: Ask) -> Answer {
+pub(super) async fn list_outflows(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let outflows = office.outflows(&caller.account).await?.into_iter().map(Outflow::from);
         Ok(Outflows { outflows: outflows.collect() })
@@ -71,7 +71,7 @@ pub async fn list_outflows(ask: Ask) -> Answer {
     request_body = OutflowChange,
     responses((status = 200, description = "The outflow as it is now", body = Outflow), NotDoneToOne),
 )]
-pub async fn change_outflow(ask: Ask) -> Answer {
+pub(super) async fn change_outflow(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         Ok(Outflow::from(office.change_outflow(&caller.account, caller.part("name"), caller.body()?).await?))
     })
@@ -85,7 +85,7 @@ pub async fn change_outflow(ask: Ask) -> Answer {
     params(ItemQuery),
     responses((status = 200, description = "A page of parked items", body = ItemPage), NotReadSomeGuarded),
 )]
-pub async fn list_outflow_items(ask: Ask) -> Answer {
+pub(super) async fn list_outflow_items(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.parked_items(&caller.account, &caller.query::<ItemQuery>()?).await).await
 }
 
@@ -98,7 +98,7 @@ pub async fn list_outflow_items(ask: Ask) -> Answer {
     params(("id" = Uuid, Path, description = "The item")),
     responses((status = 200, description = "The item is pending again", body = Retried), NotDoneToOne),
 )]
-pub async fn retry_outflow_item(ask: Ask) -> Answer {
+pub(super) async fn retry_outflow_item(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         office.retry_item(&caller.account, caller.uuid("item id")?).await?;
         Ok(Retried { retried: 1 })
@@ -115,6 +115,6 @@ pub async fn retry_outflow_item(ask: Ask) -> Answer {
     params(("name" = String, Path, description = "The outflow")),
     responses((status = 200, description = "The items are pending again", body = RetriedAll), NotDoneToOne),
 )]
-pub async fn retry_outflow_items(ask: Ask) -> Answer {
+pub(super) async fn retry_outflow_items(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.retry_items(&caller.account, caller.part("name")).await).await
 }

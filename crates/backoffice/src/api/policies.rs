@@ -131,7 +131,7 @@ fn described(caller: &Caller) -> Result<NewPolicy, AdminError> {
     params(ListQuery),
     responses((status = 200, description = "All of them, by name", body = Policies), NotReadOne),
 )]
-pub async fn list_policies(ask: Ask) -> Answer {
+pub(super) async fn list_policies(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let app = caller.query::<ListQuery>()?.app.map(|text| app(&text)).transpose()?;
         let policies = office.policies(&caller.account, app.as_ref()).await?.into_iter().map(PolicyView::from);
@@ -151,7 +151,7 @@ pub async fn list_policies(ask: Ask) -> Answer {
     request_body = PolicyForm,
     responses((status = 200, description = "Done", body = Changed), NotSet),
 )]
-pub async fn set_policy(ask: Ask) -> Answer {
+pub(super) async fn set_policy(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         Ok(Changed { everywhere: office.set_policy(&caller.account, described(caller)?).await? })
     })
@@ -169,7 +169,7 @@ pub async fn set_policy(ask: Ask) -> Answer {
     request_body = PolicyForm,
     responses((status = 200, description = "The replay", body = Preview), NotSet),
 )]
-pub async fn preview_policy(ask: Ask) -> Answer {
+pub(super) async fn preview_policy(ask: Ask) -> Answer {
     let ask = ask.that_reads();
     ask.answer(async |office, caller| office.preview_policy(&caller.account, described(caller)?).await).await
 }
@@ -183,7 +183,7 @@ pub async fn preview_policy(ask: Ask) -> Answer {
     params(("name" = Name, Path, description = "The policy"), DeleteQuery),
     responses((status = 200, description = "Done", body = Changed), NotChanged),
 )]
-pub async fn delete_policy(ask: Ask) -> Answer {
+pub(super) async fn delete_policy(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let query = caller.query::<DeleteQuery>();
         let query = query.map_err(|_| Invalid::new("app", "must be given in the query"))?;

@@ -56,7 +56,7 @@ struct PictureSet {
     request_body = ProductForm,
     responses((status = 200, description = "Done", body = ChangedProduct), NotMade),
 )]
-pub async fn set_product(ask: Ask) -> Answer {
+pub(super) async fn set_product(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let name = product_name(caller)?;
         let ProductForm { description, picture_alt } = caller.body()?;
@@ -77,7 +77,7 @@ pub async fn set_product(ask: Ask) -> Answer {
     request_body(content = Vec<u8>, content_type = "image/*", description = "The picture"),
     responses((status = 200, description = "Done", body = PictureSet), NotDone),
 )]
-pub async fn set_product_picture(request: HttpRequest, payload: Payload) -> Answer {
+pub(super) async fn set_product_picture(request: HttpRequest, payload: Payload) -> Answer {
     // Before the file is read: strangers send no megabytes.
     let named = Ask::with_picture(request.clone())?.act(async move |office, caller| {
         let name = product_name(caller)?;

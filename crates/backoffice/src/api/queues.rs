@@ -29,7 +29,7 @@ pub(super) struct Retried {
     params(OutboxQuery),
     responses((status = 200, description = "Figures, and a page of parked messages", body = OutboxPage), NotReadSomeGuarded),
 )]
-pub async fn show_outbox(ask: Ask) -> Answer {
+pub(super) async fn show_outbox(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.outbox(&caller.account, &caller.query::<OutboxQuery>()?).await).await
 }
 
@@ -40,7 +40,7 @@ pub async fn show_outbox(ask: Ask) -> Answer {
     params(("id" = i64, Path, minimum = 1, description = "The message")),
     responses((status = 200, description = "The message is pending again", body = Retried), NotDoneToOne),
 )]
-pub async fn retry_message(ask: Ask) -> Answer {
+pub(super) async fn retry_message(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         Ok(Retried { retried: office.retry_message(&caller.account, caller.number("message id")?).await? })
     })
@@ -56,7 +56,7 @@ pub async fn retry_message(ask: Ask) -> Answer {
     request_body = RetryKind,
     responses((status = 200, description = "The messages are pending again", body = RetriedAll), NotDone),
 )]
-pub async fn retry_messages(ask: Ask) -> Answer {
+pub(super) async fn retry_messages(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let RetryKind { kind } = caller.body()?;
         office.retry_messages(&caller.account, kind).await

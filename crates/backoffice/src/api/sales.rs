@@ -73,7 +73,7 @@ problems! {
     params(SaleQuery),
     responses((status = 200, description = "Sales", body = ManagedSales), NotReadSome),
 )]
-pub async fn list_managed_sales(ask: Ask) -> Answer {
+pub(super) async fn list_managed_sales(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let search = caller.query::<SaleQuery>()?.search()?;
         Ok(ManagedSales { sales: office.sales(&search).await? })
@@ -97,7 +97,7 @@ pub async fn list_managed_sales(ask: Ask) -> Answer {
         NotPlanned,
     ),
 )]
-pub async fn plan_sale(ask: Ask) -> Answer {
+pub(super) async fn plan_sale(ask: Ask) -> Answer {
     let planned = ask.act(async |office, caller| office.plan_sale(&caller.account, caller.body()?).await).await?;
     let address = format!("/api/v1/admin/sales/{}", planned.sale_id);
     Ok(HttpResponse::Created().insert_header((LOCATION, address)).json(planned))
@@ -110,7 +110,7 @@ pub async fn plan_sale(ask: Ask) -> Answer {
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleDetails), NotReadOne),
 )]
-pub async fn show_managed_sale(ask: Ask) -> Answer {
+pub(super) async fn show_managed_sale(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.sale(named_sale(caller)?).await).await
 }
 
@@ -124,7 +124,7 @@ pub async fn show_managed_sale(ask: Ask) -> Answer {
     request_body = StatusForm,
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
-pub async fn set_sale_status(ask: Ask) -> Answer {
+pub(super) async fn set_sale_status(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let sale_id = named_sale(caller)?;
         let StatusForm { status } = caller.body()?;
@@ -145,7 +145,7 @@ pub async fn set_sale_status(ask: Ask) -> Answer {
     request_body = StockForm,
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
-pub async fn add_stock(ask: Ask) -> Answer {
+pub(super) async fn add_stock(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let sale_id = named_sale(caller)?;
         let StockForm { units } = caller.body()?;
@@ -167,7 +167,7 @@ pub async fn add_stock(ask: Ask) -> Answer {
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
 )]
-pub async fn remove_sale(ask: Ask) -> Answer {
+pub(super) async fn remove_sale(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let sale_id = named_sale(caller)?;
         office.remove_sale(&caller.account, sale_id).await?;
@@ -185,7 +185,7 @@ pub async fn remove_sale(ask: Ask) -> Answer {
     params(("id" = SaleId, Path, description = "The sale"), LapsedQuery),
     responses((status = 200, description = "By buyer, or by address", body = LapsedLines), NoLapsedHolds),
 )]
-pub async fn lapsed_holds(ask: Ask) -> Answer {
+pub(super) async fn lapsed_holds(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let (sale, query) = (named_sale(caller)?, caller.query::<LapsedQuery>()?);
         let by_address = match query.by.as_deref() {

@@ -82,7 +82,7 @@ problems!(NotSignedOut: SignedOut, ForgedRequest, TooSlow, BodyTooLarge, Tempora
         NotSignedIn,
     ),
 )]
-pub async fn sign_in(
+pub(super) async fn sign_in(
     request: HttpRequest,
     app_state: Data<AppState>,
     backoffice: Data<Backoffice>,
@@ -123,7 +123,7 @@ pub async fn sign_in(
     path = "/api/v1/admin/session",
     responses((status = 200, description = "The session", body = Session), NotRead),
 )]
-pub async fn show_session(ask: Ask) -> Answer {
+pub(super) async fn show_session(ask: Ask) -> Answer {
     let session = ask.act(async |_, caller| {
         Ok(Session {
             name: caller.account.name.clone(),
@@ -147,7 +147,7 @@ pub async fn show_session(ask: Ask) -> Answer {
         NotSignedOut,
     ),
 )]
-pub async fn sign_out(ask: Ask) -> Answer {
+pub(super) async fn sign_out(ask: Ask) -> Answer {
     let no_session = ask.backoffice.cookies.no_session();
     ask.act(async |office, caller| office.sign_out(&caller.token).await).await?;
     Ok(HttpResponse::Ok().cookie(no_session).json(SignedOut { signed_out: true }))
@@ -165,7 +165,7 @@ pub async fn sign_out(ask: Ask) -> Answer {
         NotDoneToOne,
     ),
 )]
-pub async fn sign_out_everywhere(ask: Ask) -> Answer {
+pub(super) async fn sign_out_everywhere(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let account = caller.query::<AccountQuery>()?.account;
         let account = account.map(|name| AccountName::parse(&name, "account")).transpose()?;

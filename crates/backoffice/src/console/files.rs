@@ -4,8 +4,8 @@ use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 
 use super::show::CURRENCY;
-use seckill_pages::assets::{AssetError, Assets, PICTURE, SCRIPT, STYLE, Source};
-use seckill_pages::headers::{self, Kind};
+use seckill_http::file_headers::{self, Kind};
+use seckill_http::static_files::{AssetError, Assets, PICTURE, SCRIPT, STYLE, Source};
 
 const FOLDER: &str = "/admin/assets/";
 /// The files: name, type, content. `style.css` and the icon are the pages' own, so that the console looks like them.
@@ -43,7 +43,7 @@ pub(crate) async fn asset(request: HttpRequest, files: Data<Files>) -> HttpRespo
         return HttpResponse::NotFound().finish();
     };
     let mut response = HttpResponse::Ok();
-    for header in headers::of(Kind::Hashed, "") {
+    for header in file_headers::of(Kind::Hashed, "") {
         response.insert_header(header);
     }
     response.content_type(asset.content_type).body(asset.content.clone())

@@ -9,8 +9,8 @@ use super::{money, show};
 use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
 use crate::admin::paging::given;
 use crate::api::Ask;
+use seckill_domain::currency::price;
 use seckill_domain::payment::{PaymentStatus, RefundStatus};
-use seckill_pages::price;
 
 #[derive(Template)]
 #[template(path = "console/payments.html")]

@@ -8,7 +8,7 @@ use askama::filters::Safe;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;
 
-use seckill_pages::price;
+use seckill_domain::currency::price;
 
 /// The currency of all amounts (ISO 4217): a setting of the process, which `Files::embedded` passes on when the service starts.
 pub(super) static CURRENCY: OnceLock<String> = OnceLock::new();

@@ -40,7 +40,7 @@ problems! {
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order", body = Order), NotShown),
 )]
-pub async fn show_order(Call { request, thread, app_state }: Call) -> Answer {
+pub(super) async fn show_order(Call { request, thread, app_state }: Call) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
@@ -59,7 +59,7 @@ pub async fn show_order(Call { request, thread, app_state }: Call) -> Answer {
     params(ListQuery),
     responses((status = 200, description = "A page of at most 100", body = [Order]), NotShown),
 )]
-pub async fn list_orders(Call { request, thread, app_state }: Call) -> Answer {
+pub(super) async fn list_orders(Call { request, thread, app_state }: Call) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
@@ -89,7 +89,7 @@ pub async fn list_orders(Call { request, thread, app_state }: Call) -> Answer {
     params(("id" = OrderId, Path, description = "The order")),
     responses((status = 200, description = "The order is cancelled", body = Order), NotCancelled),
 )]
-pub async fn cancel_order(Call { request, thread, app_state }: Call) -> Answer {
+pub(super) async fn cancel_order(Call { request, thread, app_state }: Call) -> Answer {
     let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let cancelled = match thread.cancellations.cancel(order, &buyer.user).await? {

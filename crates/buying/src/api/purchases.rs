@@ -73,7 +73,7 @@ problems! {
         Refused,
     ),
 )]
-pub async fn create(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
+pub(super) async fn create(Call { request, thread, app_state }: Call, Body(body): Body) -> Answer {
     purchase(request.head(), sale_id(&request), &body, &thread, &app_state).await
 }
 

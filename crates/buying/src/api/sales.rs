@@ -89,7 +89,7 @@ problems!(NoProduct: InvalidRequest, NotFound, TemporarilyUnavailable);
     tag = "sales",
     responses((status = 200, description = "At most 100, the newest first", body = [SaleView])),
 )]
-pub async fn list_sales(thread: Data<ThreadState>) -> HttpResponse {
+pub(super) async fn list_sales(thread: Data<ThreadState>) -> HttpResponse {
     let mut sales = Vec::new();
     for sale in thread.catalog.newest() {
         sales.push(view(&sale, &thread).await);
@@ -105,7 +105,7 @@ pub async fn list_sales(thread: Data<ThreadState>) -> HttpResponse {
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "The sale", body = SaleView), NoSale),
 )]
-pub async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
+pub(super) async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let sale = thread.catalog.sale(sale_id(&request)?).await?.ok_or(Code::UnknownSale)?;
     Ok(HttpResponse::Ok().json(view(&sale, &thread).await))
 }
@@ -118,7 +118,7 @@ pub async fn show_sale(request: HttpRequest, thread: Data<ThreadState>) -> Answe
     params(("id" = i64, Path, minimum = 1, maximum = 9223372036854775807_i64, description = "The product")),
     responses((status = 200, description = "The product", body = ProductView), NoProduct),
 )]
-pub async fn show_product(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
+pub(super) async fn show_product(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let product = thread.catalog.product(product_id(&request)?).await?;
     let Product { id, name, description, picture } = product.ok_or(Code::NotFound)?;
     Ok(HttpResponse::Ok().json(ProductView { id, name, description, picture: picture.map(PictureView::from) }))

@@ -49,7 +49,7 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
     params(("id" = SaleId, Path, description = "The sale")),
     responses((status = 200, description = "Its current state", body = SaleState), NoState),
 )]
-pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
+pub(super) async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let state = state(&request, &thread).await?;
     Ok(HttpResponse::Ok().json(state))
 }
@@ -73,7 +73,7 @@ pub async fn sale_state(request: HttpRequest, thread: Data<ThreadState>) -> Answ
         NoState,
     ),
 )]
-pub async fn sale_state_script(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
+pub(super) async fn sale_state_script(request: HttpRequest, thread: Data<ThreadState>) -> Answer {
     let state = serde_json::to_string(&state(&request, &thread).await?).map_err(Problem::invalid)?;
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/javascript; charset=utf-8"))

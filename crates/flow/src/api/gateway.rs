@@ -69,7 +69,7 @@ problems!(NoToken: Unauthenticated);
         NoToken,
     ),
 )]
-pub async fn authorize(
+pub(super) async fn authorize(
     request: HttpRequest,
     app_state: Data<AppState>,
     permits: Data<Permits>,
@@ -114,7 +114,7 @@ pub async fn authorize(
         NoToken,
     ),
 )]
-pub async fn authorize_path(
+pub(super) async fn authorize_path(
     request: HttpRequest,
     app_state: Data<AppState>,
     permits: Data<Permits>,

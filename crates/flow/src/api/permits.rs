@@ -112,7 +112,7 @@ problems!(NotReleased: InvalidRequest, Unauthenticated, Forbidden, TooSlow, Body
         NoPermit,
     ),
 )]
-pub async fn acquire(
+pub(super) async fn acquire(
     request: HttpRequest,
     app_state: Data<AppState>,
     permits: Data<Permits>,
@@ -142,7 +142,7 @@ pub async fn acquire(
     request_body = Release,
     responses((status = 200, description = "Returned, or gone before", body = Released), NotReleased),
 )]
-pub async fn release(
+pub(super) async fn release(
     request: HttpRequest,
     app_state: Data<AppState>,
     permits: Data<Permits>,
