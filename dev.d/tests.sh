@@ -38,8 +38,7 @@ cargo_tests() { # LOG TARGETS of cargo test, then -- and arguments of the test p
   [ $# = 0 ] || shift
   host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
   export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}   # tests often wait
-  # The seconds of each test: test programs of this compiler have the option only if they believe that they are nightly builds.
-  export "CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
+  export "CARGO_TARGET_${host}_RUNNER=$TOP/dev.d/test_program.sh"
   # In a subshell: if this script held the pipe itself, an interrupted run would wait for tee forever.
   (house_tests --no-fail-fast "${targets[@]}" -- -Z unstable-options --report-time "$@") > >(exec tee -a "$log" 9>&-) 2>&1 9>&- || code=$?
   wait_for 10 ended $! || true                   # a process that a test left behind would keep the pipe open for ever
@@ -117,7 +116,7 @@ install_axe() {
 COMPONENTS="if cargo does not know the command: rustup component add rustfmt clippy"
 EVERY_TARGET=(--lib --bins --examples --tests)
 formatting() { check "formatting" "cargo fmt corrects it; $COMPONENTS" cargo fmt --all --check; }
-shell_scripts() { check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run deploy/*.sh dev.d/rustdoc.sh tests/*.sh; }
+shell_scripts() { check "shell scripts" "" shellcheck --check-sourced --external-sources dev .ci/run deploy/*.sh dev.d/{rustdoc,test_program}.sh tests/*.sh; }
 compile() { # TARGETS of cargo test
   step "compiling" "The compiler's message is above; $COMPONENTS" build_tests "$@"
 }
@@ -130,10 +129,8 @@ begin_run() {
   trap 'exit 130' INT TERM
 }
 
-# The model names nothing of our code, so ./dev check searches it again only after a change of the model itself.
-model_unchanged() { [ -e target/model-passed ] && [ -z "$(find crates/model Cargo.lock -newer target/model-passed -print -quit)" ]; }
 run_check() { # what one runs before each commit: nothing of it needs a server
-  local begin targets without_model=(); begin=$(now)
+  local begin targets; begin=$(now)
   [ $# = 0 ] || misused
   begin_run
   trap 'print_summary' EXIT
@@ -143,9 +140,8 @@ run_check() { # what one runs before each commit: nothing of it needs a server
   compile "${EVERY_TARGET[@]}" --test faults
   check "no warnings, of the compiler or of clippy" "See $BUILD_LOG" no_warnings
   mapfile -t targets < <(targets_of tests/rulebook.rs tests/{repository,sandbox}/main.rs crates/*/tests/*.rs)
-  if model_unchanged; then without_model=(--exclude seckill-model); else touch target/model-begun; fi
-  check "tests without servers" "" cargo_tests $TESTS_LOG "${without_model[@]}" --lib --bins "${targets[@]}"
-  [ $CHECKS_FAILED = 1 ] || [ ${#without_model[@]} -gt 0 ] || mv target/model-begun target/model-passed
+  export IN_CHECK=1
+  check "tests without servers" "" cargo_tests $TESTS_LOG --lib --bins "${targets[@]}"
   print_summary
   trap - EXIT
   if [ $CHECKS_FAILED = 0 ]; then echo "==> PASSED: the checks, in $(since "$begin")"; else echo "==> FAILED, after $(since "$begin"): see above"; fi
