@@ -199,14 +199,20 @@ export async function api(path, { method = "GET", body, headers = {}, token = nu
 const nextPage = (response) => response.headers.get("Link")?.match(/<(\/[^>]*)>;\s*rel="next"/)?.[1] ?? null;
 const noAnswer = () => ({ ok: false, status: 0, data: {}, code: "no-answer", retryAfterMs: null });
 
+/** The wait that an answer asks for, as seconds or as a date. Proxies send dates. */
+function retryAfterMs(headers) {
+  const after = headers.get("Retry-After");
+  const waitMs = /^\s*\d+\s*$/.test(after) ? Number(after) * 1000 : Date.parse(after) - (Date.parse(headers.get("Date")) || Date.now());
+  return Number.isFinite(waitMs) ? Math.max(waitMs, 0) : null;
+}
+
 function outcome(response, data, token) {
   const { ok, status } = response;
-  const after = Number.parseFloat(response.headers.get("Retry-After"));
   if (status === 401 && token && token === session.token()) session.set(null);
   const byStatus = { 401: "unauthenticated", 404: "not-found", 408: "too-slow", 413: "body-too-large", 429: "quota-exceeded" };
   let code = ok ? null : data?.code ?? byStatus[status] ?? (status >= 500 ? "temporarily-unavailable" : `HTTP ${status}`);
   if (status === 429 && response.headers.get("RateLimit-Policy")?.startsWith("\"lapsed-holds\"")) code = "lapsed-holds";
-  return { ok, status, code, data, retryAfterMs: Number.isFinite(after) ? after * 1000 : null };
+  return { ok, status, code, data, retryAfterMs: retryAfterMs(response.headers) };
 }
 
 /** An event stream that is silent for this long counts as dead: the service sends a comment every 15 s. */

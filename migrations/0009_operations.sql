@@ -1,4 +1,4 @@
--- Operations: the processes that run, alarms, receivers that do not answer, the fencing tokens of locks, and the service's
+-- Operations: the processes that run, alarms, receivers that fail, the fencing tokens of locks, and the service's
 -- own secret.
 
 -- Serving instances that are alive, with the versions of catalogue and policies that each has loaded. A change waits until
@@ -41,12 +41,15 @@ CREATE INDEX alarms_untold ON alarms (next_at) WHERE NOT told_raised OR (cleared
 -- For the console: open alarms first, then the newest.
 CREATE INDEX alarms_newest ON alarms ((cleared_at IS NULL) DESC, id DESC);
 
--- Receivers that could not be connected to: since when, and when last tried. An alarm reads it.
+-- Receivers that fail: since when, how many times in a row, when last tried, and until when nothing is sent. The next success
+-- deletes the row. Senders and an alarm read it.
 CREATE TABLE receivers_away (
-    receiver text        PRIMARY KEY CONSTRAINT receivers_away_receiver_length CHECK (length(receiver) BETWEEN 1 AND 100),
-    since    timestamptz NOT NULL DEFAULT now(),
-    tried_at timestamptz NOT NULL DEFAULT now(),
-    error    text        NOT NULL
+    receiver     text        PRIMARY KEY CONSTRAINT receivers_away_receiver_length CHECK (length(receiver) BETWEEN 1 AND 100),
+    failures     integer     NOT NULL DEFAULT 1 CONSTRAINT receivers_away_failures_positive CHECK (failures >= 1),
+    since        timestamptz NOT NULL DEFAULT now(),
+    tried_at     timestamptz NOT NULL DEFAULT now(),
+    pauses_until timestamptz NOT NULL DEFAULT now(),
+    error        text        NOT NULL
 );
 
 -- The newest fencing token of each lock. Two processes can hold a lock in Redis at once: one that slept past its lease, and

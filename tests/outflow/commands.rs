@@ -74,7 +74,7 @@ async fn outside_development_mode_nothing_is_sent_without_tls_unless_allowed() {
     works.put("c", "k", 0..3).await;
     let at_work = worker(&works.environment, None);
     eventually(|| async {
-        let rests = "SELECT next_at > now() + interval '20 seconds' FROM outflow_channels WHERE name = 'c'";
+        let rests = "SELECT count(*) = 1 FROM receivers_away WHERE receiver = 'outflow c' AND pauses_until > now() + interval '20 s'";
         let rests: bool = sqlx::query_scalar(rests).fetch_one(&works.sql).await.map_err(|e| e.to_string())?;
         rests.then_some(()).ok_or_else(|| "the outflow does not rest".to_owned())
     })
@@ -86,7 +86,7 @@ async fn outside_development_mode_nothing_is_sent_without_tls_unless_allowed() {
     assert_eq!(attempts, 0);
 
     works.environment.insert("SECKILL_ALLOW__HTTP_RECEIVERS".to_owned(), "1".to_owned());
-    sqlx::query("UPDATE outflow_channels SET next_at = now()").execute(&works.sql).await.unwrap();
+    sqlx::query("UPDATE receivers_away SET pauses_until = now()").execute(&works.sql).await.unwrap();
     let _worker = worker(&works.environment, None);
     until([("done".to_owned(), 3)], || works.statuses("c")).await;
     create(&works, "plain", &receiver.url()).unwrap();

@@ -1,11 +1,13 @@
 //! Tests of the order within a key, of fairness between keys, and of items that fail.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use seckill_delivery::outflow_changes::OutflowChange;
-use seckill_domain::outflow::DeliveryOutcome;
+use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure};
 use seckill_postgres::outbox::RetryPolicy;
 use seckill_postgres::outflow::items::{EnqueueOutcome, NewItem};
 use seckill_postgres::outflow::slots::{Slot, SlotOutcome};
@@ -276,7 +278,8 @@ async fn a_sender_whose_lease_expired_can_only_report_that_the_item_is_done() {
     let expired = works.ledger.outflows.claim_slot(&[], &[], short).await.unwrap().unwrap();
     let successor = next_slot(&works).await;
     assert_eq!(successor.item, expired.item, "the lease must have expired");
-    let late = DeliveryOutcome::TryAgain("late".into());
+    let late = ReceiverFailure { why: "late".into(), asks_pause: None, may_have_taken_effect: true };
+    let late = DeliveryOutcome::Failed(late);
     assert_eq!(works.ledger.outflows.settle_slot(&expired, &late, RETRY).await.unwrap(), SlotOutcome::Overtaken);
     assert_eq!(
         works.ledger.outflows.settle_slot(&successor, &DeliveryOutcome::Refused("no".into()), RETRY).await.unwrap(),
@@ -317,4 +320,54 @@ async fn a_death_at_any_failpoint_delivers_each_item() {
         let times: Vec<usize> = ids.iter().map(|id| times[&id.to_string()]).collect();
         assert_eq!(times, [1, sent, 1], "{place}");
     }
+}
+
+/// Each item of its own key. The receiver answers 503 for an hour, then everything leaves; nothing was parked or counted more than in the
+/// first moments.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hours_outage_of_the_receiver_parks_nothing() {
+    let works = Works::prepare(&QUICK).await;
+    let well = Arc::new(AtomicBool::new(false));
+    let mended = Arc::clone(&well);
+    let receiver = Receiver::scripted(move |_, _| match mended.load(Ordering::Relaxed) {
+        true => Reply::OK,
+        false => Reply { headers: "retry-after: 20\r\n", ..Reply::status(503) },
+    });
+    works.channel("c", 50, &receiver).await;
+    for key in 0..30 {
+        works.put("c", &format!("k{key}"), 0..2).await;
+    }
+    let _workers = works.workers(3).await;
+    let (mut passed, mut failures) = (0.0, 0);
+    while passed < 3_600.0 {
+        let (known, pause, error) = eventually(|| async {
+            let sql =
+                "SELECT failures, extract(epoch FROM pauses_until - clock_timestamp())::float8, error FROM receivers_away
+                       WHERE receiver = 'outflow c'";
+            let row: Option<(i32, f64, String)> = sqlx::query_as(sql).fetch_optional(&works.sql).await.unwrap();
+            row.clone().filter(|(known, ..)| *known > failures).ok_or_else(|| format!("{row:?}"))
+        })
+        .await;
+        // Not positive: a request that was on its way when time passed.
+        assert!(pause <= 0.0 || pause > 15.0, "it asked for 20 s, not {pause}: {error}");
+        failures = known;
+        let pause = pause.max(0.0);
+        passed += pause;
+        for sql in [
+            "UPDATE receivers_away SET pauses_until = clock_timestamp(), tried_at = tried_at - $1 * interval '1 s'",
+            "UPDATE outflow_keys SET turn_at = turn_at - $1 * interval '1 s'",
+        ] {
+            sqlx::query(sql).bind(pause).execute(&works.sql).await.unwrap();
+        }
+    }
+    let (arrived, statuses) = (receiver.seen().len(), works.statuses("c").await);
+    assert!(arrived < 250, "{arrived} requests in an hour");
+    assert!(statuses.iter().all(|(status, _)| status != "parked"), "{statuses:?}");
+    well.store(true, Ordering::Relaxed);
+    sqlx::query("UPDATE receivers_away SET pauses_until = now()").execute(&works.sql).await.unwrap();
+    settled(&works, "c", &[("done", 60)]).await;
+    let accepted: HashSet<String> =
+        receiver.seen().iter().skip(arrived).map(|arrival| arrival.idempotency_key.clone()).collect();
+    assert_eq!(accepted.len(), 60);
+    assert_eq!(receiver.seen().len() - arrived, 60, "each once");
 }

@@ -9,30 +9,20 @@ use std::time::{Duration, Instant};
 use futures_util::poll;
 use tokio::time::{sleep, sleep_until};
 
-use seckill_domain::outflow::DeliveryOutcome;
+use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure};
 use seckill_telemetry::spans::Span;
 use seckill_webhook::{HttpAnswer, HttpSender, PreparedRequest, SendError};
 
-/// How long nothing is sent to a receiver after a connection to it has failed.
-pub const UNREACHABLE_REST: Duration = Duration::from_secs(1);
-
 /// The outcome for the sent item, given an answer or none.
 pub fn outcome_of(answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
+    let failed = |why: String, may_have_taken_effect| {
+        DeliveryOutcome::Failed(ReceiverFailure { why, asks_pause: None, may_have_taken_effect })
+    };
     match answer {
         Ok(answer) => DeliveryOutcome::of(answer.status, answer.retry_after, &answer.text()),
         Err(SendError::Target) => DeliveryOutcome::Refused(SendError::Target.to_string()),
-        // An unreachable receiver says nothing about the item: no attempt is counted.
-        Err(SendError::Connect(_)) => DeliveryOutcome::NotNow(UNREACHABLE_REST),
-        Err(error @ (SendError::TimeOut | SendError::Lost(_))) => DeliveryOutcome::TryAgain(error.to_string()),
-    }
-}
-
-/// Whether a connection to the receiver was possible, or why not; `None` if the outcome does not show it.
-pub fn reached(answer: &Result<HttpAnswer, SendError>) -> Option<Result<(), String>> {
-    match answer {
-        Ok(_) => Some(Ok(())),
-        Err(why @ SendError::Connect(_)) => Some(Err(why.to_string())),
-        Err(SendError::Target | SendError::TimeOut | SendError::Lost(_)) => None,
+        Err(error @ SendError::Connect(_)) => failed(error.to_string(), false),
+        Err(error @ (SendError::TimeOut | SendError::Lost(_))) => failed(error.to_string(), true),
     }
 }
 

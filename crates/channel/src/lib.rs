@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sandbox::Sandbox;
 use seckill_config::{self as config, ChannelKind};
+use seckill_domain::delivery::DeliveryOutcome;
 use seckill_domain::ids::Invalid;
 use seckill_domain::outflow::Pace;
 use seckill_domain::payment::{About, ChannelReport};
@@ -140,16 +141,20 @@ impl Channel {
         self.interface.request(charge, now_s)
     }
 
-    pub async fn ask(&self, about: About) -> Result<StatusReply, SendError> {
-        Ok(self.interface.read_status(&self.get(&self.interface.status_url(about)).await?))
+    /// The channel's answer about a payment or refund, and what it says of the channel itself.
+    pub async fn ask(&self, about: About) -> (Result<StatusReply, SendError>, DeliveryOutcome) {
+        let answer = self.get(&self.interface.status_url(about)).await;
+        let outcome = deliver::outcome_of(&answer);
+        (answer.map(|answer| self.interface.read_status(&answer)), outcome)
     }
 
+    /// The report of a callback; `None` if it is about something else than payments and refunds.
     pub fn read_callback(
         &self,
         signed: SignatureHeaders<'_>,
         body: &[u8],
         now_s: i64,
-    ) -> Result<ChannelReport, BadCallback> {
+    ) -> Result<Option<ChannelReport>, BadCallback> {
         self.interface.read_callback(signed, body, now_s)
     }
 
@@ -164,6 +169,11 @@ impl Channel {
 
     pub fn refund_url(&self) -> String {
         self.interface.refund_url()
+    }
+
+    /// The channel's name among the receivers.
+    pub fn receiver(&self) -> String {
+        format!("payments {}", self.name)
     }
 
     /// The name of the outflow that sends the channel's refunds.

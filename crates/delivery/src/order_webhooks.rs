@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use seckill_channel::deliver::{note_answer, outcome_of, reached, write_outcome};
-use seckill_domain::outflow::DeliveryOutcome;
+use seckill_channel::deliver::{note_answer, outcome_of, write_outcome};
+use seckill_domain::delivery::{DeliveryOutcome, Standing};
 use seckill_domain::step::Step;
 use seckill_postgres::notices::{Listener, Topic};
 use seckill_postgres::orders::webhook_events::{EventOutcome, OrderEvent};
@@ -18,11 +17,15 @@ use seckill_postgres::outbox::RetryPolicy;
 use seckill_postgres::{Ledger, LedgerError};
 use seckill_runtime::die_at;
 use seckill_telemetry::spans::{Span, SpanKind};
-use seckill_webhook::{HttpAnswer, HttpSender, Secret, SendError, SignedRequest};
+use seckill_webhook::{HttpSender, Secret, SignedRequest};
 
 /// Requests in flight from one process.
 const UNDER_WAY_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon an event is due again whose try says nothing about it.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Its name among the receivers.
+const RECEIVER: &str = "shop";
 /// A worker's claim of an event: the longest request, and time to write the outcome.
 const LEASE: Duration = Duration::from_secs(15);
 
@@ -43,8 +46,6 @@ pub struct OrderWebhooks {
     sender: Arc<HttpSender>,
     tasks: TaskTracker,
     under_way: Arc<Semaphore>,
-    /// The end of a pause, because the receiver was away or asked for one.
-    rests_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl OrderWebhooks {
@@ -57,27 +58,36 @@ impl OrderWebhooks {
         tasks: TaskTracker,
     ) -> Self {
         let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        let (announced, sender, rests_until) = (Arc::default(), Arc::default(), Arc::default());
+        let (announced, sender) = (Arc::default(), Arc::default());
         let receiver = receiver.map(Arc::new);
-        Self { ledger, listener, receiver, announced, retry, sender, tasks, under_way, rests_until }
+        Self { ledger, listener, receiver, announced, retry, sender, tasks, under_way }
     }
 
     /// First announces whether there is a receiver, which decides whether changes are kept for it. Then takes an event per free permit, and
-    /// sends them.
+    /// sends them; while the receiver is away, one as a probe.
     pub async fn step(&self) -> Result<Step, LedgerError> {
         self.announced.get_or_try_init(|| self.announce(self.receiver.is_some())).await?;
-        let Some(receiver) = self.receiver.as_ref().filter(|_| !self.rests()) else { return Ok(Step::Idle) };
+        let Some(receiver) = &self.receiver else { return Ok(Step::Idle) };
+        let standing = self.ledger.receivers.standing(RECEIVER).await?;
+        if let Standing::Pauses(_) = standing {
+            return Ok(Step::Idle);
+        }
+        let is_well = standing == Standing::Well;
         // Only this loop takes permits, so the free ones stay free.
         drop(self.under_way.acquire().await);
         let free = i64::try_from(self.under_way.available_permits()).unwrap_or(i64::MAX);
-        let taken = self.ledger.orders.take_order_events(free, LEASE).await?;
+        let taken = self.ledger.orders.take_order_events(if is_well { free } else { 1 }, LEASE).await?;
         for event in taken.events {
+            if !is_well && !self.ledger.receivers.begin_probe(RECEIVER, LEASE).await? {
+                self.ledger.orders.order_event_postponed(&event, None, AGAIN).await?;
+                return Ok(Step::Idle);
+            }
             let (webhooks, receiver, now_s) = (self.clone(), Arc::clone(receiver), taken.now_s);
             let permit = Arc::clone(&self.under_way).acquire_owned().await;
             let span = event.trace.as_ref().map(|trace| Span::below(trace, SpanKind::Client, "POST webhook"));
             let log_span = span.as_ref().map_or_else(tracing::Span::none, Span::log_span);
             let delivery = async move {
-                webhooks.deliver(&receiver, &event, span, now_s).await;
+                webhooks.deliver(&receiver, &event, span, now_s, is_well).await;
                 drop(permit);
             };
             self.tasks.spawn(delivery.instrument(log_span));
@@ -92,21 +102,16 @@ impl OrderWebhooks {
         Ok(())
     }
 
-    fn rests(&self) -> bool {
-        self.rests_until.lock().is_some_and(|until| Instant::now() < until)
-    }
-
-    /// Begins a pause, and logs it once for all requests that failed together.
-    fn rest(&self, rest: Duration, answer: &Result<HttpAnswer, SendError>) {
-        if !self.rests() {
-            let why = answer.as_ref().map_or_else(ToString::to_string, |answer| answer.status.to_string());
-            tracing::warn!(rest_ms = rest.as_millis(), why, "the webhook receiver is away or asks for a pause");
-        }
-        self.rests_until.lock().replace(Instant::now() + rest);
-    }
-
-    async fn deliver(&self, receiver: &WebhookReceiver, event: &OrderEvent, span: Option<Span>, now_s: i64) {
-        let deadline = Instant::now() + LEASE;
+    /// `is_well`: whether the receiver was well, so that a failure may be the event's.
+    async fn deliver(
+        &self,
+        receiver: &WebhookReceiver,
+        event: &OrderEvent,
+        span: Option<Span>,
+        now_s: i64,
+        is_well: bool,
+    ) {
+        let sent = Instant::now();
         die_at!("webhook.taken");
         let request =
             request(receiver, event, now_s).with_headers(span.iter().flat_map(|span| span.context().headers()));
@@ -118,22 +123,28 @@ impl OrderWebhooks {
             note_answer(&mut span, &answer);
         }
         let outcome = outcome_of(&answer);
-        if let DeliveryOutcome::NotNow(rest) = outcome {
-            self.rest(rest, &answer);
-        }
-        self.ledger.policies.note_receiver("shop", reached(&answer)).await;
-        if let Some(written) = write_outcome(deadline, || self.ledger.in_time(self.write(event, &outcome))).await {
+        self.ledger.receivers.note(RECEIVER, sent, &outcome).await;
+        let write = || self.ledger.in_time(self.write(event, &outcome, is_well));
+        if let Some(written) = write_outcome(sent + LEASE, write).await {
             self.report(event, &outcome, written);
         }
     }
 
-    async fn write(&self, event: &OrderEvent, outcome: &DeliveryOutcome) -> Result<EventOutcome, LedgerError> {
+    async fn write(
+        &self,
+        event: &OrderEvent,
+        outcome: &DeliveryOutcome,
+        is_well: bool,
+    ) -> Result<EventOutcome, LedgerError> {
         match outcome {
             DeliveryOutcome::Done => self.ledger.orders.order_event_delivered(event).await,
-            DeliveryOutcome::NotNow(rest) => self.ledger.orders.order_event_postponed(event, *rest).await,
             // A refusal may be a mistake of a starting receiver: the event is retried like a failure.
-            DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why) => {
-                self.ledger.orders.order_event_failed(event, why, self.retry).await
+            DeliveryOutcome::Refused(why) => self.ledger.orders.order_event_failed(event, why, self.retry).await,
+            DeliveryOutcome::Failed(failure) if is_well && failure.may_have_taken_effect => {
+                self.ledger.orders.order_event_failed(event, &failure.why, self.retry).await
+            }
+            DeliveryOutcome::Failed(failure) => {
+                self.ledger.orders.order_event_postponed(event, Some(&failure.why), AGAIN).await
             }
         }
     }
@@ -148,16 +159,14 @@ impl OrderWebhooks {
                 "delivered"
             }
             (EventOutcome::Overtaken, _) => "overtaken",
-            (_, DeliveryOutcome::NotNow(_)) => "postponed",
-            (EventOutcome::Parked, DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why)) => {
-                tracing::error!(%order, status, %why, "PARKED: later changes of the order wait until an operator retries it");
+            (EventOutcome::Parked, outcome) => {
+                tracing::error!(%order, status, ?outcome, "PARKED: later changes of the order wait until an operator retries it");
                 "parked"
             }
-            (EventOutcome::WillRetry, DeliveryOutcome::TryAgain(why) | DeliveryOutcome::Refused(why)) => {
-                tracing::info!(%order, status, %why, "failed; retried later");
+            (EventOutcome::WillRetry, outcome) => {
+                tracing::info!(%order, status, ?outcome, "failed; retried later");
                 "failed"
             }
-            (EventOutcome::Parked | EventOutcome::WillRetry, DeliveryOutcome::Done) => "delivered",
         };
         metrics::counter!("seckill_order_events_total", "outcome" => result).increment(1);
     }

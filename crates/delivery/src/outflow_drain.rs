@@ -9,9 +9,10 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use seckill_channel::deliver::{outcome_of, reached, send_in_slot, write_outcome};
+use seckill_channel::deliver::{outcome_of, send_in_slot, write_outcome};
 use seckill_channel::{Channels, Charge};
-use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, PROMPT};
+use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure};
+use seckill_domain::outflow::{LATENESS, LEAD, LOOKAHEAD, PROMPT};
 use seckill_domain::payment::{About, RefundKey};
 use seckill_domain::step::Step;
 use seckill_postgres::money::refunds::RefundItem;
@@ -31,8 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const HOLE_MAX: Duration = Duration::from_secs(1);
 /// A lease is the longest request plus time to connect, to wait for the slot, and to write the outcome.
 const LEASE_SPARE: Duration = Duration::from_secs(5);
-/// The rest of an outflow whose target lacks TLS, where that is not allowed.
-const HTTP_REST: Duration = Duration::from_secs(60);
+/// The pause of an outflow whose target lacks TLS, where that is not allowed.
+const HTTP_PAUSE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy)]
 pub struct DrainSettings {
@@ -108,12 +109,14 @@ impl OutflowDrain {
 
     async fn deliver(&self, slot: Slot) {
         if is_http(&slot.target) && !self.terms.allows_http {
-            tracing::warn!(
-                channel = slot.channel,
-                target = slot.target,
-                "nothing is sent without TLS outside development mode: set SECKILL_ALLOW__HTTP_RECEIVERS=1, or another target"
-            );
-            return self.settle(&slot, &DeliveryOutcome::NotNow(HTTP_REST)).await;
+            let why = "nothing is sent without TLS outside development mode: set SECKILL_ALLOW__HTTP_RECEIVERS=1, or another target";
+            let outcome = DeliveryOutcome::Failed(ReceiverFailure {
+                why: why.to_owned(),
+                asks_pause: Some(HTTP_PAUSE),
+                may_have_taken_effect: false,
+            });
+            self.ledger.receivers.note(&slot.receiver(), Instant::now(), &outcome).await;
+            return self.settle(&slot, &outcome).await;
         }
         let outcome = match self.request(&slot) {
             Ok((sender, request)) => match sender.prepare(request).await {
@@ -136,8 +139,9 @@ impl OutflowDrain {
     }
 
     async fn judge(&self, slot: &Slot, answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
-        self.ledger.policies.note_receiver(&format!("outflow {}", slot.channel), reached(answer)).await;
-        outcome_of(answer)
+        let outcome = outcome_of(answer);
+        self.ledger.receivers.note(&slot.receiver(), slot.earliest - LOOKAHEAD, &outcome).await;
+        outcome
     }
 
     /// The request for an item, and its sender. A refund's payment channel writes and signs the request; any other item is posted as it is.
@@ -214,15 +218,11 @@ fn report(slot: &Slot, outcome: &DeliveryOutcome, settled: SlotOutcome) {
     };
     count(result, &slot.channel);
     match (settled, outcome) {
-        (SlotOutcome::Parked, DeliveryOutcome::Refused(why) | DeliveryOutcome::TryAgain(why)) => {
-            tracing::error!(channel = slot.channel, item = %slot.item, %why, "PARKED: not retried until an operator does");
+        (SlotOutcome::Parked, outcome) => {
+            tracing::error!(channel = slot.channel, item = %slot.item, ?outcome, "PARKED: not retried until an operator does");
         }
-        (_, DeliveryOutcome::NotNow(rest)) => {
-            let rest_ms = rest.as_millis();
-            tracing::warn!(channel = slot.channel, rest_ms, "the receiver is away or asks for a pause");
-        }
-        (_, DeliveryOutcome::TryAgain(why)) => {
-            tracing::info!(channel = slot.channel, item = %slot.item, %why, "failed; retried later");
+        (_, DeliveryOutcome::Failed(failure)) => {
+            tracing::info!(channel = slot.channel, item = %slot.item, why = failure.why, "failed; retried later");
         }
         (_, DeliveryOutcome::Done | DeliveryOutcome::Refused(_)) => {}
     }

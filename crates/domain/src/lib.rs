@@ -10,6 +10,7 @@ pub mod clock_reading;
 pub mod currency;
 pub mod database_clock;
 pub mod delay;
+pub mod delivery;
 pub mod ids;
 pub mod json_object;
 pub mod limiter;

@@ -59,51 +59,11 @@ impl Pace {
     }
 }
 
-/// The meaning of an answer, or of its lack, for the item that was sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeliveryOutcome {
-    Done,
-    /// The request may have taken effect: it is sent again under the same key.
-    TryAgain(String),
-    /// The receiver will never take the item.
-    Refused(String),
-    /// The receiver is away, or asks for a pause. No attempt of the item is counted.
-    NotNow(Duration),
-}
-
-impl DeliveryOutcome {
-    /// The meaning of an answer's status. Redirects are not followed, so they are refusals.
-    pub fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
-        match status {
-            200..=299 => Self::Done,
-            429 => Self::NotNow(retry_after.unwrap_or(REST).clamp(REST, REST_MAX)),
-            // The same as no answer.
-            408 | 425 | 500..=599 => Self::TryAgain(format!("{status} {body}")),
-            _ => Self::Refused(format!("{status} {body}")),
-        }
-    }
-}
-
-/// The pause after a 429, at least and at most.
-const REST: Duration = Duration::from_secs(1);
-const REST_MAX: Duration = Duration::from_secs(300);
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn what_a_status_means() {
-        assert_eq!(DeliveryOutcome::of(204, None, ""), DeliveryOutcome::Done);
-        assert!(matches!(DeliveryOutcome::of(503, None, ""), DeliveryOutcome::TryAgain(_)));
-        assert!(matches!(DeliveryOutcome::of(408, None, ""), DeliveryOutcome::TryAgain(_)));
-        assert!(matches!(DeliveryOutcome::of(302, None, ""), DeliveryOutcome::Refused(_)));
-        assert_eq!(DeliveryOutcome::of(422, None, "no"), DeliveryOutcome::Refused("422 no".into()));
-        assert_eq!(DeliveryOutcome::of(429, None, ""), DeliveryOutcome::NotNow(REST));
-        assert_eq!(DeliveryOutcome::of(429, Some(Duration::MAX), ""), DeliveryOutcome::NotNow(REST_MAX));
-    }
 
     #[test]
     fn the_margin_costs_little() -> Result<(), Invalid> {

@@ -46,7 +46,7 @@ impl AlarmWatch {
             (AlarmKind::SetAside, ledger.alarms.callbacks_aside().await),
             (AlarmKind::RefundFailed, ledger.alarms.failed_refunds().await),
             (AlarmKind::MoneyStuck, ledger.alarms.stuck_money().await),
-            (AlarmKind::ReceiverAway, ledger.policies.dead_receivers().await),
+            (AlarmKind::ReceiverAway, ledger.receivers.dead().await),
         ] {
             let updated = match troubles {
                 Ok(troubles) => self.update(kind, &troubles, &open).await,

@@ -213,7 +213,8 @@ pub async fn payment_callback(
     let channel = request.match_info().query("channel");
     let now_s = app_state.clock.now_ms() / 1000;
     let callback = match money.service.read_callback(channel, signed, body, now_s) {
-        Ok(callback) => callback,
+        Ok(Some(callback)) => callback,
+        Ok(None) => return Ok(HttpResponse::Ok().json(serde_json::json!({}))),
         Err(CallbackRefusal::NoSuchChannel) => return Err(Code::NotFound.into()),
         // The body has been read, so the connection is kept.
         Err(CallbackRefusal::TooLong) => return Err(Problem::too_large(CALLBACK_MAX_BYTES)),

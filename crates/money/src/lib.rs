@@ -134,20 +134,24 @@ impl PaymentService {
         signed: SignatureHeaders<'_>,
         body: Bytes,
         now_s: i64,
-    ) -> Result<Callback, CallbackRefusal> {
+    ) -> Result<Option<Callback>, CallbackRefusal> {
         let channel = self.channels.get(channel).ok_or(CallbackRefusal::NoSuchChannel)?;
         if body.len() > CALLBACK_MAX_BYTES {
             return Err(CallbackRefusal::TooLong);
         }
         let report = match channel.read_callback(signed, &body, now_s) {
-            Ok(report) => Some(report),
+            Ok(Some(report)) => Some(report),
+            Ok(None) => {
+                count_callback("ignored");
+                return Ok(None);
+            }
             Err(BadCallback::Unreadable(_)) => None,
             Err(error) => {
                 count_callback("not-believed");
                 return Err(CallbackRefusal::Callback(error));
             }
         };
-        Ok(Callback { channel: channel.clone(), message: signed.id.to_owned(), report, body })
+        Ok(Some(Callback { channel: channel.clone(), message: signed.id.to_owned(), report, body }))
     }
 
     /// Applies an accepted callback. Returns the problem if it contradicts our books: then it is quarantined for an operator.

@@ -11,11 +11,12 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::{PayError, PaymentService};
-use seckill_channel::deliver::{UNREACHABLE_REST, note_answer, outcome_of, reached, send_in_slot};
+use seckill_channel::deliver::{note_answer, outcome_of, send_in_slot};
 use seckill_channel::{Channel, Charge};
 use seckill_domain::breaker::{Admission, Breaker, BreakerSettings, CallOutcome, ProbeId};
+use seckill_domain::delivery::{DeliveryOutcome, PAUSE_MIN, ReceiverFailure, Standing};
 use seckill_domain::message::PaymentRequestedV1;
-use seckill_domain::outflow::{DeliveryOutcome, PROMPT};
+use seckill_domain::outflow::{LOOKAHEAD, PROMPT};
 use seckill_domain::payment::{About, PaymentId};
 use seckill_domain::trace_context::TraceContext;
 use seckill_postgres::LedgerError;
@@ -37,6 +38,8 @@ const SETTLE_MAX: Duration = Duration::from_secs(20);
 /// Delay before a payment without a slot is sent again. After a channel's rest of known length, up to a minute.
 const SEND_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SEND_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
+/// At most this delay while the channel is away: it may return before its next probe, through another worker's.
+const PAUSED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// Delay before the acceptance of a payment is recorded. Most payments are decided by then.
 const WRITTEN_AFTER: Duration = Duration::from_millis(500);
 /// The window of the batch of these records. No caller waits for them.
@@ -106,9 +109,17 @@ impl PaymentSender {
         deadline: Instant,
     ) -> Result<(), PayError> {
         let (ledger, channel) = (&self.payment_service.ledger, &self.channel);
+        let receiver = channel.receiver();
         while !left.is_empty() {
+            let standing = ledger.receivers.standing(&receiver).await?;
             if self.stop.is_cancelled() || Instant::now() > deadline {
-                return Ok(ledger.payments.postpone_payments(&left, SEND_AGAIN_AFTER).await?);
+                let wait = if let Standing::Pauses(pause) = standing { pause } else { SEND_AGAIN_AFTER };
+                let wait = wait.clamp(SEND_AGAIN_AFTER, PAUSED_AGAIN_AFTER);
+                return Ok(ledger.payments.postpone_payments(&left, wait).await?);
+            }
+            if let Standing::Pauses(pause) = standing {
+                self.rest(pause).await;
+                continue;
             }
             // A channel that keeps failing gets a pause, then one payment at a time as a probe.
             let admission = self.breaker.lock().admit(self.now_ms());
@@ -119,12 +130,20 @@ impl PaymentSender {
                     continue;
                 }
             };
-            let most = if admission == Admission::Probe { 1 } else { u32::MAX };
             // By then the request has been answered, or has timed out.
             let ask_after = CONNECT_MAX + channel.patience + ASK_SOON;
+            let is_probe = admission == Admission::Probe || standing == Standing::ProbeDue;
+            if standing == Standing::ProbeDue && !ledger.receivers.begin_probe(&receiver, ask_after).await? {
+                self.breaker.lock().withdraw(admission);
+                continue;
+            }
+            let most = if is_probe { 1 } else { u32::MAX };
             let claimed = ledger.payments.claim_payments(&channel.name, &left, most, ask_after).await;
             if !matches!(&claimed, Ok(PaymentClaim::Due { payments, .. }) if !payments.is_empty()) {
                 self.breaker.lock().withdraw(admission);
+                if standing == Standing::ProbeDue {
+                    ledger.receivers.withdraw_probe(&receiver).await?;
+                }
             }
             match claimed? {
                 PaymentClaim::Wait(wait) if Instant::now() + wait > deadline => {
@@ -141,7 +160,7 @@ impl PaymentSender {
                         let log_span = span.as_ref().map_or_else(tracing::Span::none, Span::log_span);
                         let sender = self.clone();
                         let delivery = async move {
-                            sender.deliver(&payment, span, admission).await;
+                            sender.deliver(&payment, span, admission, standing).await;
                             drop(permit);
                         };
                         self.tasks.spawn(delivery.instrument(log_span));
@@ -156,7 +175,7 @@ impl PaymentSender {
         self.stop.run_until_cancelled(sleep(wait.min(Duration::from_secs(1)))).await;
     }
 
-    async fn deliver(&self, payment: &DuePayment, mut span: Option<Span>, admission: Admission) {
+    async fn deliver(&self, payment: &DuePayment, mut span: Option<Span>, admission: Admission, standing: Standing) {
         let (channel, ledger) = (&self.channel, &self.payment_service.ledger);
         let about = About::Payment { key: payment.id, order: payment.order };
         let charge = Charge { about, amount_cents: payment.amount_cents, currency: &payment.currency };
@@ -173,6 +192,9 @@ impl PaymentSender {
                 let Some(answer) = sent else {
                     self.breaker.lock().withdraw(admission);
                     count("forfeited");
+                    if standing == Standing::ProbeDue {
+                        self.write(payment, ledger.receivers.withdraw_probe(&channel.receiver())).await;
+                    }
                     span.iter_mut().for_each(|span| span.fail("too late for its slot; sent again later"));
                     let taken_back = ledger.payments.take_back(payment.id, payment.claim, None, AGAIN);
                     return self.write(payment, taken_back).await;
@@ -206,8 +228,9 @@ impl PaymentSender {
         let (id, claim) = (payment.id, payment.claim);
         let take_back = |after| ledger.payments.take_back(id, claim, None, after);
         let status = answer.as_ref().ok().map(|answer| answer.status);
-        ledger.policies.note_receiver(&format!("payments {channel}"), reached(answer)).await;
-        match (outcome_of(answer), status) {
+        let outcome = outcome_of(answer);
+        ledger.receivers.note(&self.channel.receiver(), payment.earliest - LOOKAHEAD, &outcome).await;
+        match (outcome, status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");
                 let taken = self.taken.clone();
@@ -221,14 +244,12 @@ impl PaymentSender {
                 count("taken");
                 self.write(payment, ledger.payments.ask_soon(id, claim, Duration::ZERO)).await;
             }
-            (DeliveryOutcome::NotNow(rest), _) => {
+            (DeliveryOutcome::Failed(failure), _) if !failure.may_have_taken_effect => {
                 count(if status.is_some() { "limited" } else { "unreachable" });
-                tracing::warn!(channel, rest_ms = rest.as_millis(), ?status, "channel cannot take payments; they wait");
-                self.write(payment, ledger.payments.rest_channel(channel, rest)).await;
-                self.write(payment, take_back(rest)).await;
+                self.write(payment, take_back(failure.asks_pause.unwrap_or(PAUSE_MIN))).await;
             }
             // It is unknown whether the payment took effect: ask the channel, never guess. 409: the channel is working on this key.
-            (DeliveryOutcome::Refused(why), Some(409)) | (DeliveryOutcome::TryAgain(why), _) => {
+            (DeliveryOutcome::Failed(ReceiverFailure { why, .. }), _) | (DeliveryOutcome::Refused(why), Some(409)) => {
                 count("unknown");
                 tracing::info!(payment = %id, %why, "no clear answer; the channel is asked later");
                 self.write(payment, ledger.payments.ask_soon(id, claim, ASK_SOON)).await;
@@ -237,8 +258,8 @@ impl PaymentSender {
             (DeliveryOutcome::Refused(why), Some(401 | 403 | 404 | 405) | None) => {
                 count("unreachable");
                 tracing::error!(channel, %why, "CHANNEL REFUSES OUR REQUESTS: check its url and secrets");
-                self.write(payment, ledger.payments.rest_channel(channel, UNREACHABLE_REST)).await;
-                self.write(payment, take_back(UNREACHABLE_REST * 5)).await;
+                self.write(payment, ledger.payments.rest_channel(channel, PAUSE_MIN)).await;
+                self.write(payment, take_back(PAUSE_MIN * 5)).await;
             }
             (DeliveryOutcome::Refused(why), Some(_)) => {
                 count("refused");

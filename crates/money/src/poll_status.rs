@@ -6,6 +6,7 @@ use futures_util::{StreamExt, stream};
 
 use super::{PayError, PaymentService};
 use seckill_channel::{Channel, StatusReply};
+use seckill_domain::delivery::Standing;
 use seckill_domain::payment::ReportOutcome;
 use seckill_domain::step::Step;
 use seckill_postgres::money::payment_status::StatusQuery;
@@ -14,6 +15,8 @@ use seckill_runtime::die_at;
 /// Questions in one step, and how many run at once: neither a slow channel nor the ledger is overloaded.
 const BATCH_MAX: i64 = 50;
 const AT_ONCE: usize = 8;
+/// Time to write the outcome of a probe.
+const PROBE_SPARE: Duration = Duration::from_secs(3);
 /// The ledger rests this many times the duration of a search for refunds.
 const REST_FACTOR: u32 = 20;
 
@@ -26,9 +29,22 @@ impl PaymentService {
         if !ledger.payments.is_anything_open(&channel.name).await? {
             return Ok(Step::Idle);
         }
+        let standing = ledger.receivers.standing(&channel.receiver()).await?;
+        let most = match standing {
+            Standing::Pauses(_) => return Ok(Step::Idle),
+            Standing::ProbeDue => 1,
+            Standing::Well => BATCH_MAX,
+        };
         ledger.payments.queue_refunds(&channel.name, &channel.outflow(), BATCH_MAX).await?;
-        let mut queries = ledger.payments.payments_to_ask(&channel.name, BATCH_MAX, again).await?;
-        queries.extend(self.refunds_to_ask(channel, again * 4).await?);
+        let mut queries = ledger.payments.payments_to_ask(&channel.name, most, again).await?;
+        queries.extend(self.refunds_to_ask(channel, most, again * 4).await?);
+        if standing == Standing::ProbeDue {
+            queries.truncate(1);
+            let lease = channel.patience + PROBE_SPARE;
+            if queries.is_empty() || !ledger.receivers.begin_probe(&channel.receiver(), lease).await? {
+                return Ok(Step::Idle);
+            }
+        }
         let asked = queries.len();
         let asking = stream::iter(queries).map(|query| async move {
             if let Err(error) = self.ask(channel, query).await {
@@ -40,12 +56,17 @@ impl PaymentService {
     }
 
     /// Refunds to ask a channel about. The search reads all refunds in flight, so the ledger rests after it.
-    async fn refunds_to_ask(&self, channel: &Channel, after: Duration) -> Result<Vec<StatusQuery>, PayError> {
+    async fn refunds_to_ask(
+        &self,
+        channel: &Channel,
+        most: i64,
+        after: Duration,
+    ) -> Result<Vec<StatusQuery>, PayError> {
         let began = Instant::now();
         if self.refunds_rest.lock().get(&channel.name).is_some_and(|until| *until > began) {
             return Ok(Vec::new());
         }
-        let queries = self.ledger.payments.refunds_to_ask(&channel.name, BATCH_MAX, after).await?;
+        let queries = self.ledger.payments.refunds_to_ask(&channel.name, most, after).await?;
         let rest = began.elapsed() * REST_FACTOR;
         self.refunds_rest.lock().insert(channel.name.clone(), began + rest);
         Ok(queries)
@@ -54,7 +75,9 @@ impl PaymentService {
     async fn ask(&self, channel: &Channel, query: StatusQuery) -> Result<(), PayError> {
         let (about, ledger) = (query.about(), &self.ledger);
         let key = about.key();
-        let reply = channel.ask(about).await;
+        let sent = Instant::now();
+        let (reply, outcome) = channel.ask(about).await;
+        ledger.receivers.note(&channel.receiver(), sent, &outcome).await;
         die_at!("status.answered");
         match (reply, query) {
             (Ok(StatusReply::ChannelReport(report)), _) => match (self.take_in(channel, &report).await?, query) {

@@ -24,11 +24,12 @@ pub mod outflow;
 pub mod overview;
 mod primary;
 pub mod processes;
+mod receivers;
 pub mod sales;
 mod session;
 pub mod sessions;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,6 +66,7 @@ pub struct Ledger {
     pub outflows: Outflows,
     pub policies: Policies,
     pub alarms: Alarms,
+    pub receivers: Receivers,
     pub accounts: Accounts,
     database: Arc<Database>,
 }
@@ -97,6 +99,10 @@ pub struct Policies(Arc<Database>);
 #[derive(Debug, Clone)]
 pub struct Alarms(Arc<Database>);
 
+/// Other people's servers that our requests go to.
+#[derive(Debug, Clone)]
+pub struct Receivers(Arc<Database>);
+
 /// People's accounts and sessions, and the audit log.
 #[derive(Debug, Clone)]
 pub struct Accounts(Arc<Database>);
@@ -113,7 +119,8 @@ pub struct Database {
     outages: watch::Sender<()>,
     /// When a `BEGIN` was last interrupted.
     interrupted: Arc<Mutex<Option<Instant>>>,
-    away: Arc<Mutex<HashSet<String>>>,
+    /// Receivers that this process knows to fail, with the number of failures that it has logged.
+    away: Arc<Mutex<HashMap<String, i32>>>,
     /// If the address names several servers: the one in use, and the task that follows the primary.
     primary: Option<(Arc<Primary>, Arc<AbortOnDropHandle<()>>)>,
 }
@@ -138,7 +145,7 @@ macro_rules! deref_to_database {
         })*
     };
 }
-deref_to_database!(Sales, Orders, Payments, Outbox, Outflows, Policies, Alarms, Accounts);
+deref_to_database!(Sales, Orders, Payments, Outbox, Outflows, Policies, Alarms, Receivers, Accounts);
 
 impl Ledger {
     /// Prepares the pools. Connections are opened on demand. `committers`: how many commits of purchases may run at once.
@@ -157,6 +164,7 @@ impl Ledger {
             outflows: Outflows(of()),
             policies: Policies(of()),
             alarms: Alarms(of()),
+            receivers: Receivers(of()),
             accounts: Accounts(of()),
             database,
         }

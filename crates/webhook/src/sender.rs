@@ -11,13 +11,14 @@ use bytes::Bytes;
 use futures_util::poll;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, Connection, SendRequest};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, DATE, HOST, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::retry_after::retry_after;
 use crate::signature::{Secret, signed_headers};
 use crate::transport::{self, Transport};
 
@@ -246,12 +247,12 @@ impl Link {
         let answer = async {
             let response = sender.send_request(request).await.map_err(lost)?;
             let status = response.status().as_u16();
-            let retry_after = response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.trim().parse().ok());
+            let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+            let retry_after = text(RETRY_AFTER).and_then(|after| retry_after(after, text(DATE)));
             // A truncated answer counts: its status has been read.
             let body = Limited::new(response.into_body(), ANSWER_MAX_BYTES).collect().await;
             let whole = body.is_ok();
             let body = body.map(|b| b.to_bytes()).unwrap_or_default();
-            let retry_after = retry_after.map(Duration::from_secs);
             Ok((HttpAnswer { status, retry_after, body }, whole))
         };
         tokio::pin!(answer);

@@ -3,10 +3,15 @@
 //! A receiver's certificate must be signed by an authority that this machine trusts. SSL_CERT_FILE and SSL_CERT_DIR replace these, for
 //! example by a bank's own authority.
 
-use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use std::{io, iter, mem};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
@@ -42,9 +47,40 @@ pub fn tls_config(roots: Option<RootCertStore>) -> Result<ClientConfig, Error> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
+/// The pause before the next address is tried, too.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
+
+/// Connects to the first of a name's addresses that answers (Happy Eyeballs, RFC 8305, 5): an address that answers nothing delays the next
+/// one by 250 ms. IPv6 and IPv4 take turns.
+async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) =
+        addresses.iter().partition(|address| address.is_ipv6() == addresses[0].is_ipv6());
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut next = iter::from_fn(|| {
+        mem::swap(&mut first, &mut second);
+        second.next().or_else(|| first.next())
+    });
+    let mut tries = FuturesUnordered::new();
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    loop {
+        match next.next() {
+            Some(address) => tries.push(TcpStream::connect(address)),
+            None if tries.is_empty() => return Err(failure),
+            None => {}
+        }
+        tokio::select! {
+            Some(connected) = tries.next() => match connected {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failure = error,
+            },
+            () = sleep(NEXT_ADDRESS_AFTER) => {}
+        }
+    }
+}
+
 /// Connects; with TLS, also checks the receiver's certificate.
 pub(crate) async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
-    let stream = TcpStream::connect((host, port)).await?;
+    let stream = connect_to_any(tokio::net::lookup_host((host, port)).await?.collect()).await?;
     stream.set_nodelay(true)?;
     if !tls {
         return Ok(Either::Left(stream));
@@ -52,4 +88,39 @@ pub(crate) async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<
     let connector = TLS.as_ref().map_err(io::Error::other)?;
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     Ok(Either::Right(connector.connect(name, stream).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A socket whose queue is full: it answers nothing.
+    async fn black_hole() -> (SocketAddr, tokio::net::TcpListener, Vec<TcpStream>) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+            waiting.push(stream.unwrap());
+        }
+        (address, listener, waiting)
+    }
+
+    #[tokio::test]
+    async fn the_first_address_that_answers_is_used() {
+        let (hole, _listener, _waiting) = black_hole().await;
+        let well = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let well = well.local_addr().unwrap();
+        for addresses in [vec![hole, well], vec![closed, hole, hole, well], vec![well, hole], vec![well]] {
+            assert_eq!(connect_to_any(addresses).await.unwrap().peer_addr().unwrap(), well);
+        }
+        let refused = connect_to_any(vec![closed, closed]).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect_to_any(vec![]).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use seckill_domain::breaker::BreakerSettings;
+use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure};
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill_domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill_flow::policy_changes;
@@ -360,8 +361,8 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     alarm(&system, "limiter-down redis").await;
     wire.mend();
     // An unreachable receiver raises an alarm too. When that alarm exists, another check has run since.
-    system.stores.ledger.policies.note_receiver("shop", Some(Err("connection refused".into()))).await;
-    let longer = "UPDATE receivers_away SET since = now() - interval '1 minute', tried_at = now() + interval '1 hour'";
+    system.stores.ledger.receivers.note("shop", Instant::now(), &refused()).await;
+    let longer = "UPDATE receivers_away SET since = now() - interval '1 minute'";
     system.execute(longer).await;
     for _ in 0..2 {
         system.execute("DELETE FROM alarms WHERE kind = 'receiver-away'").await;
@@ -378,28 +379,32 @@ async fn an_alarm_is_cleared_only_after_a_quiet_time() {
     system.finish().await;
 }
 
+fn refused() -> DeliveryOutcome {
+    let why = "connection refused".to_owned();
+    DeliveryOutcome::Failed(ReceiverFailure { why, asks_pause: None, may_have_taken_effect: false })
+}
+
 /// A connection that fails now and then does not mean that the receiver is away.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_has_answered_since_is_not_away() {
     let system = System::prepare(&[]).await;
     let ledger = &system.stores.ledger;
-    let refused = async || ledger.policies.note_receiver("shop", Some(Err("connection refused".into()))).await;
+    let refused = async || ledger.receivers.note("shop", Instant::now(), &refused()).await;
     let later = async || {
         let sql = "UPDATE receivers_away SET since = since - interval '20 s', tried_at = tried_at - interval '20 s'";
         system.execute(sql).await;
     };
-    let away = async || ledger.policies.dead_receivers().await.unwrap().len();
+    let away = async || ledger.receivers.dead().await.unwrap().len();
     refused().await;
     later().await;
-    ledger.policies.note_receiver("shop", Some(Ok(()))).await;
+    ledger.receivers.note("shop", Instant::now(), &DeliveryOutcome::Done).await;
     refused().await;
     assert_eq!(away().await, 0, "it has answered between the two");
     later().await;
     refused().await;
     assert_eq!(away().await, 1, "for twenty seconds");
-    // A lost request proves nothing.
-    ledger.policies.note_receiver("shop", None).await;
-    assert_eq!(away().await, 1);
+    system.execute("UPDATE receivers_away SET tried_at = tried_at - interval '11 minutes', pauses_until = now() - interval '11 minutes'").await;
+    assert_eq!(away().await, 0, "nothing was sent for long");
     system.finish().await;
 }
 

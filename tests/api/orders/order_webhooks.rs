@@ -224,3 +224,102 @@ async fn a_death_at_any_failpoint_tells_the_shop_at_least_once_and_in_order() {
         system.finish().await;
     }
 }
+
+/// The receiver's pause, in seconds; none while a probe is under way.
+async fn pause_after(system: &System, receiver: &str, failures: i32) -> (i32, f64) {
+    eventually(|| async {
+        let row: Option<(i32, f64)> = sqlx::query_as(
+            "SELECT failures, extract(epoch FROM pauses_until - clock_timestamp())::float8 FROM receivers_away
+             WHERE receiver = $1",
+        )
+        .bind(receiver)
+        .fetch_optional(&system.sql)
+        .await
+        .unwrap();
+        row.filter(|(known, _)| *known > failures).ok_or_else(|| format!("{row:?}"))
+    })
+    .await
+}
+
+/// Lets time pass for a failing receiver and for what waits for it, probe by probe, until `over` have passed. Returns the number of probes.
+pub async fn outage(system: &System, receiver: &str, over: Duration) -> usize {
+    let (mut passed, mut probes, mut failures) = (0.0, 0, 0);
+    while passed < over.as_secs_f64() {
+        let (now, pause) = pause_after(system, receiver, failures).await;
+        (failures, probes) = (now, probes + 1);
+        let pause = pause.max(0.0);
+        passed += pause;
+        for sql in [
+            "UPDATE receivers_away SET pauses_until = clock_timestamp(), since = since - $1 * interval '1 s',
+                                       tried_at = tried_at - $1 * interval '1 s'",
+            "UPDATE order_events SET next_attempt_at = next_attempt_at - $1 * interval '1 s' WHERE status = 'pending'",
+            "UPDATE outflow_keys SET turn_at = turn_at - $1 * interval '1 s'",
+        ] {
+            sqlx::query(sql).bind(pause).execute(&system.sql).await.unwrap();
+        }
+    }
+    probes
+}
+
+/// An hour of 503: nothing is parked, the shop is asked less and less often, and hears everything afterwards, each once and in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hours_outage_of_the_shop_is_no_messages_failure() {
+    let well = Arc::new(AtomicBool::new(false));
+    let mended = Arc::clone(&well);
+    let receiver =
+        Receiver::scripted(move |_, _| Reply::status(if mended.load(Ordering::Relaxed) { 204 } else { 503 }));
+    let system = started(&listening(&receiver.url())).await;
+    let sale = system.create_sale(terms(40)).await;
+    let mut orders = Vec::new();
+    for number in 0..20 {
+        orders.push(buy_and_cancel(&system, &sale, &format!("u{number}")).await);
+    }
+    let probes = outage(&system, "shop", Duration::from_secs(3_600)).await;
+    let arrived = receiver.seen().len();
+    // The first failures come from up to 16 requests at once.
+    assert!((20..90).contains(&probes) && arrived < 200, "{arrived} requests, {probes} probes");
+    let worst = system.number("SELECT max(attempts)::bigint FROM order_events").await;
+    assert!(worst <= 3, "an event has {worst} attempts: the outage was counted");
+    assert_eq!(system.number("SELECT count(*) FROM order_events WHERE status = 'parked'").await, 0);
+    eventually(|| async {
+        let alarms = system.stores.ledger.alarms.alarms(10).await.unwrap();
+        let raised =
+            alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("receiver-away", "shop"));
+        raised.then_some(()).ok_or_else(|| format!("{alarms:?}"))
+    })
+    .await;
+
+    well.store(true, Ordering::Relaxed);
+    system.execute("UPDATE receivers_away SET pauses_until = now()").await;
+    all_told(&system).await;
+    let heard = receiver.seen();
+    let accepted: Vec<Arrival> = heard.into_iter().skip(arrived).collect();
+    for order in &orders {
+        let told = about(&accepted, order);
+        let once = [("order.pending_payment".to_owned(), 1), ("order.cancelled".to_owned(), 1)];
+        assert_eq!(told, once, "{order}");
+    }
+    assert_eq!(system.number("SELECT count(*) FROM receivers_away").await, 0);
+    system.finish().await;
+}
+
+/// A message that the receiver can never process is parked, and delays no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_breaks_the_receiver_is_parked_and_the_others_arrive() {
+    let receiver = Receiver::scripted(|arrival, _| {
+        Reply::status(if arrival.body["data"]["user_id"] == "ann" { 500 } else { 200 })
+    });
+    let system = started(&listening(&receiver.url())).await;
+    let sale = system.create_sale(terms(1_000)).await;
+    buy_and_cancel(&system, &sale, "ann").await;
+    // Others keep buying, so the receiver is seen to be well.
+    let mut number = 0;
+    while system.number("SELECT count(*) FROM order_events WHERE status = 'parked'").await == 0 {
+        buy_and_cancel(&system, &sale, &format!("u{number}")).await;
+        number += 1;
+        assert!(number < 400, "it is never parked");
+    }
+    let left = "SELECT count(*) FROM order_events e JOIN orders o ON o.id = e.order_id WHERE o.user_id <> 'ann'";
+    until(0, || system.number(left)).await;
+    system.finish().await;
+}

@@ -480,6 +480,10 @@ async fn a_callback_about_another_amount_currency_or_order_changes_nothing() {
     for bad in &wrong {
         assert_eq!([bad.send(&system).await, bad.send(&system).await], [422, 422], "{}", bad.data);
     }
+    for kind in ["webhook.ping", "payout.paid", "payment.refund_requested"] {
+        let unknown = Callback::of(kind, payment, ("order_id", order), 100);
+        assert_eq!(unknown.send(&system).await, 200, "{kind}: nobody can do anything about it");
+    }
     let ids: Vec<&str> = wrong.iter().map(|bad| bad.id.as_str()).collect();
     let aside = sqlx::query_scalar("SELECT count(*) FROM callbacks_set_aside WHERE message_id = ANY($1)").bind(ids);
     let aside: i64 = aside.fetch_one(&system.sql).await.unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ const IDLE_MAX: usize = 256;
 /// The longest answer that is read: a page of orders has 30 kB, and a challenge with its pictures less than 200 kB.
 const ANSWER_MAX_BYTES: usize = 1024 * 1024;
 /// A longer `Retry-After` is cut to a day.
-const RETRY_AFTER_MAX_S: u64 = 86_400;
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(86_400);
 
 /// A service at an address. Clones share their connections.
 #[derive(Debug, Clone)]
@@ -191,10 +191,11 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The seconds of `Retry-After`. The service and nginx never send a date.
+/// The wait of `Retry-After`, up to a bound. A proxy may send it as a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds.min(RETRY_AFTER_MAX_S)))
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let pause = seckill_webhook::retry_after(text(RETRY_AFTER)?, text(DATE))?;
+    Some(pause.min(RETRY_AFTER_MAX))
 }
 
 fn check_address(address: &str) -> Result<String, Error> {

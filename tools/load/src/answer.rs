@@ -15,7 +15,7 @@ const KEPT_BYTES: usize = 4 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
     pub status: u16,
-    /// The Retry-After header, if it is a number of seconds.
+    /// The Retry-After header, if it can be read.
     pub retry_after: Option<Duration>,
     pub body: &'a [u8],
 }
@@ -90,7 +90,7 @@ impl Head {
         let closes = value("connection").is_some_and(|option| option.eq_ignore_ascii_case("close"));
         Ok(Some(Self {
             status: response.code.ok_or(Malformed)?,
-            retry_after: value("retry-after").and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs),
+            retry_after: value("retry-after").and_then(|after| seckill_webhook::retry_after(after, value("date"))),
             begin,
             end: begin + length,
             keeps_open: response.version == Some(1) && !closes,

@@ -175,7 +175,7 @@ impl Alarms {
                WHERE id IN (SELECT id FROM alarms
                             WHERE (NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared))
                               AND next_at <= now() AND coalesce(cleared_at, raised_at) > now() - interval '1 day'
-                            ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+                            ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED)
                RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
             limit
         );
@@ -191,6 +191,16 @@ impl Alarms {
             id,
             raised
         ))
+            .await
+    }
+
+    /// The receiver failed, which is no attempt of this alarm. It is due again soon.
+    pub async fn postpone_alarm(&self, id: i64) -> Result<(), LedgerError> {
+        self.0
+            .run(sqlx::query!(
+                "UPDATE alarms SET attempts = greatest(attempts - 1, 0), next_at = now() + interval '1 second' WHERE id = $1",
+                id
+            ))
             .await
     }
 

@@ -1,8 +1,7 @@
-//! Flow control: applications, their policies, counts of requests by the minute, alarms, and receivers that are away.
+//! Flow control: applications, their policies, counts of requests by the minute, and alarms.
 
 pub mod alarms;
 pub mod apps;
 pub mod policies;
 pub mod policy_minutes;
 mod policy_rows;
-pub mod receivers;

@@ -141,8 +141,13 @@ impl Orders {
     }
 
     /// Delays an event, because the receiver is away or asks for a pause. Counts no attempt.
-    pub async fn order_event_postponed(&self, event: &OrderEvent, rest: Duration) -> Result<EventOutcome, LedgerError> {
-        self.delay_event(event, event.attempts, None, false, millis(rest)).await
+    pub async fn order_event_postponed(
+        &self,
+        event: &OrderEvent,
+        error: Option<&str>,
+        wait: Duration,
+    ) -> Result<EventOutcome, LedgerError> {
+        self.delay_event(event, event.attempts, error.map(one_line), false, millis(wait)).await
     }
 
     async fn delay_event(

@@ -9,7 +9,8 @@ use uuid::Uuid;
 use crate::outbox::{RetryPolicy, one_line};
 use crate::outflow::items::drop_key_if_empty;
 use crate::{LedgerError, Outflows, micros};
-use seckill_domain::outflow::{DeliveryOutcome, LATENESS, LEAD, LOOKAHEAD};
+use seckill_domain::delivery::{AWAY_FROM, DeliveryOutcome, ReceiverFailure};
+use seckill_domain::outflow::{LATENESS, LEAD, LOOKAHEAD};
 use seckill_webhook::backoff_ms;
 
 #[derive(Debug, Clone)]
@@ -29,6 +30,8 @@ pub struct Slot {
     pub earliest: Instant,
     /// The latest time to send the item.
     pub latest: Instant,
+    /// Whether the receiver was well when the slot was claimed, so that a failure may be the item's.
+    is_well: bool,
     claim: i32,
     attempts: u32,
     /// By PostgreSQL's clock, in microseconds since the epoch.
@@ -46,7 +49,16 @@ pub enum SlotOutcome {
     Overtaken,
 }
 
+/// The name of an outflow's receiver.
+fn receiver(channel: &str) -> String {
+    format!("outflow {channel}")
+}
+
 impl Slot {
+    pub fn receiver(&self) -> String {
+        receiver(&self.channel)
+    }
+
     /// The slot's time by PostgreSQL's clock, in seconds since the epoch.
     pub fn at_s(&self) -> i64 {
         self.at_us / 1_000_000
@@ -67,12 +79,14 @@ impl Outflows {
         // Random among the channels with work, so that none is always last. Not FOR UPDATE: a transaction that adds an item holds its
         // channel's row by the foreign key, and must not block a claim.
         let channel = sqlx::query!(
-            "SELECT c.name, c.target, c.payment_channel, c.rate, c.gap_us FROM outflow_channels c
+            r#"SELECT c.name, c.target, c.payment_channel, c.rate, c.gap_us, r.failures AS "failures?" FROM outflow_channels c
+             LEFT JOIN receivers_away r ON r.receiver = 'outflow ' || c.name
              WHERE NOT c.paused AND c.name <> ALL($1)
+               AND (r.pauses_until IS NULL OR r.pauses_until <= clock_timestamp())
                AND (c.payment_channel IS NULL OR c.payment_channel = ANY($3))
                AND c.next_at <= clock_timestamp() + $2::bigint * interval '1 us'
                AND EXISTS (SELECT FROM outflow_keys k WHERE k.channel = c.name AND k.turn_at <= now())
-             ORDER BY random() LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
+             ORDER BY random() LIMIT 1 FOR NO KEY UPDATE OF c SKIP LOCKED"#,
             without,
             micros(LOOKAHEAD),
             payment_channels
@@ -80,6 +94,7 @@ impl Outflows {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(channel) = channel else { return Ok(None) };
+        let is_well = channel.failures.is_none_or(|failures| failures.unsigned_abs() < AWAY_FROM);
         // PostgreSQL reads its clock between `before` and `after`.
         let before = Instant::now();
         let claimed = sqlx::query!(
@@ -118,6 +133,19 @@ impl Outflows {
         let after = Instant::now();
         // No item can be claimed now. The rollback returns the slot.
         let Some(row) = claimed else { return Ok(None) };
+        if channel.failures.is_some() {
+            self.0.away.lock().entry(receiver(&channel.name)).or_default();
+        }
+        if !is_well {
+            // This item is the only probe until its outcome is known.
+            sqlx::query!(
+                "UPDATE receivers_away SET pauses_until = clock_timestamp() + $2::bigint * interval '1 us' WHERE receiver = $1",
+                receiver(&channel.name),
+                micros(lease)
+            )
+            .execute(&mut *tx)
+            .await?;
+        }
         tx.commit().await?;
         let wait = Duration::from_micros(row.wait_us.max(0).unsigned_abs());
         Ok(Some(Slot {
@@ -131,6 +159,7 @@ impl Outflows {
             at: before + wait,
             earliest: after + wait,
             latest: before + wait + LATENESS,
+            is_well,
             claim: row.claims,
             attempts: row.attempts.unsigned_abs(),
             at_us: row.at_us,
@@ -146,9 +175,10 @@ impl Outflows {
         payment_channels: &[String],
     ) -> Result<Option<Duration>, LedgerError> {
         let wait_us = sqlx::query_scalar!(
-            "SELECT (extract(epoch FROM min(greatest(c.next_at - $2::bigint * interval '1 us', k.turn_at))
+            "SELECT (extract(epoch FROM min(greatest(c.next_at - $2::bigint * interval '1 us', k.turn_at, r.pauses_until))
                                         - clock_timestamp()) * 1000000)::bigint
              FROM outflow_channels c
+             LEFT JOIN receivers_away r ON r.receiver = 'outflow ' || c.name
              CROSS JOIN LATERAL (SELECT turn_at FROM outflow_keys WHERE channel = c.name ORDER BY turn_at LIMIT 1) k
              WHERE NOT c.paused AND c.name <> ALL($1)
                AND (c.payment_channel IS NULL OR c.payment_channel = ANY($3))",
@@ -166,6 +196,14 @@ impl Outflows {
         let mut tx = self.0.begin().await?;
         if !self.let_go(&mut tx, slot).await? {
             return Ok(());
+        }
+        if !slot.is_well {
+            sqlx::query!(
+                "UPDATE receivers_away SET pauses_until = clock_timestamp() WHERE receiver = $1",
+                slot.receiver()
+            )
+            .execute(&mut *tx)
+            .await?;
         }
         sqlx::query!(
             "UPDATE outflow_channels SET next_at = greatest(next_at - gap_us * interval '1 us', clock_timestamp())
@@ -200,23 +238,22 @@ impl Outflows {
         let settled = match outcome {
             DeliveryOutcome::Done => finish(&mut tx, slot).await?,
             DeliveryOutcome::Refused(why) => fail(&mut tx, slot, why, None).await?,
-            DeliveryOutcome::TryAgain(why) => {
+            DeliveryOutcome::Failed(ReceiverFailure { why, may_have_taken_effect: true, .. }) if slot.is_well => {
                 let attempts = slot.attempts + 1;
                 let wait = backoff_ms(attempts, terms.backoff_base_ms, terms.backoff_max_ms, rand::random());
                 fail(&mut tx, slot, why, (attempts < terms.max_attempts).then_some(wait)).await?
             }
-            DeliveryOutcome::NotNow(rest) => {
+            // No attempt is counted. The next probe is an item of another key: the receiver may fail because of this one.
+            DeliveryOutcome::Failed(ReceiverFailure { why, may_have_taken_effect, .. }) => {
                 if !self.let_go(&mut tx, slot).await? {
                     return Ok(SlotOutcome::Overtaken);
                 }
-                sqlx::query!(
-                    "UPDATE outflow_channels
-                     SET next_at = greatest(next_at, clock_timestamp() + $2::bigint * interval '1 us') WHERE name = $1",
-                    slot.channel,
-                    micros(*rest)
-                )
-                .execute(&mut *tx)
-                .await?;
+                sqlx::query!("UPDATE outflow_items SET last_error = $2 WHERE id = $1", slot.item, one_line(why))
+                    .execute(&mut *tx)
+                    .await?;
+                if *may_have_taken_effect {
+                    pass_turn(&mut tx, slot, 0).await?;
+                }
                 SlotOutcome::WillRetry
             }
         };
