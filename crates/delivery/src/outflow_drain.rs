@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use seckill_channel::deliver::{outcome_of, send_in_slot, write_outcome};
 use seckill_channel::{Channels, Charge};
 use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure};
-use seckill_domain::outflow::{LATENESS, LEAD, LOOKAHEAD, PROMPT};
+use seckill_domain::outflow::{LATENESS, LEAD, PROMPT};
 use seckill_domain::payment::{About, RefundKey};
 use seckill_domain::step::Step;
 use seckill_postgres::money::refunds::RefundItem;
@@ -140,7 +140,7 @@ impl OutflowDrain {
 
     async fn judge(&self, slot: &Slot, answer: &Result<HttpAnswer, SendError>) -> DeliveryOutcome {
         let outcome = outcome_of(answer);
-        self.ledger.receivers.note(&slot.receiver(), slot.earliest - LOOKAHEAD, &outcome).await;
+        self.ledger.receivers.note(&slot.receiver(), slot.claimed_at, &outcome).await;
         outcome
     }
 

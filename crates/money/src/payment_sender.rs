@@ -16,7 +16,7 @@ use seckill_channel::{Channel, Charge};
 use seckill_domain::breaker::{Admission, Breaker, BreakerSettings, CallOutcome, ProbeId};
 use seckill_domain::delivery::{DeliveryOutcome, PAUSE_MIN, ReceiverFailure, Standing};
 use seckill_domain::message::PaymentRequestedV1;
-use seckill_domain::outflow::{LOOKAHEAD, PROMPT};
+use seckill_domain::outflow::PROMPT;
 use seckill_domain::payment::{About, PaymentId};
 use seckill_domain::trace_context::TraceContext;
 use seckill_postgres::LedgerError;
@@ -229,7 +229,7 @@ impl PaymentSender {
         let take_back = |after| ledger.payments.take_back(id, claim, None, after);
         let status = answer.as_ref().ok().map(|answer| answer.status);
         let outcome = outcome_of(answer);
-        ledger.receivers.note(&self.channel.receiver(), payment.earliest - LOOKAHEAD, &outcome).await;
+        ledger.receivers.note(&self.channel.receiver(), payment.claimed_at, &outcome).await;
         match (outcome, status) {
             (DeliveryOutcome::Done, Some(202)) => {
                 count("taken");

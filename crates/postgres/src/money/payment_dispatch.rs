@@ -22,6 +22,7 @@ pub struct DuePayment {
     /// When to send it, by this process's clock.
     pub earliest: Instant,
     pub latest: Instant,
+    pub claimed_at: Instant,
     pub claim: i32,
     /// PostgreSQL's time in seconds, for the signature.
     pub now_s: i64,
@@ -140,6 +141,7 @@ impl Payments {
                     waited: Duration::from_micros(row.waited_us.max(0).unsigned_abs()),
                     earliest: after + slot,
                     latest: before + slot + LATENESS,
+                    claimed_at: before,
                     claim: row.claim,
                     now_s: row.now_s,
                 }

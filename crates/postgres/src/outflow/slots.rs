@@ -30,6 +30,7 @@ pub struct Slot {
     pub earliest: Instant,
     /// The latest time to send the item.
     pub latest: Instant,
+    pub claimed_at: Instant,
     /// Whether the receiver was well when the slot was claimed, so that a failure may be the item's.
     is_well: bool,
     claim: i32,
@@ -159,6 +160,7 @@ impl Outflows {
             at: before + wait,
             earliest: after + wait,
             latest: before + wait + LATENESS,
+            claimed_at: before,
             is_well,
             claim: row.claims,
             attempts: row.attempts.unsigned_abs(),
