@@ -259,6 +259,11 @@ mod tests {
             |text: &'static str| retry_after(&[(RETRY_AFTER, HeaderValue::from_static(text))].into_iter().collect());
         assert_eq!(of("3"), Some(Duration::from_secs(3)));
         assert_eq!(of("999999999999"), Some(Duration::from_secs(86_400)));
-        assert_eq!(of("Wed, 21 Oct 2026 07:28:00 GMT"), None);
+        assert_eq!(of("soon"), None);
+        let headers = [
+            (RETRY_AFTER, HeaderValue::from_static("Wed, 21 Oct 2026 07:28:00 GMT")),
+            (DATE, HeaderValue::from_static("Wed, 21 Oct 2026 07:27:10 GMT")),
+        ];
+        assert_eq!(retry_after(&headers.into_iter().collect()), Some(Duration::from_secs(50)));
     }
 }
