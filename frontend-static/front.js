@@ -202,7 +202,9 @@ const noAnswer = () => ({ ok: false, status: 0, data: {}, code: "no-answer", ret
 /** The wait that an answer asks for, as seconds or as a date. Proxies send dates. */
 function retryAfterMs(headers) {
   const after = headers.get("Retry-After");
-  const waitMs = /^\s*\d+\s*$/.test(after) ? Number(after) * 1000 : Date.parse(after) - (Date.parse(headers.get("Date")) || Date.now());
+  if (/^\d+$/.test(after)) return Number(after) * 1000;
+  const until = after?.endsWith("GMT") ? Date.parse(after) : Number.NaN;
+  const waitMs = until - (Date.parse(headers.get("Date")) || Date.now());
   return Number.isFinite(waitMs) ? Math.max(waitMs, 0) : null;
 }
 

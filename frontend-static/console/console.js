@@ -119,8 +119,8 @@ export async function call(method, address, { values, file } = {}) {
     signIn();
     return null;
   }
-  const until = response.headers.get("Retry-After");
-  const wait = Number(until) || Math.ceil((Date.parse(until) - Date.now()) / 1000);
+  const until = response.headers.get("Retry-After") ?? "";
+  const wait = Number(until) || (until.endsWith("GMT") && Math.ceil((Date.parse(until) - Date.now()) / 1000));
   const after = response.status === 429 && wait > 0 ? ` Try again in ${wait} s.` : "";
   return { ok: false, text: `${answer.detail ?? answer.title ?? `The service answered ${response.status}.`}${after}` };
 }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::worker_processes::{Works, worker};
 use seckill_harness::folder::free_address;
+use seckill_harness::outage::outage;
 use seckill_harness::receiver::{Receiver, Reply};
 use seckill_harness::{eventually, wait_until};
 
@@ -338,28 +339,8 @@ async fn an_hours_outage_of_the_receiver_parks_nothing() {
         works.put("c", &format!("k{key}"), 0..2).await;
     }
     let _workers = works.workers(3).await;
-    let (mut passed, mut failures) = (0.0, 0);
-    while passed < 3_600.0 {
-        let (known, pause, error) = eventually(|| async {
-            let sql =
-                "SELECT failures, extract(epoch FROM pauses_until - clock_timestamp())::float8, error FROM receivers_away
-                       WHERE receiver = 'outflow c'";
-            let row: Option<(i32, f64, String)> = sqlx::query_as(sql).fetch_optional(&works.sql).await.unwrap();
-            row.clone().filter(|(known, ..)| *known > failures).ok_or_else(|| format!("{row:?}"))
-        })
-        .await;
-        // Not positive: a request that was on its way when time passed.
-        assert!(pause <= 0.0 || pause > 15.0, "it asked for 20 s, not {pause}: {error}");
-        failures = known;
-        let pause = pause.max(0.0);
-        passed += pause;
-        for sql in [
-            "UPDATE receivers_away SET pauses_until = clock_timestamp(), tried_at = tried_at - $1 * interval '1 s'",
-            "UPDATE outflow_keys SET turn_at = turn_at - $1 * interval '1 s'",
-        ] {
-            sqlx::query(sql).bind(pause).execute(&works.sql).await.unwrap();
-        }
-    }
+    let probes = outage(&works.sql, "outflow c", Duration::from_secs(3_600)).await;
+    assert!((30..=180).contains(&probes), "{probes} probes in an hour, of a receiver that asks for 20 s");
     let (arrived, statuses) = (receiver.seen().len(), works.statuses("c").await);
     assert!(arrived < 250, "{arrived} requests in an hour");
     assert!(statuses.iter().all(|(status, _)| status != "parked"), "{statuses:?}");

@@ -34,12 +34,16 @@ impl AlarmWebhook {
         let is_well = standing == Standing::Well;
         let most = match standing {
             Standing::Well => Self::BATCH_MAX,
-            Standing::ProbeDue if self.ledger.receivers.begin_probe(Self::RECEIVER, Self::PATIENCE * 4).await? => 1,
-            Standing::ProbeDue | Standing::Pauses(_) => return Ok(Step::Idle),
+            Standing::ProbeDue => 1,
+            Standing::Pauses(_) => return Ok(Step::Idle),
         };
         let unsent = self.ledger.alarms.unsent_alarms(most).await?;
         let now_s = self.ledger.now_ms().await? / 1000;
         for alarm in &unsent {
+            if !is_well && !self.ledger.receivers.begin_probe(Self::RECEIVER, Self::PATIENCE * 4).await? {
+                self.ledger.alarms.postpone_alarm(alarm.id).await?;
+                return Ok(Step::Idle);
+            }
             let sent = Instant::now();
             let outcome = outcome_of(&self.sender.post(self.request(alarm, now_s), Self::PATIENCE).await);
             self.ledger.receivers.note(Self::RECEIVER, sent, &outcome).await;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use sqlx::PgExecutor;
 
 use crate::{LedgerError, Receivers, micros};
 use seckill_domain::alarm::Trouble;
@@ -10,7 +11,7 @@ use seckill_domain::delivery::{AWAY_FROM, DeliveryOutcome, PAUSE_MAX, PAUSE_MIN,
 
 /// A receiver raises an alarm after this time without a success. A shorter absence may be a restart.
 const RECEIVER_AWAY_S: i64 = 10;
-/// After this time without a try there is nothing more to send: the alarm is cleared. Longer than the longest pause that is not asked for.
+/// So long after the last try and its pause, nothing more is waiting for the receiver: the alarm is cleared, and the next failure is the first.
 const FORGOTTEN_S: i64 = 600;
 
 impl Receivers {
@@ -46,9 +47,7 @@ impl Receivers {
 
     /// Gives back the right to a probe that was not sent.
     pub async fn withdraw_probe(&self, receiver: &str) -> Result<(), LedgerError> {
-        let withdrawn =
-            sqlx::query!("UPDATE receivers_away SET pauses_until = clock_timestamp() WHERE receiver = $1", receiver);
-        self.0.run(withdrawn).await
+        withdraw_probe(&self.0.pool, receiver).await
     }
 
     /// Records the outcome of a request that was claimed at `sent` or later. A success costs a statement only after a failure.
@@ -60,7 +59,6 @@ impl Receivers {
                     if self.0.away.lock().remove(receiver).is_some() =>
                 {
                     self.0.run(sqlx::query!("DELETE FROM receivers_away WHERE receiver = $1", receiver)).await?;
-                    tracing::info!(receiver, "the receiver answers again");
                     Ok(())
                 }
                 DeliveryOutcome::Done | DeliveryOutcome::Refused(_) => Ok(()),
@@ -79,13 +77,15 @@ impl Receivers {
                VALUES ($1, left($2, 1000), clock_timestamp() + $3::bigint * interval '1 us')
                ON CONFLICT (receiver) DO UPDATE
                SET tried_at = now(), error = excluded.error,
-                   since = CASE WHEN known.tried_at < now() - $8::bigint * interval '1 s' THEN now() ELSE known.since END,
-                   failures = CASE WHEN known.tried_at < now() - $8::bigint * interval '1 s' THEN 1
+                   since = CASE WHEN greatest(known.tried_at, known.pauses_until) < now() - $8::bigint * interval '1 s' THEN now()
+                                ELSE known.since END,
+                   failures = CASE WHEN greatest(known.tried_at, known.pauses_until) < now() - $8::bigint * interval '1 s' THEN 1
                                    WHEN known.tried_at < now() - $4::bigint * interval '1 us' THEN least(known.failures, 1000) + 1
                                    ELSE known.failures END,
                    pauses_until = greatest(
                        excluded.pauses_until,
                        CASE WHEN known.tried_at >= now() - $4::bigint * interval '1 us' THEN known.pauses_until
+                            WHEN greatest(known.tried_at, known.pauses_until) < now() - $8::bigint * interval '1 s' THEN now()
                             WHEN known.failures + 1 >= $5 THEN now() + least(
                                 $6::bigint * power(2, least(known.failures + 1 - $5, 20)), $7::bigint) * interval '1 us'
                             ELSE now() END)
@@ -105,6 +105,8 @@ impl Receivers {
         let logged = self.0.away.lock().insert(receiver.to_owned(), failures);
         match asks_pause {
             _ if logged == Some(failures) => {}
+            // The item's sender has logged the failure. Only several in a row are the receiver's.
+            None if failures.unsigned_abs() < AWAY_FROM => {}
             Some(_) => tracing::warn!(receiver, why, pause_ms, "the receiver asks for a pause"),
             None => tracing::warn!(receiver, why, failures, pause_ms, "the receiver fails"),
         }
@@ -124,4 +126,11 @@ impl Receivers {
         let away = away.fetch_all(&self.0.pool).await?;
         Ok(away.iter().map(|row| Trouble::new(&row.receiver, details(row.away_s, &row.error))).collect())
     }
+}
+
+pub(crate) async fn withdraw_probe(executor: impl PgExecutor<'_>, receiver: &str) -> Result<(), LedgerError> {
+    sqlx::query!("UPDATE receivers_away SET pauses_until = clock_timestamp() WHERE receiver = $1", receiver)
+        .execute(executor)
+        .await?;
+    Ok(())
 }

@@ -1,5 +1,5 @@
 //! Signed HTTP requests, for both ends: signatures as Standard Webhooks defines them, a sender that connects before its request is due,
-//! and the backoff between attempts.
+//! the backoff between attempts, and the wait that a receiver asks for.
 //!
 //! The service and the sandbox bank share only this crate, because both ends of a connection must agree on signatures.
 

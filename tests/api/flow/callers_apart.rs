@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use seckill_domain::breaker::BreakerSettings;
-use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure};
+use seckill_domain::delivery::{DeliveryOutcome, ReceiverFailure, Standing};
 use seckill_domain::limiter::{Algorithm, AlgorithmKind, Parameters};
 use seckill_domain::policy::{Excess, Name, NewPolicy, Range, WhenDown};
 use seckill_flow::policy_changes;
@@ -405,6 +405,14 @@ async fn a_receiver_that_has_answered_since_is_not_away() {
     assert_eq!(away().await, 1, "for twenty seconds");
     system.execute("UPDATE receivers_away SET tried_at = tried_at - interval '11 minutes', pauses_until = now() - interval '11 minutes'").await;
     assert_eq!(away().await, 0, "nothing was sent for long");
+    // The pause that it asked for has just ended: it is still the same outage.
+    system
+        .execute("UPDATE receivers_away SET failures = 5, tried_at = now() - interval '1 hour', pauses_until = now()")
+        .await;
+    refused().await;
+    let pauses = ledger.receivers.standing("shop").await.unwrap();
+    assert!(matches!(pauses, Standing::Pauses(pause) if pause > Duration::from_secs(5)), "{pauses:?}");
+    assert_eq!(away().await, 1);
     system.finish().await;
 }
 

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::buying::purchase_groups::settle_ones;
 use crate::orders::payments_and_callbacks::bought;
 use seckill_harness::folder::free_address;
+use seckill_harness::outage::outage;
 use seckill_harness::receiver::{Arrival, Receiver, Reply};
 use seckill_harness::{Sale, System, eventually, terms, until};
 
@@ -225,42 +226,6 @@ async fn a_death_at_any_failpoint_tells_the_shop_at_least_once_and_in_order() {
     }
 }
 
-/// The receiver's pause, in seconds; none while a probe is under way.
-async fn pause_after(system: &System, receiver: &str, failures: i32) -> (i32, f64) {
-    eventually(|| async {
-        let row: Option<(i32, f64)> = sqlx::query_as(
-            "SELECT failures, extract(epoch FROM pauses_until - clock_timestamp())::float8 FROM receivers_away
-             WHERE receiver = $1",
-        )
-        .bind(receiver)
-        .fetch_optional(&system.sql)
-        .await
-        .unwrap();
-        row.filter(|(known, _)| *known > failures).ok_or_else(|| format!("{row:?}"))
-    })
-    .await
-}
-
-/// Lets time pass for a failing receiver and for what waits for it, probe by probe, until `over` have passed. Returns the number of probes.
-pub async fn outage(system: &System, receiver: &str, over: Duration) -> usize {
-    let (mut passed, mut probes, mut failures) = (0.0, 0, 0);
-    while passed < over.as_secs_f64() {
-        let (now, pause) = pause_after(system, receiver, failures).await;
-        (failures, probes) = (now, probes + 1);
-        let pause = pause.max(0.0);
-        passed += pause;
-        for sql in [
-            "UPDATE receivers_away SET pauses_until = clock_timestamp(), since = since - $1 * interval '1 s',
-                                       tried_at = tried_at - $1 * interval '1 s'",
-            "UPDATE order_events SET next_attempt_at = next_attempt_at - $1 * interval '1 s' WHERE status = 'pending'",
-            "UPDATE outflow_keys SET turn_at = turn_at - $1 * interval '1 s'",
-        ] {
-            sqlx::query(sql).bind(pause).execute(&system.sql).await.unwrap();
-        }
-    }
-    probes
-}
-
 /// An hour of 503: nothing is parked, the shop is asked less and less often, and hears everything afterwards, each once and in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_hours_outage_of_the_shop_is_no_messages_failure() {
@@ -274,7 +239,7 @@ async fn an_hours_outage_of_the_shop_is_no_messages_failure() {
     for number in 0..20 {
         orders.push(buy_and_cancel(&system, &sale, &format!("u{number}")).await);
     }
-    let probes = outage(&system, "shop", Duration::from_secs(3_600)).await;
+    let probes = outage(&system.sql, "shop", Duration::from_secs(3_600)).await;
     let arrived = receiver.seen().len();
     // The first failures come from up to 16 requests at once.
     assert!((20..90).contains(&probes) && arrived < 200, "{arrived} requests, {probes} probes");

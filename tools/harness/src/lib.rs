@@ -6,6 +6,7 @@ pub mod api_document;
 pub mod busy_machine;
 pub mod folder;
 pub mod nginx;
+pub mod outage;
 pub mod own_postgres;
 pub mod own_rabbitmq;
 pub mod receiver;

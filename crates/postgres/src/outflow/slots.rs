@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::outbox::{RetryPolicy, one_line};
 use crate::outflow::items::drop_key_if_empty;
+use crate::receivers::withdraw_probe;
 use crate::{LedgerError, Outflows, micros};
 use seckill_domain::delivery::{AWAY_FROM, DeliveryOutcome, ReceiverFailure};
 use seckill_domain::outflow::{LATENESS, LEAD, LOOKAHEAD};
@@ -200,12 +201,7 @@ impl Outflows {
             return Ok(());
         }
         if !slot.is_well {
-            sqlx::query!(
-                "UPDATE receivers_away SET pauses_until = clock_timestamp() WHERE receiver = $1",
-                slot.receiver()
-            )
-            .execute(&mut *tx)
-            .await?;
+            withdraw_probe(&mut *tx, &slot.receiver()).await?;
         }
         sqlx::query!(
             "UPDATE outflow_channels SET next_at = greatest(next_at - gap_us * interval '1 us', clock_timestamp())
