@@ -23,6 +23,7 @@ use seckill_postgres::orders::committer::Committer;
 use seckill_postgres::processes::WORKERS_REPORT_S;
 use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
+use seckill_runtime::failure_log::FailureLog;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 /// How soon a new backlog of purchases is reported, and how often after that. A report stays valid for five times the interval.
@@ -160,7 +161,7 @@ impl Parts {
     pub(super) fn report_pressure(&self) {
         let (ledger, pressure, stop) = (self.stores.ledger.clone(), Arc::clone(&self.pressure), self.stop.clone());
         self.tasks.spawn(async move {
-            let (mut pause, mut is_quiet) = (REPORT_WITHIN, false);
+            let (mut pause, mut is_quiet, mut failures) = (REPORT_WITHIN, false, FailureLog::default());
             loop {
                 // Without purchases, there is nothing to report.
                 let due = async {
@@ -179,9 +180,8 @@ impl Parts {
                 is_quiet = report.is_none() && longest.is_zero();
                 pause = if report.is_some() { REPORT_EVERY } else { REPORT_WITHIN };
                 let Some(report) = report else { continue };
-                if let Err(error) = ledger.in_time(ledger.report_pressure(report)).await {
-                    tracing::debug!(%error, "pressure not reported; other processes work on");
-                }
+                let reported = ledger.in_time(ledger.report_pressure(report)).await;
+                failures.note(reported, "the workers of other processes do not give way to purchases");
             }
         });
     }

@@ -200,7 +200,7 @@ impl<'a> WorkerWiring<'a> {
         self.parts.repeat(Rhythm::every(every, "resend").giving_way(), self.relay.clone(), move |relay| async move {
             let resent = relay.resend(resend_after_ms).await?;
             if let Err(error) = relay.watch_dead_letters().await {
-                tracing::debug!(%error, "cannot count the dead letters");
+                tracing::warn!(%error, "dead letters not counted: no alarm is raised for them");
             }
             Ok::<_, SaleError>(resent)
         });

@@ -9,6 +9,7 @@ mod rabbitmq_checks;
 mod redis_checks;
 mod redis_memory;
 mod settings_checks;
+mod versions;
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::versions::TestedVersions;
 use super::{Answer, Check, Finding, Topic, in_time, of, some_of};
 use seckill_config::Config;
 use seckill_rabbitmq::Broker;
@@ -22,7 +23,15 @@ const LOSING: [&str; 2] = ["message-ttl", "expires"];
 /// The key that dead-letters messages after several failures, which often are not the messages' fault.
 const SETTING_ASIDE: &str = "delivery-limit";
 
+pub(super) const VERSIONS: TestedVersions = TestedVersions {
+    server: "RabbitMQ",
+    oldest: (3, 10),
+    newest: (4, 3),
+    needed: ((3, 10), "before 3.10 quorum queues have no time to live: orders do not expire by messages"),
+};
+
 pub(super) struct BrokerAnswers {
+    version: Answer<String>,
     heartbeat_s: Answer<u16>,
     exchange: Answer<QueueCheck>,
     queues: Answer<Vec<(String, QueueCheck)>>,
@@ -48,13 +57,13 @@ pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> 
         }
         (heartbeat_s, exchange, queues, published)
     };
-    let ((heartbeat_s, exchange, queues, published), policies) =
-        tokio::join!(over_amqp, in_time(deadline, broker.policies(limit)));
-    BrokerAnswers { heartbeat_s, exchange, queues, published, policies }
+    let ((heartbeat_s, exchange, queues, published), policies, version) =
+        tokio::join!(over_amqp, in_time(deadline, broker.policies(limit)), in_time(deadline, broker.version()));
+    BrokerAnswers { version, heartbeat_s, exchange, queues, published, policies }
 }
 
 pub(super) fn checks(broker: &BrokerAnswers) -> Vec<Check> {
-    let BrokerAnswers { heartbeat_s, exchange, queues: declared, published, policies: effective } = broker;
+    let BrokerAnswers { version, heartbeat_s, exchange, queues: declared, published, policies: effective } = broker;
     let both = match (exchange, declared) {
         (Ok(exchange), Ok(queues)) => Ok((exchange, queues)),
         (Err(why), _) | (_, Err(why)) => Err(why.clone()),
@@ -74,6 +83,8 @@ pub(super) fn checks(broker: &BrokerAnswers) -> Vec<Check> {
             .judge(published, alarms),
         Topic("rabbitmq.heartbeat", "F4: a broker that dies silently is noticed after two heartbeats")
             .judge(heartbeat_s, |seconds| heartbeat(*seconds)),
+        Topic("rabbitmq.version", "rules 6 and 8: the limits and time-outs of queues differ between versions")
+            .judge(version, |version| VERSIONS.judge(version)),
         PERMISSIONS.judge_both((&both, published), |(exchange, declared), published| {
             permissions(exchange, declared, published)
         }),

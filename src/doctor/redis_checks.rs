@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::postgres_checks::PostgresAnswers;
+use super::versions::TestedVersions;
 use super::{Answer, Check, Finding, Topic, not_shown, of, one_line, redis_memory, some_of};
 use seckill_config::Config;
 use seckill_config::servers::nodes;
@@ -22,8 +23,18 @@ const CLOCK_NEAR_MS: u64 = 1_000;
 /// With a difference of at least this, scripts use PostgreSQL's time (lua/sale_begin.lua).
 const CLOCK_OFF_MS: u64 = 5_000;
 
+/// Valkey gives the version of Redis that it is compatible with.
+pub(super) const VERSIONS: TestedVersions = TestedVersions {
+    server: "Redis",
+    oldest: (7, 0),
+    newest: (8, 0),
+    needed: ((5, 0), "before 5.0 scripts that read the clock may not write"),
+};
+
 pub(super) struct RedisAnswers {
     masters: Vec<MasterAnswers>,
+    /// Of the servers that `redis.url` names.
+    named: Vec<Answer<()>>,
     locks: Vec<Answer<ServerInfo>>,
     names_cluster: bool,
 }
@@ -47,8 +58,13 @@ pub(super) async fn ask(config: &Config, deadline: Instant, limit: Duration) -> 
     };
     let locks = (0..config.redis.lock_urls.len())
         .map(|index| of(deadline, &gate, async move |gate: &Gate| gate.lock_server_info(index, limit).await));
-    let (masters, locks) = tokio::join!(masters, join_all(locks));
-    RedisAnswers { masters, locks, names_cluster: nodes(&config.redis.url).is_some() }
+    let addresses = gate.as_ref().map(Gate::named).unwrap_or_default();
+    let named = addresses.iter().enumerate().map(async |(index, address)| {
+        let asked = of(deadline, &gate, async move |gate: &Gate| gate.ask_named(index, limit).await).await;
+        asked.map_err(|why| format!("{address}: {why}"))
+    });
+    let (masters, named, locks) = tokio::join!(masters, join_all(named), join_all(locks));
+    RedisAnswers { masters, named, locks, names_cluster: nodes(&config.redis.url).is_some() }
 }
 
 async fn ask_master(gate: &Answer<Gate>, index: usize, deadline: Instant, limit: Duration) -> MasterAnswers {
@@ -72,6 +88,10 @@ pub(super) fn checks(redis: &RedisAnswers, postgres: &PostgresAnswers) -> Vec<Ch
         worst.into_iter().zip(checks).map(worse).collect()
     });
     let mut checks = worst.unwrap_or_default();
+    checks.push(
+        Topic("redis.named", "F36: after the death of a master, the others say where the next one is")
+            .check(named(&redis.named)),
+    );
     checks.push(
         Topic("redis.locks", "F17: locks survive the loss of a minority of servers; fences hold I8 without them")
             .check(locks(&redis.locks)),
@@ -99,7 +119,9 @@ fn checks_of(master: &MasterAnswers, masters: u64, names_cluster: bool, postgres
         Topic("redis.cluster", "rule 2: a sale whose keys are on another node is not served")
             .judge(info, |info| cluster(info, names_cluster, full_coverage)),
         Topic("redis.version", "rule 10: before 7.0, each new replication id closes the sales until they are refilled")
-            .judge(info, version),
+            .judge(info, |info| {
+                info.text("redis_version").map_or_else(|| not_shown("redis_version"), |version| VERSIONS.judge(version))
+            }),
         Topic(
             "redis.clock",
             "a clock that is up to 5 s ahead starts and ends sales early; beyond, PostgreSQL's time counts",
@@ -224,16 +246,6 @@ fn cluster(info: &ServerInfo, names_cluster: bool, full_coverage: &Answer<String
     }
 }
 
-fn version(info: &ServerInfo) -> Finding {
-    let Some(version) = info.text("redis_version") else { return not_shown("redis_version") };
-    let found = format!("Redis {version}");
-    match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
-        Some(7..) => Finding::pass(found),
-        Some(5..) => Finding::warn(found, "use Redis 7.0 or later"),
-        _ => Finding::fail(found, "use Redis 7.0 or later: before 5.0 scripts that read the clock may not write"),
-    }
-}
-
 fn clock(redis: &ClockReading, postgres: &ClockReading) -> Finding {
     let ahead_ms = redis.ahead_of_ms(postgres);
     let direction = if ahead_ms < 0 { "behind" } else { "ahead of" };
@@ -243,6 +255,18 @@ fn clock(redis: &ClockReading, postgres: &ClockReading) -> Finding {
         ..CLOCK_NEAR_MS => Finding::pass(format!("less than {CLOCK_NEAR_MS} ms from PostgreSQL's clock")),
         CLOCK_NEAR_MS..CLOCK_OFF_MS => Finding::warn(found, fix),
         CLOCK_OFF_MS.. => Finding::fail(found, fix),
+    }
+}
+
+fn named(servers: &[Answer<()>]) -> Finding {
+    let failures: Vec<String> = servers.iter().filter_map(|server| server.as_ref().err().cloned()).collect();
+    let found = format!("{} of {} servers that redis.url names answer", servers.len() - failures.len(), servers.len());
+    let fix = "start them, or correct the address: sentinels with a password need ?sentinel_password= after the \
+               master's name";
+    match failures.len() {
+        0 => Finding::pass(found),
+        failed if failed == servers.len() => Finding::could_not_look(format!("{found}: {}", some_of(&failures)), fix),
+        _ => Finding::warn(format!("{found}: {}", some_of(&failures)), fix),
     }
 }
 
@@ -291,14 +315,6 @@ mod tests {
 
     fn info(lines: &[&str]) -> ServerInfo {
         ServerInfo::from(lines.join("\r\n"))
-    }
-
-    #[test]
-    fn versions_before_5_cannot_run_the_scripts_and_those_before_7_close_sales() {
-        let verdict = |number: &str| version(&info(&[format!("redis_version:{number}").as_str()])).verdict;
-        assert_eq!(["7.0.15", "8.2.0"].map(verdict), [Verdict::Pass; 2]);
-        assert_eq!(verdict("6.2.14"), Verdict::Warn);
-        assert_eq!(["4.0.14", "unstable"].map(verdict), [Verdict::Fail; 2]);
     }
 
     #[test]

@@ -2,9 +2,14 @@
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use reqwest::Client;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use seckill_harness::eventually;
 use seckill_harness::folder::{Folder, free_address};
@@ -53,6 +58,22 @@ impl Bank {
 
     pub fn close(&mut self) {
         self.child = None;
+    }
+
+    /// In place of the bank, answers each request with 503, until the guard is dropped. Returns the number of requests, too.
+    pub async fn answer_503(&mut self) -> (AbortOnDropHandle<()>, Arc<AtomicUsize>) {
+        self.close();
+        let (listener, asked) = (TcpListener::bind(self.address).await.unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counter = Arc::clone(&asked);
+        let answering = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                counter.fetch_add(1, Ordering::Relaxed);
+                _ = stream.read(&mut [0; 8192]).await;
+                _ = stream.write_all(b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+            }
+        });
+        (AbortOnDropHandle::new(answering), asked)
     }
 
     pub async fn get(&self, path: &str) -> Value {

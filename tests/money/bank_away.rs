@@ -1,8 +1,10 @@
 //! A bank that is down, accepts less than its agreed rate, or has lost a refund.
 
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use seckill_harness::PATIENCE;
+use seckill_harness::outage::outage;
 use serde_json::json;
 
 use crate::world::{Rates, World};
@@ -55,5 +57,38 @@ async fn a_refund_that_the_bank_does_not_know_is_sent_again() {
     let _workers = world.workers(1).await;
     world.wait_for("SELECT count(*) FROM orders WHERE status = 'refunded'", 3).await;
     assert_eq!(world.bank.totals().await.1, 3);
+    world.finish_and_audit().await;
+}
+
+/// Two workers, twenty payments and ten refunds, and a bank that answers 5xx for an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hours_outage_of_the_bank_ends_by_itself_and_each_is_sent_once() {
+    let rates = Rates { pay: 200, refund: 50 };
+    let mut world = World::with_orders(30, &rates, false, &[]).await;
+    let _workers = world.workers(2).await;
+    for buyer in 0..10 {
+        assert_eq!(world.pay(buyer).await, 202);
+    }
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", 10).await;
+    let (away, asked) = world.bank.answer_503().await;
+    for buyer in 0..10 {
+        assert_eq!(world.post(buyer, "refunds", json!({ "reason": "" })).await, 202);
+    }
+    for buyer in 10..30 {
+        assert_eq!(world.pay(buyer).await, 202);
+    }
+    let probes = outage(&world.system.sql, "payments sandbox", Duration::from_secs(3_600)).await;
+    assert!((30..90).contains(&probes), "{probes} probes in an hour");
+    let asked = asked.load(Ordering::Relaxed);
+    assert!(asked < 250, "{asked} requests in an hour, for payments and for refunds");
+    assert_eq!(world.count("SELECT count(*) FROM outbox WHERE status = 'parked'").await, 0);
+    assert_eq!(world.count("SELECT count(*) FROM outflow_items WHERE status = 'parked'").await, 0);
+    drop(away);
+    world.reopen(&rates).await;
+    world.system.execute("UPDATE receivers_away SET pauses_until = now()").await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", 20).await;
+    world.wait_for("SELECT count(*) FROM orders WHERE status = 'refunded'", 10).await;
+    let totals = world.bank.totals().await;
+    assert_eq!((totals.0, totals.1), (30, 10), "each once");
     world.finish_and_audit().await;
 }

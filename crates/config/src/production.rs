@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 use seckill_webhook::is_http;
 use url::Url;
 
-use super::servers::each_server;
+use super::servers::{SENTINEL_PASSWORD, each_server};
 use super::{Config, ConfigError};
 
 /// One secret a line; lines with # are comments.
@@ -63,10 +63,13 @@ impl Config {
         let management = password_in(&self.amqp.management_url);
         let of_locks =
             self.redis.lock_urls.iter().filter_map(|url| password_in(url)).find(|password| is_published(password));
+        let of_sentinels = |url: &String| parameter(url, &[SENTINEL_PASSWORD]);
         for (password, setting) in [
             (database_password, "database.url"),
             (password_in(&self.redis.url), "redis.url"),
             (password_in(&self.flow.redis_url), "flow.redis_url"),
+            (of_sentinels(&self.redis.url), "redis.url"),
+            (of_sentinels(&self.flow.redis_url), "flow.redis_url"),
             (Some(amqp_password), "amqp.url"),
             (management, "amqp.management_url"),
             (of_locks, "redis.lock_urls"),
@@ -130,6 +133,11 @@ fn is_published(secret: &str) -> bool {
 fn password_in(address: &str) -> Option<String> {
     let url = Url::parse(each_server(address).first()?).ok()?;
     let before_host = url.password().map(|password| percent_decode_str(password).decode_utf8_lossy().into_owned());
-    let named = |name: &str| matches!(name, "password" | "pass");
-    before_host.or_else(|| url.query_pairs().find(|(name, _)| named(name)).map(|(_, value)| value.into_owned()))
+    before_host.or_else(|| parameter(address, &["password", "pass"]))
+}
+
+/// The first parameter of an address that has one of these names.
+fn parameter(address: &str, names: &[&str]) -> Option<String> {
+    let url = Url::parse(each_server(address).first()?).ok()?;
+    url.query_pairs().find(|(name, _)| names.contains(&&**name)).map(|(_, value)| value.into_owned())
 }

@@ -58,11 +58,13 @@ pub(super) fn problem(address: &str) -> Option<&'static str> {
 
 /// The schemes of addresses that name sentinels, or nodes of a cluster, instead of servers. The second of each pair uses TLS.
 const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
+const SENTINEL_USER: &str = "sentinel_user";
+pub(super) const SENTINEL_PASSWORD: &str = "sentinel_password";
 const CLUSTER: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
 /// Servers that know others: sentinels know their master, and nodes of a cluster know all nodes. Sentinels are named by
 /// `redis+sentinel://user:password@one:26379,two:26379/master`, nodes by `redis+cluster://user:password@one:6379,two:6379`. User and
-/// password are for the master, or for all nodes.
+/// password are for the master, or for all nodes. `?sentinel_user=…&sentinel_password=…` are for the sentinels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guides {
     pub addresses: Vec<String>,
@@ -82,16 +84,35 @@ impl Guides {
 pub fn sentinels(address: &str) -> Option<Guides> {
     let (scheme, plain) = SENTINELS.into_iter().find(|(scheme, _)| address.starts_with(scheme))?;
     let (before, list, rest) = parts(address)?;
+    let (master, terms) = rest.split_once('?').unwrap_or((rest, ""));
+    let term = |name: &str| terms.split('&').find_map(|term| term.strip_prefix(name)?.strip_prefix('='));
+    let login = match (term(SENTINEL_USER), term(SENTINEL_PASSWORD)) {
+        (None, None) => String::new(),
+        (user, password) => format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default()),
+    };
     let before = before.replacen(scheme, plain, 1);
-    let addresses = list.split(',').map(|server| format!("{plain}{server}/")).collect();
-    Some(Guides { addresses, master: rest.trim_start_matches('/').to_owned(), before })
+    let addresses = list.split(',').map(|server| format!("{plain}{login}{server}/")).collect();
+    Some(Guides { addresses, master: master.trim_start_matches('/').to_owned(), before })
 }
 
 pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
     let sentinels = sentinels(address)?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let named = !sentinels.master.is_empty() && sentinels.master.chars().all(is_name);
-    (!named).then_some("must end in /NAME, the name under which the sentinels know the master, of A-Z a-z 0-9 . _ -")
+    if sentinels.master.is_empty() || !sentinels.master.chars().all(is_name) {
+        return Some("must end in /NAME, the name under which the sentinels know the master, of A-Z a-z 0-9 . _ -");
+    }
+    let terms = address.split_once('?').map_or("", |(_, terms)| terms).split('&').filter(|term| !term.is_empty());
+    let is_known =
+        |term: &str| [SENTINEL_USER, SENTINEL_PASSWORD].iter().any(|name| term.starts_with(&format!("{name}=")));
+    let (known, unknown): (Vec<&str>, Vec<&str>) = terms.partition(|term| is_known(term));
+    let has_password =
+        known.iter().any(|term| term.len() > SENTINEL_PASSWORD.len() + 1 && term.starts_with(SENTINEL_PASSWORD));
+    if !unknown.is_empty() || (!known.is_empty() && !has_password) {
+        return Some(
+            "may have ?sentinel_user=USER&sentinel_password=PASSWORD after the name, percent-encoded: a user needs a password",
+        );
+    }
+    None
 }
 
 pub fn nodes(address: &str) -> Option<Guides> {
@@ -150,6 +171,25 @@ mod tests {
         assert_eq!(sentinels("redis://one:1/0"), None);
         for wrong in ["redis+sentinel://one:1", "redis+sentinel://one:1/", "redis+sentinel://one:1/a/b"] {
             assert!(sentinels_problem(wrong).is_some(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sentinels_may_have_a_user_and_a_password_of_their_own() {
+        for (terms, login) in [
+            ("sentinel_password=a%40b", ":a%40b@"),
+            ("sentinel_user=me&sentinel_password=a%40b", "me:a%40b@"),
+            ("sentinel_password=x&sentinel_user=me", "me:x@"),
+            ("", ""),
+        ] {
+            let address = format!("rediss+sentinel://{USER}@one:1,two:2/shop?{terms}");
+            let watched = sentinels(&address).unwrap();
+            assert_eq!(watched.addresses, ["one:1", "two:2"].map(|server| format!("rediss://{login}{server}/")));
+            assert_eq!(watched.server_at("a", 3), format!("rediss://{USER}@a:3/"));
+            assert_eq!((&*watched.master, sentinels_problem(&address)), ("shop", None));
+        }
+        for wrong in ["sentinel_user=me", "sentinel_password=", "password=x", "sentinel_password=x&tls=1", "x"] {
+            assert!(sentinels_problem(&format!("redis+sentinel://one:1/shop?{wrong}")).is_some(), "{wrong}");
         }
     }
 

@@ -21,8 +21,6 @@ use seckill_domain::clock_reading::ClockReading;
 #[derive(Debug, Clone, Deserialize)]
 pub struct DatabaseFacts {
     pub version: String,
-    /// 150004 is 15.4.
-    pub version_number: i64,
     pub fsync: String,
     pub full_page_writes: String,
     pub synchronous_commit: String,
@@ -82,7 +80,6 @@ struct AppliedMigration {
 
 const FACTS: &str = "SELECT row_to_json(facts)::text FROM (
     SELECT current_setting('server_version') AS version,
-           current_setting('server_version_num')::int AS version_number,
            current_setting('fsync') AS fsync,
            current_setting('full_page_writes') AS full_page_writes,
            current_setting('synchronous_commit') AS synchronous_commit,

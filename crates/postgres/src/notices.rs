@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Database, Ledger, LedgerError};
 use seckill_domain::pressure::{Pressure, Report};
+use seckill_runtime::failure_log::FailureLog;
 
 /// The topic of a notice. Its text is the channel's name in PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
@@ -74,10 +75,9 @@ impl Notifier {
                 () = self.orders.notified() => Topic::Orders,
             }
         };
+        let mut failures = FailureLog::default();
         while let Some(topic) = stop.run_until_cancelled(changed()).await {
-            if let Err(error) = ledger.in_time(ledger.notify(topic)).await {
-                tracing::debug!(%error, "notice not sent; listeners poll");
-            }
+            failures.note(ledger.in_time(ledger.notify(topic)).await, "changes are found by polling, not by notices");
             tokio::time::sleep(PAUSE).await;
         }
     }

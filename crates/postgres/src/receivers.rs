@@ -72,6 +72,10 @@ impl Receivers {
     /// Requests that were under way together count as one failure: only a request from after the last failure counts.
     async fn note_failure(&self, receiver: &str, sent: Instant, failure: &ReceiverFailure) -> Result<(), LedgerError> {
         let ReceiverFailure { why, asks_pause, .. } = failure;
+        let why = &match asks_pause {
+            Some(pause) => format!("{why}; it asks for a pause of {} s", pause.as_secs_f64().ceil()),
+            None => why.to_owned(),
+        };
         let noted = sqlx::query!(
             r#"INSERT INTO receivers_away AS known (receiver, error, pauses_until)
                VALUES ($1, left($2, 1000), clock_timestamp() + $3::bigint * interval '1 us')

@@ -2,22 +2,26 @@
 //! workers declare them, which is refused or has no effect. The one published message has no queue.
 
 use std::future::ready;
+use std::io;
 use std::pin::pin;
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
+use lapin::tcp::AsyncTcpStream;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::uri::{AMQPScheme, AMQPUri};
-use lapin::{BasicProperties, Confirmation, Connection, ErrorKind, Event, ExchangeKind};
+use lapin::{BasicProperties, Confirmation, Connection, ErrorKind, Event, ExchangeKind, runtime};
 use uuid::Uuid;
 
 use super::topology::{QUEUE, Topology};
-use super::{Broker, QueueError};
+use super::{Broker, QueueError, open};
 use seckill_config::tls::{Protection, Route};
 
 /// The queue argument that a setting changes. A queue with another bound is used as it is.
 pub const BOUND: &str = "x-max-length";
+/// The most that is read of a node's greeting, in bytes: the smallest frame that every client must take.
+const GREETING_MAX: u32 = 8192;
 /// AMQP's codes: no permission; not found; exists with other properties.
 const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
@@ -56,6 +60,28 @@ impl Broker {
         Ok(BrokerInspection { looking, publishing, topology: self.topology.clone() })
     }
 
+    /// The version that the first node that answers says in its greeting. lapin does not show it.
+    pub async fn version(&self) -> Result<String, QueueError> {
+        self.at_a_node(|broker, node| async move {
+            let greeting = broker.greeting(&node).await.map_err(lapin::Error::from)?;
+            version_in(&greeting).ok_or(QueueError::Closed)
+        })
+        .await
+    }
+
+    /// The first frame that a node sends: the method `connection.start`.
+    async fn greeting(&self, node: &AMQPUri) -> io::Result<Vec<u8>> {
+        let (tls, runtime) = (self.tls_to(node)?, runtime::default_runtime().map_err(io::Error::other)?);
+        let mut stream = open(node, tls.as_ref(), |address| AsyncTcpStream::connect(&runtime, address)).await?;
+        stream.write_all(b"AMQP\x00\x00\x09\x01").await?;
+        let mut head = [0; 7];
+        stream.read_exact(&mut head).await?;
+        let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]).min(GREETING_MAX);
+        let mut frame = vec![0; length as usize];
+        stream.read_exact(&mut frame).await?;
+        Ok(frame)
+    }
+
     pub fn routes(&self) -> Result<Vec<Route>, QueueError> {
         let route = |node: AMQPUri| {
             let protection = match node.scheme {
@@ -66,6 +92,14 @@ impl Broker {
         };
         Ok(self.nodes()?.into_iter().map(route).collect())
     }
+}
+
+/// The value of the server property `version`: in AMQP's table a short string, `S`, and a long string.
+fn version_in(greeting: &[u8]) -> Option<String> {
+    const NAME: &[u8] = b"\x07versionS";
+    let at = greeting.windows(NAME.len()).position(|part| part == NAME)? + NAME.len();
+    let length = u32::from_be_bytes(greeting.get(at..at + 4)?.try_into().ok()?) as usize;
+    String::from_utf8(greeting.get(at + 4..(at + 4).checked_add(length)?)?.to_owned()).ok()
 }
 
 impl BrokerInspection {

@@ -8,18 +8,22 @@ mod publisher;
 mod stuck_queues;
 mod topology;
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lapin::tcp::{AsyncTcpStream, RustlsConnectorConfig};
+use futures_util::{AsyncRead, AsyncWrite};
+use lapin::tcp::{AsyncTcpStream, RustlsConnector, RustlsConnectorConfig};
 use lapin::types::{LongString, ShortString};
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::{AMQPAuthority, AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind, runtime};
 
 use seckill_config::servers::each_server;
 use seckill_config::{self as config, Config, tls};
+use seckill_webhook::connect_to_any;
 
 pub use consumer::{Consumer, MessageBatch};
 pub use depths::QueueDepths;
@@ -121,10 +125,23 @@ impl Broker {
         let name = ConnectionProperties::default().with_connection_name(LongString::from(format!("seckill {name}")));
         node.query.heartbeat = node.query.heartbeat.or(Some(self.config.heartbeat_s));
         node.query.frame_max = node.query.frame_max.or(Some(FRAME_MAX));
-        Ok(match node.scheme {
-            AMQPScheme::AMQP => Connection::connect_uri(node, name).await?,
-            AMQPScheme::AMQPS => connect_with_tls(node, name, self.config.ca_file.as_ref()).await?,
-        })
+        let tls = self.tls_to(&node).map_err(lapin::Error::from)?;
+        let connected = Connection::connector(
+            node,
+            runtime::default_runtime()?,
+            async move |node: AMQPUri, runtime| {
+                Ok(open(&node, tls.as_ref(), |address| AsyncTcpStream::connect(&runtime, address)).await?)
+            },
+            name,
+        );
+        Ok(connected.await?)
+    }
+
+    fn tls_to(&self, node: &AMQPUri) -> io::Result<Option<RustlsConnector>> {
+        match node.scheme {
+            AMQPScheme::AMQP => Ok(None),
+            AMQPScheme::AMQPS => tls_connector(self.config.ca_file.as_ref()).map(Some),
+        }
     }
 
     /// The parts of the address before and after the nodes are the same for all nodes.
@@ -171,26 +188,32 @@ struct Link {
     silent: Vec<ShortString>,
 }
 
-/// Connects to a broker with a certificate from these authorities, or from the machine's trusted ones.
-async fn connect_with_tls(
-    uri: AMQPUri,
-    properties: ConnectionProperties,
-    authorities: Option<&tls::CaFile>,
-) -> lapin::Result<Connection> {
-    let Some(authorities) = authorities else { return Connection::connect_uri(uri, properties).await };
-    // lapin's own setting for authorities fails on a machine without trusted ones.
-    let trusted = RustlsConnectorConfig::default().with_parsable_certificates(authorities.certificates());
-    let connector = trusted.connector_with_no_client_auth()?;
-    Connection::connector(
-        uri,
-        runtime::default_runtime()?,
-        async move |uri, runtime| {
-            let host = uri.authority.host;
-            let address = runtime.to_socket_addrs((host.clone(), uri.authority.port));
-            let stream = AsyncTcpStream::connect(&runtime, address).await?;
-            Ok(stream.into_rustls(&connector, &host).await?)
-        },
-        properties,
-    )
-    .await
+/// Opens a stream to the first of the node's addresses that answers.
+async fn open<S, F>(
+    node: &AMQPUri,
+    tls: Option<&RustlsConnector>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<AsyncTcpStream<S>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    F: Future<Output = io::Result<AsyncTcpStream<S>>>,
+{
+    let AMQPAuthority { host, port, .. } = &node.authority;
+    // An IPv6 address stands in brackets.
+    let addresses = tokio::net::lookup_host((host.trim_matches(['[', ']']), *port)).await?;
+    let stream = connect_to_any(addresses.collect(), connect).await?;
+    match tls {
+        Some(tls) => stream.into_rustls(tls, host).await,
+        None => Ok(stream),
+    }
+}
+
+/// Trusts a certificate from these authorities, or from the machine's trusted ones.
+fn tls_connector(authorities: Option<&tls::CaFile>) -> io::Result<RustlsConnector> {
+    let trusted = match authorities {
+        // lapin's own setting for authorities fails on a machine without trusted ones.
+        Some(authorities) => RustlsConnectorConfig::default().with_parsable_certificates(authorities.certificates()),
+        None => RustlsConnectorConfig::new_with_native_certs()?,
+    };
+    trusted.connector_with_no_client_auth()
 }

@@ -58,6 +58,16 @@ impl Gate {
         Ok(RedisInspection { address, connection: connect(master, limit).await? })
     }
 
+    /// The addresses of the servers that `redis.url` names: the server of sales, sentinels, or nodes of a cluster.
+    pub fn named(&self) -> Vec<String> {
+        self.server.named().iter().map(|client| client.get_connection_info().addr().to_string()).collect()
+    }
+
+    /// Whether one of these servers answers, within `limit`.
+    pub async fn ask_named(&self, index: usize, limit: Duration) -> Result<(), GateError> {
+        Ok(self.server.ask_named(index, Timeouts { connect: limit, response: limit }).await?)
+    }
+
     /// The answer to INFO of one of the servers of `redis.lock_urls`.
     pub async fn lock_server_info(&self, index: usize, limit: Duration) -> Result<ServerInfo, GateError> {
         let client = self.lock_clients.get(index).ok_or(GateError::Malformed("redis.lock_urls"))?;

@@ -2,5 +2,6 @@
 //! makes the process die.
 
 pub mod failpoint;
+pub mod failure_log;
 pub mod low_priority;
 pub mod worker;

@@ -13,4 +13,4 @@ pub use backoff::backoff_ms;
 pub use retry_after::retry_after;
 pub use sender::{CONNECT_MAX, HttpAnswer, HttpSender, PreparedRequest, SendError, SignedRequest, is_http};
 pub use signature::{InvalidSecret, Secret, SignatureError, signed_headers, verify};
-pub use transport::tls_config;
+pub use transport::{connect_to_any, tls_config};

@@ -52,7 +52,10 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to the first of a name's addresses that answers (Happy Eyeballs, RFC 8305, 5): an address that answers nothing delays the next
 /// one by 250 ms. IPv6 and IPv4 take turns.
-async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+pub async fn connect_to_any<T, F>(addresses: Vec<SocketAddr>, connect: impl Fn(SocketAddr) -> F) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
     let (first, second): (Vec<SocketAddr>, Vec<SocketAddr>) =
         addresses.iter().partition(|address| address.is_ipv6() == addresses[0].is_ipv6());
     let (mut first, mut second) = (first.into_iter(), second.into_iter());
@@ -64,7 +67,7 @@ async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     loop {
         match next.next() {
-            Some(address) => tries.push(TcpStream::connect(address)),
+            Some(address) => tries.push(connect(address)),
             None if tries.is_empty() => return Err(failure),
             None => {}
         }
@@ -80,7 +83,7 @@ async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 /// Connects; with TLS, also checks the receiver's certificate.
 pub(crate) async fn connect((host, port): (&str, u16), tls: bool) -> io::Result<Transport> {
-    let stream = connect_to_any(tokio::net::lookup_host((host, port)).await?.collect()).await?;
+    let stream = connect_to_any(tokio::net::lookup_host((host, port)).await?.collect(), TcpStream::connect).await?;
     stream.set_nodelay(true)?;
     if !tls {
         return Ok(Either::Left(stream));
@@ -117,10 +120,10 @@ mod tests {
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let well = well.local_addr().unwrap();
         for addresses in [vec![hole, well], vec![closed, hole, hole, well], vec![well, hole], vec![well]] {
-            assert_eq!(connect_to_any(addresses).await.unwrap().peer_addr().unwrap(), well);
+            assert_eq!(connect_to_any(addresses, TcpStream::connect).await.unwrap().peer_addr().unwrap(), well);
         }
-        let refused = connect_to_any(vec![closed, closed]).await.unwrap_err();
+        let refused = connect_to_any(vec![closed, closed], TcpStream::connect).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-        assert_eq!(connect_to_any(vec![]).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(connect_to_any(vec![], TcpStream::connect).await.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

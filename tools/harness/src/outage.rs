@@ -31,6 +31,8 @@ pub async fn outage(sql: &PgPool, receiver: &str, time: Duration) -> usize {
                                        tried_at = tried_at - $1 * interval '1 s'",
             "UPDATE order_events SET next_attempt_at = next_attempt_at - $1 * interval '1 s' WHERE status = 'pending'",
             "UPDATE outflow_keys SET turn_at = turn_at - $1 * interval '1 s'",
+            "UPDATE payments SET ask_at = ask_at - $1 * interval '1 s' WHERE ask_at IS NOT NULL",
+            "UPDATE refunds SET asked_at = asked_at - $1 * interval '1 s' WHERE asked_at IS NOT NULL",
         ] {
             sqlx::query(statement).bind(pause_s).execute(sql).await.unwrap();
         }

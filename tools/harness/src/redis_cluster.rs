@@ -37,7 +37,7 @@ impl RedisCluster {
             nodes.push(node);
         }
         for node in &nodes {
-            eventually(|| async { ask(node.port, &["PING"]).map(drop) }).await;
+            eventually(|| async { ask(node.port, "", &["PING"]).map(drop) }).await;
         }
         let created = create.output().unwrap();
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
@@ -50,11 +50,12 @@ impl RedisCluster {
     async fn is_complete(&self) {
         for node in &self.nodes {
             eventually(|| async {
-                let (info, nodes) = (ask(node.port, &["CLUSTER", "INFO"])?, ask(node.port, &["CLUSTER", "NODES"])?);
+                let (info, nodes) =
+                    (ask(node.port, "", &["CLUSTER", "INFO"])?, ask(node.port, "", &["CLUSTER", "NODES"])?);
                 // The last line may be empty.
                 let known = nodes.lines().filter(|line| !line.is_empty()).count();
                 let replicas = nodes.lines().filter(|line| line.contains("slave") && line.ends_with(" connected"));
-                let follows = ask(node.port, &["INFO", "replication"])?;
+                let follows = ask(node.port, "", &["INFO", "replication"])?;
                 let has_all = follows.contains("role:master") || follows.contains("master_link_status:up");
                 if known < 2 * MASTERS {
                     self.introduce_all(node)?;
@@ -71,7 +72,7 @@ impl RedisCluster {
     fn introduce_all(&self, to: &Node) -> Result<(), String> {
         for other in self.nodes.iter().filter(|other| other.port != to.port) {
             let (port, bus) = (other.port.to_string(), other.bus.to_string());
-            ask(to.port, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
+            ask(to.port, "", &["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
         }
         Ok(())
     }
@@ -84,7 +85,7 @@ impl RedisCluster {
 
     /// Which node has this key now, as the first node that answers says.
     pub fn owner(&self, key: &str) -> usize {
-        let said = |node: &Node| Some((node.port, ask(node.port, &["EXISTS", key]).ok()?));
+        let said = |node: &Node| Some((node.port, ask(node.port, "", &["EXISTS", key]).ok()?));
         let (asked, answer) = self.nodes.iter().find_map(said).expect("no node answers");
         let moved = answer.strip_prefix("MOVED ").and_then(|moved| moved.trim().rsplit_once(':'));
         let port = moved.map_or(asked, |(_, port)| port.parse().unwrap());
@@ -103,7 +104,7 @@ impl RedisCluster {
 
     /// A node's answer, a line for each value.
     pub fn ask(&self, node: usize, words: &[&str]) -> String {
-        ask(self.nodes[node].port, words).unwrap()
+        ask(self.nodes[node].port, "", words).unwrap()
     }
 }
 

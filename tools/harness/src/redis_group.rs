@@ -1,7 +1,9 @@
-//! A Redis master with a replica, and three sentinels that watch them.
+//! A Redis master with a replica, and three sentinels that watch them. The sentinels have a password.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use uuid::Uuid;
 
 use crate::eventually;
 use crate::folder::{Folder, free_address};
@@ -18,6 +20,7 @@ pub struct RedisGroup {
     master: Server,
     _replica: Server,
     sentinels: Vec<Server>,
+    password: String,
     _folder: Folder,
 }
 
@@ -34,14 +37,16 @@ impl RedisGroup {
         let of = master.port.to_string();
         let replica = Server::redis(folder.path(), "replica", &["--replicaof", "127.0.0.1", &of]);
         eventually(|| async {
-            let info = ask(replica.port, &["INFO", "replication"])?;
+            let info = ask(replica.port, "", &["INFO", "replication"])?;
             info.contains("master_link_status:up").then_some(()).ok_or(info)
         })
         .await;
-        let sentinels: Vec<Server> = (0..SENTINELS).map(|n| Server::sentinel(folder.path(), n, master.port)).collect();
+        let password = Uuid::new_v4().to_string();
+        let sentinel = |number| Server::sentinel(folder.path(), number, master.port, &password);
+        let sentinels: Vec<Server> = (0..SENTINELS).map(sentinel).collect();
         for sentinel in &sentinels {
             eventually(|| async {
-                let known = ask(sentinel.port, &["SENTINEL", "MASTER", MASTER])?;
+                let known = ask(sentinel.port, &password, &["SENTINEL", "MASTER", MASTER])?;
                 let fields: Vec<&str> = known.lines().collect();
                 let has = |name: &str, value: &str| fields.windows(2).any(|pair| pair == [name, value]);
                 let all = has("num-slaves", "1") && has("num-other-sentinels", "2") && has("flags", "master");
@@ -49,13 +54,22 @@ impl RedisGroup {
             })
             .await;
         }
-        Self { master, _replica: replica, sentinels, _folder: folder }
+        Self { master, _replica: replica, sentinels, password, _folder: folder }
     }
 
-    /// `REDIS_URL` for the service, with the sentinels.
+    /// `REDIS_URL` for the service, with the sentinels and their password.
     pub fn url(&self) -> String {
+        format!("{}?sentinel_password={}", self.url_without_password(), self.password)
+    }
+
+    pub fn url_without_password(&self) -> String {
         let sentinels: Vec<String> = self.sentinels.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis+sentinel://{}/{MASTER}", sentinels.join(","))
+    }
+
+    /// SIGKILL to a sentinel.
+    pub fn kill_sentinel(&mut self) {
+        self.sentinels[0].process.kill();
     }
 
     /// `host:port` of the master at the start.
@@ -71,7 +85,7 @@ impl RedisGroup {
     /// Waits until the sentinels have promoted the replica. Returns its `host:port`.
     pub async fn failed_over(&self) -> String {
         eventually(|| async {
-            let named = ask(self.sentinels[0].port, &["SENTINEL", "get-master-addr-by-name", MASTER])?;
+            let named = ask(self.sentinels[0].port, &self.password, &["SENTINEL", "get-master-addr-by-name", MASTER])?;
             let named = named.trim().replace('\n', ":");
             (named != self.first_master()).then_some(named).ok_or_else(|| "the old master is still named".to_owned())
         })
@@ -85,11 +99,11 @@ impl Server {
         Self { process: redis_server(folder, name, port, more), port }
     }
 
-    fn sentinel(folder: &Path, number: usize, master: u16) -> Self {
+    fn sentinel(folder: &Path, number: usize, master: u16, password: &str) -> Self {
         let port = free_address().port();
         let file = folder.join(format!("sentinel-{number}.conf"));
         let terms = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+            "port {port}\nbind 127.0.0.1\ndir {}\nrequirepass {password}\nsentinel sentinel-pass {password}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER} 10000\n",
             folder.display()
         );
@@ -113,9 +127,12 @@ pub(crate) fn redis_server(folder: &Path, name: &str, port: u16, more: &[&str]) 
     Running(command.stdout(Stdio::null()).spawn().unwrap())
 }
 
-/// A server's answer, a line for each value.
-pub(crate) fn ask(port: u16, words: &[&str]) -> Result<String, String> {
+/// A server's answer, a line for each value. The password may be empty.
+pub(crate) fn ask(port: u16, password: &str, words: &[&str]) -> Result<String, String> {
     let mut cli = Command::new("redis-cli");
+    if !password.is_empty() {
+        cli.env("REDISCLI_AUTH", password);
+    }
     let done = cli.args(["-h", "127.0.0.1", "-p", &port.to_string()]).args(words).output();
     let done = done.map_err(|error| error.to_string())?;
     let answer = String::from_utf8_lossy(&done.stdout).into_owned();

@@ -23,6 +23,7 @@ use seckill_domain::ids::SaleId;
 use seckill_domain::live::QueueFigures;
 use seckill_domain::pressure::Pressure;
 use seckill_rabbitmq::{Broker, QueueDepths};
+use seckill_runtime::failure_log::FailureLog;
 
 /// Streams of an instance. Each costs a connection and a kilobyte a second.
 const STREAMS_MAX: usize = 64;
@@ -134,9 +135,9 @@ impl LiveSales {
 
 /// Keeps the depths of the queues current, apart from the samplers: a broker that is away answers late.
 async fn read_queues(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut depths = QueueDepths::new(shared.sources.broker.clone());
+    let (mut depths, mut failures) = (QueueDepths::new(shared.sources.broker.clone()), FailureLog::default());
     while let Some(read) = stop.run_until_cancelled(depths.read()).await {
-        let read = read.inspect_err(|error| tracing::debug!(%error, "queues not read for the live page")).ok();
+        let read = failures.note(read, "the live page shows no queues");
         let figures = |(queue, messages)| QueueFigures { queue, messages };
         *shared.queues.lock() = read.map(|depths| depths.into_iter().map(figures).collect());
         if stop.run_until_cancelled(tokio::time::sleep(QUEUES_EVERY)).await.is_none() {

@@ -74,7 +74,7 @@ async fn wake_workers(ledger: &Ledger, rows: u64) {
         if rows > 0
             && let Err(error) = ledger.notify(topic).await
         {
-            tracing::debug!(%error, "notice not sent; workers poll");
+            tracing::warn!(%error, "notice not sent; workers poll");
         }
     }
 }

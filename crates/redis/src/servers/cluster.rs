@@ -16,7 +16,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Timeouts, client, connected_once, first_value, reconnecting};
+use super::guides::{Said, first_value, note};
+use super::{Timeouts, client, connected_once, reconnecting};
 use crate::GateError;
 use seckill_config as config;
 use seckill_config::servers::Guides;
@@ -33,7 +34,7 @@ const SILENT_FOR: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(crate) struct Cluster {
     nodes: Arc<ClusterNodes>,
-    present: watch::Receiver<Option<Arc<SlotMap>>>,
+    present: watch::Receiver<Said<SlotMap>>,
     _asking: Arc<AbortOnDropHandle<()>>,
 }
 
@@ -91,7 +92,7 @@ impl Cluster {
         let named = nodes.addresses.iter().map(|address| client(redis, address, timeouts.response));
         let named = named.collect::<Result<Vec<_>, _>>()?;
         let nodes = Arc::new(ClusterNodes { redis: redis.clone(), nodes, timeouts, named, outdated: Notify::new() });
-        let (found, present) = watch::channel(None);
+        let (found, present) = watch::channel(Said::nothing());
         let asking = tokio::spawn(Asking { nodes: Arc::clone(&nodes), found }.run());
         Ok(Self { nodes, present, _asking: Arc::new(AbortOnDropHandle::new(asking)) })
     }
@@ -236,26 +237,29 @@ impl ToMaster {
     }
 }
 
+fn address_of(node: &redis::Client) -> ConnectionAddr {
+    node.get_connection_info().addr().clone()
+}
+
 struct Asking {
     nodes: Arc<ClusterNodes>,
-    found: watch::Sender<Option<Arc<SlotMap>>>,
+    found: watch::Sender<Said<SlotMap>>,
 }
 
 impl Asking {
     async fn run(self) {
         let (mut turn, mut connection, mut newest) = (0, None, 0);
         loop {
-            match self.ask(turn, &mut connection).await {
+            let asked = self.ask(turn, &mut connection).await;
+            let node = connection.as_ref().map_or_else(|| address_of(&self.node(turn)), |(node, _)| node.clone());
+            note(&self.found, &node.to_string(), asked.as_ref().map(drop));
+            match asked {
                 // A node that was cut off or has just started may have an old map. Then its state is not ok, or its epoch is older.
-                Ok((map, is_ok, epoch)) if epoch >= newest && (is_ok || self.found.borrow().is_none()) => {
+                Ok((map, is_ok, epoch)) if epoch >= newest && (is_ok || self.found.borrow().value.is_none()) => {
                     newest = epoch;
                     self.take(map);
                 }
-                Ok(_) => (turn, connection) = (turn + 1, None),
-                Err(error) => {
-                    tracing::debug!(%error, "a node of the cluster does not say which master has which slots; asking the next");
-                    (turn, connection) = (turn + 1, None);
-                }
+                _ => (turn, connection) = (turn + 1, None),
             }
             sleep(ASK_APART).await;
             _ = timeout(ASK_EVERY, self.nodes.outdated.notified()).await;
@@ -263,15 +267,19 @@ impl Asking {
     }
 
     fn take(&self, map: SlotMap) {
-        let is_news = self.found.borrow().as_ref().is_none_or(|known| !known.is_like(&map));
-        if is_news && self.found.send_replace(Some(Arc::new(map))).is_some() {
+        let known = self.found.borrow().value.clone();
+        if known.as_ref().is_some_and(|known| known.is_like(&map)) {
+            return;
+        }
+        self.found.send_modify(|said| said.value = Some(Arc::new(map)));
+        if known.is_some() {
             tracing::warn!("the slots of the Redis Cluster have other masters now");
         }
     }
 
     /// Round robin over the named nodes and the masters.
     fn node(&self, turn: usize) -> redis::Client {
-        let found = self.found.borrow().clone();
+        let found = self.found.borrow().value.clone();
         let masters = found.iter().flat_map(|map| map.clients());
         let nodes: Vec<&redis::Client> = self.nodes.named.iter().chain(masters).collect();
         nodes[turn % nodes.len()].clone()
@@ -281,17 +289,17 @@ impl Asking {
     async fn ask(
         &self,
         turn: usize,
-        connection: &mut Option<(String, MultiplexedConnection)>,
+        connection: &mut Option<(ConnectionAddr, MultiplexedConnection)>,
     ) -> RedisResult<(SlotMap, bool, u64)> {
         if connection.is_none() {
             let node = self.node(turn);
-            let host = match node.get_connection_info().addr() {
-                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
-                _ => "localhost".to_owned(),
-            };
-            *connection = Some((host, connected_once(&node, self.nodes.timeouts).await?));
+            *connection = Some((address_of(&node), connected_once(&node, self.nodes.timeouts).await?));
         }
-        let Some((host, node)) = connection else { return Err(malformed()) };
+        let Some((address, node)) = connection else { return Err(malformed()) };
+        let host = match address {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+            _ => "localhost",
+        };
         let mut ask = redis::pipe();
         ask.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
         let (info, slots): (String, Value) = ask.query_async(node).await?;

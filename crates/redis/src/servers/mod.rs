@@ -1,6 +1,7 @@
 //! Connections to Redis: to one server, to the master that sentinels name, or to the masters of a cluster.
 
 mod cluster;
+mod guides;
 mod sentinel;
 
 use std::collections::BTreeMap;
@@ -14,9 +15,6 @@ use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, RedisFuture,
     RedisResult, TlsCertificates, Value,
 };
-
-use tokio::sync::watch;
-use tokio::time::timeout;
 
 use super::GateError;
 use cluster::{Cluster, SlotMap, ToMaster, ToMasters};
@@ -73,6 +71,18 @@ impl Server {
             Self::Followed(master) => &master.sentinels,
             Self::Cluster(cluster) => cluster.named(),
         }
+    }
+
+    /// Asks one of the named servers for what the service needs of it.
+    pub(super) async fn ask_named(&self, index: usize, timeouts: Timeouts) -> RedisResult<()> {
+        let missing = || redis::RedisError::from((ErrorKind::InvalidClientConfig, "no such server"));
+        let mut server = connected_once(self.named().get(index).ok_or_else(missing)?, timeouts).await?;
+        let question = match self {
+            Self::At(_) => redis::cmd("PING"),
+            Self::Followed(master) => master.question(),
+            Self::Cluster(_) => redis::cmd("CLUSTER").arg("SLOTS").to_owned(),
+        };
+        question.query_async(&mut server).await
     }
 }
 
@@ -281,18 +291,6 @@ pub(super) fn reconnecting(client: &redis::Client, timeouts: Timeouts) -> Result
         .set_number_of_retries(1)
         .set_max_delay(Duration::from_millis(100));
     ConnectionManager::new_lazy_with_config(client.clone(), config)
-}
-
-/// Waits for the first value of a channel, which must come within `limit`.
-async fn first_value<T>(
-    values: &watch::Receiver<Option<Arc<T>>>,
-    limit: Duration,
-    missing: &'static str,
-) -> RedisResult<Arc<T>> {
-    let mut values = values.clone();
-    let found = timeout(limit, values.wait_for(Option::is_some)).await;
-    let found = found.ok().and_then(Result::ok).and_then(|found| found.clone());
-    found.ok_or_else(|| (ErrorKind::Io, missing).into())
 }
 
 /// The value of a line of INFO.

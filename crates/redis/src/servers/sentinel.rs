@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use redis::aio::{ConnectionManager, MultiplexedConnection};
-use redis::{ErrorKind, RedisResult, cmd};
+use redis::{Cmd, ErrorKind, RedisResult, cmd};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Timeouts, client, connected_once, first_value, reconnecting};
+use super::guides::{Said, first_value, note};
+use super::{Timeouts, client, connected_once, reconnecting};
 use crate::GateError;
 use seckill_config as config;
 use seckill_config::servers::Guides;
@@ -23,7 +24,9 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(crate) struct Master {
     pub(super) sentinels: Arc<[redis::Client]>,
-    present: watch::Receiver<Option<Arc<redis::Client>>>,
+    /// The master's name at the sentinels.
+    name: String,
+    present: watch::Receiver<Said<redis::Client>>,
     /// How long a caller waits for the first answer of a sentinel.
     wait_max: Duration,
     _asking: Arc<AbortOnDropHandle<()>>,
@@ -35,15 +38,27 @@ impl Master {
         let sentinels = sentinels.collect::<Result<Arc<[_]>, _>>()?;
         // An address that cannot be parsed fails now.
         client(redis, &watched.server_at("localhost", 6379), timeouts.response)?;
-        let (named, present) = watch::channel(None);
+        let (named, present) = watch::channel(Said::nothing());
+        let name = watched.master.clone();
         let asking = Asking { redis: redis.clone(), watched, timeouts, sentinels: Arc::clone(&sentinels), named };
         let asking = Arc::new(AbortOnDropHandle::new(tokio::spawn(asking.run())));
-        Ok(Self { sentinels, present, wait_max: timeouts.connect, _asking: asking })
+        Ok(Self { sentinels, name, present, wait_max: timeouts.connect, _asking: asking })
     }
 
     pub(super) async fn present(&self) -> RedisResult<Arc<redis::Client>> {
         first_value(&self.present, self.wait_max, "no sentinel has named a master").await
     }
+
+    /// The question that a sentinel answers if it knows the master.
+    pub(super) fn question(&self) -> Cmd {
+        about_master(&self.name)
+    }
+}
+
+fn about_master(name: &str) -> Cmd {
+    let mut ask = cmd("SENTINEL");
+    ask.arg("MASTER").arg(name);
+    ask
 }
 
 /// A connection to the present master; clones share it.
@@ -84,7 +99,7 @@ struct Asking {
     watched: Guides,
     timeouts: Timeouts,
     sentinels: Arc<[redis::Client]>,
-    named: watch::Sender<Option<Arc<redis::Client>>>,
+    named: watch::Sender<Said<redis::Client>>,
 }
 
 impl Asking {
@@ -92,17 +107,21 @@ impl Asking {
         let mut connections: Vec<Option<MultiplexedConnection>> = self.sentinels.iter().map(|_| None).collect();
         let mut last: Option<Named> = None;
         for turn in (0..connections.len()).cycle() {
-            match self.ask(turn, &mut connections[turn]).await {
+            let sentinel = self.sentinels[turn].get_connection_info().addr().to_string();
+            let asked = self.ask(turn, &mut connections[turn]).await;
+            note(&self.named, &sentinel, asked.as_ref().map(drop));
+            match asked {
                 // Nothing has changed, or this sentinel is cut off and does not know the last promotion.
                 Ok(named) if last.as_ref().is_some_and(|last| named.epoch < last.epoch || named == *last) => {}
-                Ok(named) => match self.lead_to(&named.address).await {
-                    Ok(()) => last = Some(named),
-                    Err(error) => tracing::debug!(%error, "the named master is none yet"),
-                },
-                Err(error) => {
-                    tracing::debug!(%error, "a sentinel does not name the master");
-                    connections[turn] = None;
+                Ok(named) => {
+                    let led = self.lead_to(&named.address).await;
+                    let (host, port) = &named.address;
+                    note(&self.named, &format!("{host}:{port}"), led.as_ref().map(drop));
+                    if led.is_ok() {
+                        last = Some(named);
+                    }
                 }
+                Err(_) => connections[turn] = None,
             }
             sleep(ASK_EVERY).await;
         }
@@ -113,9 +132,7 @@ impl Asking {
             Some(sentinel) => sentinel,
             None => connection.insert(connected_once(&self.sentinels[turn], self.timeouts).await?),
         };
-        let mut ask = cmd("SENTINEL");
-        ask.arg("MASTER").arg(&self.watched.master);
-        let about: HashMap<String, String> = ask.query_async(sentinel).await?;
+        let about: HashMap<String, String> = about_master(&self.watched.master).query_async(sentinel).await?;
         let read = || {
             let address = (about.get("ip")?.clone(), about.get("port")?.parse().ok()?);
             Some(Named { address, epoch: about.get("config-epoch")?.parse().ok()? })
@@ -134,7 +151,12 @@ impl Asking {
         if role.as_deref() != Some("master") {
             return Err((ErrorKind::Io, "the server is no master").into());
         }
-        if self.named.send_replace(Some(Arc::new(master))).is_some() {
+        let mut is_other = false;
+        self.named.send_modify(|said| {
+            is_other = said.value.is_some();
+            *said = Said::value(master);
+        });
+        if is_other {
             tracing::warn!(%host, port, "another Redis server is the master now");
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use seckill::app::stores;
 use seckill::doctor::Verdict::{Fail, Pass, Unknown, Warn};
+use seckill_harness::redis_group::RedisGroup;
 use seckill_harness::{Environment, environment, quiet_environment, secret, terms};
 
 use super::{Look, config, shows_in_time};
@@ -153,4 +154,26 @@ async fn lock_servers_that_keep_no_locks_are_found() {
     two.follow(&one).await;
     two.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await.unwrap();
     with(&[&a, &b, &c]).await.shows("redis.locks", Fail, "is a slave");
+}
+
+/// Sentinels with a password, without the one that they want, and of which one is dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_that_do_not_answer_are_found_with_their_reason() {
+    let mut group = RedisGroup::start().await;
+    let environment = environment(&[("REDIS_URL", &group.url())]).await;
+    Look::with(&environment, &[]).await.shows("redis.named", Pass, "3 of 3 servers");
+    let without = group.url_without_password();
+    let wrong = format!("{without}?sentinel_password={}", secret());
+    for (url, why) in
+        [(&without, "NOAUTH"), (&wrong, "authentication failed"), (&group.url().replace("/shop", "/other"), "No such master")]
+    {
+        let look = Look::with(&environment, &[("REDIS_URL", url)]).await;
+        look.shows("redis.named", Unknown, why);
+        // The checks that need the master say why there is none.
+        look.shows("redis.role", Unknown, why);
+    }
+    group.kill_sentinel();
+    let look = Look::with(&environment, &[]).await;
+    look.shows("redis.named", Warn, "2 of 3 servers");
+    look.shows("redis.role", Pass, "a master");
 }
