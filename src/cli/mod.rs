@@ -6,6 +6,7 @@ mod alarms;
 mod apps;
 mod arguments;
 mod audit;
+mod buyer;
 mod database;
 mod doctor;
 mod load;
@@ -78,6 +79,9 @@ enum Command {
     Publish(publish::PublishArgs),
     /// Issue buyers' tokens (development mode only)
     Token(tokens::TokenArgs),
+    /// Erase a buyer on request
+    #[command(subcommand)]
+    Buyer(buyer::BuyerCommand),
     /// Show orders, newest first
     Orders(orders::OrdersArgs),
     /// Send a rush of buyers to a running service and report the answers
@@ -178,6 +182,7 @@ impl Command {
             Self::Product(command) => command.run(&config).await?,
             Self::Publish(args) => args.run(&config).await?,
             Self::Token(args) => args.run(&config).await?,
+            Self::Buyer(command) => command.run(&config).await?,
             Self::Orders(args) => args.run(&config).await?,
             Self::Load(args) => return args.run(&config).await,
             Self::Audit(args) => return args.run(&config).await,

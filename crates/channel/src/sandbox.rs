@@ -86,7 +86,7 @@ impl Sandbox {
         match answer.status {
             200 => report().map_or_else(|| StatusReply::Unclear(answer.text()), StatusReply::ChannelReport),
             404 if answer.text().contains("unknown") => StatusReply::Unknown,
-            status => StatusReply::Unclear(format!("{status} {}", answer.text())),
+            _ => StatusReply::Unclear(answer.status_and_text()),
         }
     }
 
@@ -123,7 +123,7 @@ impl Sandbox {
     pub(super) fn read_books(&self, answer: &HttpAnswer) -> Result<BooksPage, SendError> {
         let page: Page = match answer.status {
             200 => serde_json::from_slice(&answer.body).map_err(|error| SendError::Lost(error.to_string()))?,
-            status => return Err(SendError::Lost(format!("{status} {}", answer.text()))),
+            _ => return Err(SendError::Lost(answer.status_and_text())),
         };
         let movements = page.entries.into_iter().filter_map(Document::report).collect();
         Ok(BooksPage { movements, next: page.next })

@@ -28,7 +28,7 @@ pub struct ReceiverFailure {
 impl DeliveryOutcome {
     /// The meaning of an answer's status. Redirects are not followed, so they are refusals.
     pub fn of(status: u16, retry_after: Option<Duration>, body: &str) -> Self {
-        let why = format!("{status} {body}");
+        let why = format!("{status} {body}").trim_end().to_owned();
         let asked = retry_after.map(|pause| pause.clamp(PAUSE_MIN, ASKED_MAX));
         match status {
             200..=299 => Self::Done,

@@ -99,6 +99,11 @@ impl HttpAnswer {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).chars().take(SHOWN_CHARS).collect()
     }
+
+    /// The status and the beginning of the body, if there is one.
+    pub fn status_and_text(&self) -> String {
+        format!("{} {}", self.status, self.text()).trim_end().to_owned()
+    }
 }
 
 /// Sends requests, and keeps connections for the next ones.

@@ -2,6 +2,7 @@
 
 pub mod auditor_findings;
 pub mod broker_waits;
+pub mod buyer_erasure;
 pub mod cancellations;
 pub mod expiry_and_retries;
 pub mod group_expiry;

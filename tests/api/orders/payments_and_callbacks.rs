@@ -117,7 +117,7 @@ pub async fn status(system: &System, order: Uuid, user: &str) -> String {
     eventually(|| status_now(system, order, user)).await
 }
 
-async fn becomes(system: &System, order: Uuid, user: &str, wanted: &str) {
+pub async fn becomes(system: &System, order: Uuid, user: &str, wanted: &str) {
     until(Ok(wanted.to_owned()), || status_now(system, order, user)).await;
 }
 
@@ -127,7 +127,7 @@ const JOURNAL: &str = "SELECT count(*) FROM journal j JOIN orders o ON o.id = j.
 const REFUNDS: &str = "SELECT count(*) FROM refunds r JOIN orders o ON o.id = r.order_id
                        WHERE o.sale_id = $1 AND r.cause = 'order-ended'";
 
-async fn refund_key(system: &System, payment: Uuid) -> Uuid {
+pub async fn refund_key(system: &System, payment: Uuid) -> Uuid {
     sqlx::query_scalar("SELECT key FROM refunds WHERE payment_id = $1")
         .bind(payment)
         .fetch_one(&system.sql)

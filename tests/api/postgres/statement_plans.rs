@@ -23,6 +23,7 @@ const DEAR: &[(&str, &str)] = &[
         "AS \"kept!\" FROM orders WHERE sale_id = $1 GROUP BY",
         "the live page counts the orders of a sale, at most 5 % of the time",
     ),
+    ("AS \"drift_alarm!\"", "the live page counts up to 10,000 new rows of the outbox, at most 5 % of the time"),
     ("(SELECT count(*) FROM sessions", "the sessions of all accounts, of which a shop has dozens"),
     ("UPDATE refunds SET asked_at", "reads the refunds under way, at most 5 % of the time"),
     ("WHERE r.status = 'requested' AND i.done_at", "an alarm reads the money under way, at most 5 % of the time"),

@@ -17,6 +17,7 @@ use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
 use seckill_money::{PaymentService, RefundOutcome};
 pub use seckill_postgres::orders::details::OrderDetails;
+use seckill_postgres::orders::erasure::ErasureReport;
 use seckill_postgres::orders::read::OrderSearch;
 pub use seckill_postgres::orders::read::OwnedOrder;
 pub use seckill_postgres::orders::search::FoundOrders;
@@ -139,6 +140,14 @@ impl Office {
             .ok_or(Invalid::new("before", "is no order of this list"))?;
         self.ledger.accounts.record(account.name.as_str(), "export orders", "orders", details).await?;
         Ok(Export { orders, until: Instant::now() + EXPORT_TIME_MAX, _place: place })
+    }
+
+    pub(crate) async fn erase_buyer(&self, account: &Account, user: &UserId) -> Result<ErasureReport, AdminError> {
+        operators_only(account)?;
+        self.ledger.orders.erase_buyer(account.name.as_str(), user.as_str()).await?.map_err(|obstacles| {
+            let obstacles: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
+            AdminError::Conflict(format!("nothing was erased: {}", obstacles.join("; ")))
+        })
     }
 
     /// Refunds a paid order, by the use case that buyers refund with. Repeated, it returns the refund that is under way.

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod apps;
+mod buyers;
 mod caller;
 mod cookies;
 mod live;
@@ -59,6 +60,7 @@ pub fn addresses() -> Vec<Address> {
         address(orders::__path_export_orders, orders::export_orders),
         address(orders::__path_show_any_order, orders::show_any_order),
         address(orders::__path_refund_any_order, orders::refund_any_order),
+        address(buyers::__path_erase_buyer, buyers::erase_buyer),
         address(money::__path_list_payments, money::list_payments),
         address(money::__path_list_conflicts, money::list_conflicts),
         address(money::__path_settle_conflict, money::settle_conflict),

@@ -164,10 +164,12 @@ async fn sentinels_that_do_not_answer_are_found_with_their_reason() {
     Look::with(&environment, &[]).await.shows("redis.named", Pass, "3 of 3 servers");
     let without = group.url_without_password();
     let wrong = format!("{without}?sentinel_password={}", secret());
-    for (url, why) in
-        [(&without, "NOAUTH"), (&wrong, "authentication failed"), (&group.url().replace("/shop", "/other"), "No such master")]
-    {
-        let look = Look::with(&environment, &[("REDIS_URL", url)]).await;
+    for (url, why) in [
+        (&without, "NOAUTH"),
+        (&wrong, "authentication failed"),
+        (&group.url().replace("/shop", "/other"), "No such master"),
+    ] {
+        let look = Look::with(&environment, &[("REDIS_URL", url), ("SECKILL_REDIS__CONNECT_TIMEOUT_MS", "500")]).await;
         look.shows("redis.named", Unknown, why);
         // The checks that need the master say why there is none.
         look.shows("redis.role", Unknown, why);
