@@ -110,7 +110,7 @@ async fn an_erased_buyer_is_in_no_table_and_no_key_and_the_books_hold() {
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     let counts = ["orders", "purchase_groups", "sale_buyers", "lapsed_holds", "refunds", "audit_log"]
         .map(|t| report[t].as_u64());
-    assert_eq!(counts, [2, 2, 2, 1, 1, 2].map(Some), "{report}");
+    assert_eq!(counts, [2, 2, 2, 1, 1, 1].map(Some), "{report}");
     let pseudonym = report["pseudonym"].as_str().unwrap();
     assert_eq!(tables_with(&system, BUYER).await, Vec::<String>::new());
     assert_eq!(tables_with(&system, "Erna").await, Vec::<String>::new());

@@ -128,22 +128,16 @@ impl Orders {
         Ok(())
     }
 
-    /// Buyers stand in the log as actors of their refunds, and as filters of exports.
+    /// Buyers stand in the log only as filters of exports.
     async fn erase_from_log(&self, actor: &str, user: &str, report: &mut ErasureReport) -> Result<(), LedgerError> {
         let (mut tx, pseudonym) = (self.0.begin().await?, report.pseudonym.as_str());
-        let acted = sqlx::query!(
-            "UPDATE audit_log SET actor = 'buyer ' || $2, details = details - 'reason' WHERE actor = 'buyer ' || $1",
-            user,
-            pseudonym
-        );
-        let acted = acted.execute(&mut *tx).await?.rows_affected();
         let exported = sqlx::query!(
             "UPDATE audit_log SET details = jsonb_set(details, '{user}', to_jsonb($2::text))
              WHERE action = 'export orders' AND details ->> 'user' = $1",
             user,
             pseudonym
         );
-        report.audit_log = acted + exported.execute(&mut *tx).await?.rows_affected();
+        report.audit_log = exported.execute(&mut *tx).await?.rows_affected();
         audit_log::append(&mut tx, actor, "erase buyer", &format!("buyer {pseudonym}"), json!(report)).await?;
         tx.commit().await?;
         Ok(())
