@@ -23,13 +23,12 @@ pub use bulkhead::{Bulkhead, Bulkheads};
 pub use content::Content;
 pub use cors::cors;
 pub use event_stream::event_stream;
-pub use extract::{Tokens, query};
+pub use extract::{Tokens, TrustedProxies, query};
 pub use metrics_page::MetricsPage;
 pub use problem::Problem;
 pub use requests::count_request;
 pub use system::Health;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ use seckill_domain::database_clock::DatabaseClock;
 pub struct AppState {
     pub tokens: Tokens,
     pub bulkheads: Bulkheads,
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: TrustedProxies,
     pub health: Arc<Health>,
     pub metrics: MetricsPage,
     pub api: ApiDocument,

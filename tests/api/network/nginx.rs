@@ -17,13 +17,16 @@ async fn an_ipv6_network_is_one_client_at_the_edge_too() {
     };
     let beside = |address: Ipv6Addr| Ipv6Addr::from(u128::from(address) ^ 1 << 64);
     let mut addresses: BTreeSet<IpAddr> = (0..256)
-        .flat_map(|kind| [of_kind(kind, 0x2001), of_kind(kind, 0x7), of_kind(kind | 0xf0, 0x2001)])
+        .flat_map(|kind| [of_kind(kind, 0x2a01), of_kind(kind, 0x7), of_kind(kind | 0xf0, 0x2a01)])
         .flat_map(|address| [address, beside(address)])
         .map(IpAddr::from)
         .collect();
-    for text in
-        ["192.0.2.1", "192.0.2.2", "::ffff:192.0.2.1", "::192.0.2.1", "::1", "::", "2001:db8::1", "2001:db8:0:0:1::"]
-    {
+    let others = "192.0.2.1 192.0.2.2 ::ffff:192.0.2.1 ::192.0.2.1 ::1 :: 2001:db8::1 2001:db8:0:0:1:: 2001:1::1 \
+                  64:ff9b::1.2.3.4 64:ff9b::1.2.3.5 64:ff9b::1.2.0.0 64:ff9b::0.0.3.4 2002:5060:708::1 2002:5060:708:1:2:3:4:5 \
+                  2002:5060:0:1::1 2002:5060::1 2002:5061::1 ::ffff:0:8.8.1.1 ::ffff:0:8.8.0.0 2001:0:1:2:3:4:f5ff:fffa \
+                  2001:0:1:2:8000:4:f5ff:fffa 2001:0:1:2::f5ff:fffb 2001:0:1:0:3:4:f5ff:fffc 2001:0:1::f5ff:fffc \
+                  64:ff9b:1::9 64:ff9b:1::a 64:ff9b:1:2:3:4:5:6 fe80::1 fe80::2 febf:1::1 fec0::1 fec0::2 2001:db8:0:5efe:1::";
+    for text in others.split_whitespace() {
         addresses.insert(text.parse().unwrap());
     }
     let told = "location = /client { return 200 $client; }\n    location /api/ {";
