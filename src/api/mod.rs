@@ -6,8 +6,9 @@ mod schema;
 pub use document::api_document;
 pub use seckill_buying::api::shortcut::Shortcut;
 
-use actix_web::web::{self, ServiceConfig, get, resource};
-use actix_web::{HttpRequest, HttpResponse, Resource};
+use actix_web::http::header::ALLOW;
+use actix_web::web::{self, ServiceConfig, get, head, resource};
+use actix_web::{HttpRequest, HttpResponse, Resource, Route};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use seckill_http::addresses::{Address, address};
@@ -58,7 +59,11 @@ pub(crate) fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut Servic
 pub(crate) fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         app.app_data(web::Data::new(metrics));
-        app.service(resource("/metrics").route(get().to(system::worker_metrics)));
-        app.service(resource("/healthz").route(get().to(system::health)));
+        let mut at = |path: &str, to_get: Route, to_head: Route| {
+            let other = web::to(async || HttpResponse::MethodNotAllowed().insert_header((ALLOW, "GET, HEAD")).finish());
+            app.service(resource(path).route(to_get).route(to_head).default_service(other));
+        };
+        at("/metrics", get().to(system::worker_metrics), head().to(system::worker_metrics));
+        at("/healthz", get().to(system::health), head().to(system::health));
     }
 }

@@ -10,6 +10,7 @@ mod cors;
 mod event_stream;
 pub mod extract;
 pub mod file_headers;
+pub mod head_requests;
 pub mod hosts;
 mod metrics_page;
 pub mod problem;
