@@ -23,7 +23,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::network::service_killed::Process;
 use seckill_harness::folder::{Folder, free_address};
-use seckill_harness::nginx::{DEPLOY, Nginx};
+use seckill_harness::nginx::{DEPLOY, INSTANCES, Nginx, servers};
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 /// Views of a sale's page, and the number of browsers, each at an address of its own.
@@ -273,14 +273,9 @@ async fn over_tls_browsers_are_told_to_come_by_tls() {
     let file = file.replace("listen 443 ssl backlog=4096;", &listen).replace("/etc/nginx/tls", &here);
     assert!(file.contains(&listen) && file.contains(&here));
     let site = site.path().display().to_string();
-    let changes = [
-        ("# include ", "include "),
-        ("serve-1:8080", "127.0.0.1:9"),
-        ("serve-2:8080", "127.0.0.1:9"),
-        ("127.0.0.1:8081", &states),
-        ("/var/www/seckill", &site),
-    ];
-    let edge = Nginx::start("nginx.conf", &changes, &[("tls.conf", &file)]).await;
+    let changes = [("# include ", "include "), ("127.0.0.1:8081", &states), ("/var/www/seckill", &site)];
+    let away = servers(&["127.0.0.1:9".parse().unwrap()]);
+    let edge = Nginx::start("nginx.conf", &changes, &[("tls.conf", &file), (INSTANCES, &away)]).await;
 
     let mut roots = RootCertStore::empty();
     roots.add(own.cert.der().clone()).unwrap();
