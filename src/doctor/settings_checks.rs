@@ -89,7 +89,7 @@ fn place_of_ip(ip: IpAddr) -> Place {
     }
 }
 
-pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
+pub(super) fn checks(config: &Config, routes: &[LocatedRoute], unreadable_clients: u64) -> Vec<Check> {
     vec![
         Topic(
             "settings.development",
@@ -110,7 +110,7 @@ pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
         Topic("settings.bind", "A5: a client that bypasses nginx meets none of its limits, and sees /metrics")
             .check(bind(&config.http)),
         Topic("settings.proxies", "A8: behind a proxy that is not trusted, all buyers count as one address")
-            .check(proxies(&config.http)),
+            .check(proxies(&config.http, unreadable_clients)),
     ]
 }
 
@@ -215,7 +215,7 @@ fn bind(http: &Http) -> Finding {
     }
 }
 
-fn proxies(http: &Http) -> Finding {
+fn proxies(http: &Http, unreadable_clients: u64) -> Finding {
     let (proxies, header) = (&http.trusted_proxies, http.forwarded_header.as_str());
     if proxies.is_empty() {
         let fix = "let http.trusted_proxies list the addresses of the proxies, and these send the header of \
@@ -224,7 +224,14 @@ fn proxies(http: &Http) -> Finding {
     }
     let fix = "let http.trusted_proxies list only networks in which nobody but the proxies is";
     let strangers: Vec<_> = proxies.iter().filter(|network| holds_strangers(network)).collect();
-    if strangers.is_empty() {
+    if strangers.is_empty() && unreadable_clients > 0 {
+        let fix =
+            "let the proxies write addresses into the header; the log of serve shows what they write (security.md)";
+        Finding::warn(
+            format!("{unreadable_clients} requests named a client by no address: they count as the proxy"),
+            fix,
+        )
+    } else if strangers.is_empty() {
         Finding::pass(format!("{header} is believed from {}", some_of(proxies)))
     } else if strangers.iter().any(|network| network.prefix_len() == 0) {
         Finding::fail(format!("{header} is believed from everybody: {}", some_of(&strangers)), fix)

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use seckill::doctor::Verdict::{self, Fail, Pass, Warn};
-use seckill_harness::Environment;
+use seckill_harness::{Environment, System, terms};
 
-use super::{Look, config};
+use super::{Look, config, shows_in_time};
 
 /// Safe settings of production.
 fn safe() -> Environment {
@@ -81,6 +81,18 @@ async fn unsafe_settings_are_found() {
     ] {
         assert_eq!(with(&[(setting, address)]).await.verdict("settings.tls"), Pass, "{address}");
     }
+}
+
+/// A running service knows whether its proxies write addresses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_writes_no_addresses_is_found() {
+    let system = System::shared().await;
+    let sale = system.create_sale(terms(1)).await;
+    system.buy(&sale, "ann").from("203.0.113.7, unknown").send().await;
+    let bind = system.instances[0].address.to_string();
+    let config = config(&safe(), &[("SECKILL_HTTP__BIND", &bind)]);
+    let look = async || Look::within(&config, Duration::from_secs(5)).await;
+    shows_in_time(look, "settings.proxies", Warn, "named a client by no address").await;
 }
 
 /// Every published secret is found in one run, by its setting, and none is shown.
