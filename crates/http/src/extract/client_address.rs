@@ -34,12 +34,13 @@ pub fn client_address(request: &RequestHead, proxies: &TrustedProxies) -> Client
     };
     // Each proxy appends the address that it received from. Read from the end, while the proxies are trusted.
     let lines = request.headers().get_all(&name).rev();
-    let mut hops = lines.flat_map(|line| rsplit_unquoted(line.as_bytes(), b',')).peekable();
+    let hops = lines.flat_map(|line| rsplit_unquoted(line.as_bytes(), b',')).map(<[u8]>::trim_ascii);
+    let mut hops = hops.filter(|hop| !hop.is_empty()).peekable();
     if hops.peek().is_none() {
         count_unnamed("missing");
     }
     let mut nearest = peer;
-    for hop in hops.map(<[u8]>::trim_ascii).filter(|hop| !hop.is_empty()) {
+    for hop in hops {
         let Some(address) = address_of(hop) else {
             count_unnamed("unreadable");
             log_unreadable(proxies.header, hop);
@@ -105,7 +106,9 @@ fn is_due(logged_at: &mut Option<Instant>, now: Instant) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use actix_web::http::header::HeaderValue;
     use actix_web::test::TestRequest;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -113,7 +116,7 @@ mod tests {
         let mut request = TestRequest::default().peer_addr(format!("{peer}:1000").parse().unwrap());
         for line in lines {
             let name = if header == ForwardedHeader::Forwarded { FORWARDED } else { X_FORWARDED_FOR };
-            request = request.append_header((name, actix_web::http::header::HeaderValue::from_bytes(line).unwrap()));
+            request = request.append_header((name, HeaderValue::from_bytes(line).unwrap()));
         }
         let networks = trusted.iter().map(|t| t.parse().unwrap()).collect();
         client_address(request.to_http_request().head(), &TrustedProxies { networks, header }).to_string()
@@ -204,6 +207,27 @@ mod tests {
             ("6.6.6.6, 1.2.3.4.5, , 8.8.8.8:1", "8.8.8.8"),
         ] {
             assert_eq!(address("9.9.9.9", &[line], &["9.9.9.9", "8.8.8.8"]), client, "{line}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client writes, a line of its own or the beginning of the proxy's, the proxy's word counts.
+        #[test]
+        fn the_proxys_word_counts_after_any_other(
+            own in prop::collection::vec("[ -~\\u{80}-\\u{ff}]{0,40}", 0..3),
+            begun in "([ -~]|\"|,|;|for=|=){0,20}",
+        ) {
+            for (header, said) in [
+                (ForwardedHeader::XForwardedFor, "203.0.113.7"),
+                (ForwardedHeader::Forwarded, "for=203.0.113.7;proto=http"),
+                (ForwardedHeader::Forwarded, "by=\"_a,b\";FOR=\"[::ffff:203.0.113.7]:1\""),
+            ] {
+                let last = format!("{begun}, {said}");
+                let lines: Vec<&[u8]> = own.iter().chain([&last]).map(|line| line.as_bytes()).collect();
+                prop_assert_eq!(from("9.9.9.9", header, &lines, &["9.9.9.9"]), "203.0.113.7");
+                // Without it, nothing is too odd.
+                from("9.9.9.9", header, &[&lines[..lines.len() - 1], &[begun.as_bytes()]].concat(), &["9.9.9.9"]);
+            }
         }
     }
 
