@@ -67,3 +67,28 @@ pub(crate) fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut Servi
         at("/healthz", get().to(system::health), head().to(system::health));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_web::App;
+    use actix_web::http::Method;
+    use actix_web::test::{TestRequest, call_service, init_service};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[actix_web::test]
+    async fn workers_answer_head_as_get() {
+        let metrics = PrometheusBuilder::new().build_recorder().handle();
+        let app = init_service(App::new().configure(worker_routes(metrics))).await;
+        for path in ["/metrics", "/healthz"] {
+            for (method, status) in [(Method::GET, 200), (Method::HEAD, 200), (Method::POST, 405)] {
+                let request = TestRequest::default().method(method.clone()).uri(path).to_request();
+                let answer = call_service(&app, request).await;
+                assert_eq!(answer.status(), status, "{method} {path}");
+                let allowed = answer.headers().get(ALLOW).map(|methods| methods.to_str().unwrap());
+                assert_eq!(allowed, (status == 405).then_some("GET, HEAD"));
+            }
+        }
+    }
+}
