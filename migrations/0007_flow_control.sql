@@ -28,7 +28,8 @@ CREATE TABLE policies (
     -- and each of its keys has a slot of its own.
     home        text        NOT NULL,
     spread      boolean     NOT NULL DEFAULT false,
-    -- The meaning of the caller's key, such as user, address or channel. For people and warnings.
+    -- The meaning of the caller's key, such as user or channel. For people and warnings; with `address`, all spellings of a
+    -- network address are one key.
     key         text        NOT NULL DEFAULT '' CONSTRAINT policies_key_length CHECK (length(key) <= 64),
     algorithm   text        NOT NULL CONSTRAINT policies_algorithm_known CHECK (algorithm IN (
                     'fixed-window', 'sliding-log', 'sliding-counter', 'token-bucket', 'leaky-bucket', 'concurrency')),

@@ -18,7 +18,7 @@ use seckill_http::{ApiDocument, AppState, problem};
     info(
         title = "Seckill",
         description = "A flash sale. Times are milliseconds since the epoch, in fields named `…_ms`; money is in integer \
-                       minor units, in fields named `…_cents`. Errors are problem details (RFC 9457) with a `code`.",
+                       minor units, in fields named `…_cents`. HEAD is answered wherever GET is. Errors are problem details (RFC 9457) with a `code`.",
     ),
     components(schemas(problem::Body, LiveFigures)),
     tags(
@@ -114,7 +114,7 @@ mod tests {
         let [dev, production] = [true, false].map(|dev| api_document(dev, pages(), &[]).unwrap());
         assert_eq!(dev.methods("/api/v1/dev/token"), Some("POST"));
         assert_eq!(production.methods("/api/v1/dev/token"), None);
-        assert_eq!(production.methods("/api/v1/time"), Some("GET"));
+        assert_eq!(production.methods("/api/v1/time"), Some("GET, HEAD"));
         let has = |document: &ApiDocument, text: &str| String::from_utf8_lossy(&document.json.plain).contains(text);
         assert!(has(&production, "__Host-seckill_session") && !has(&dev, "__Host-"));
     }

@@ -6,8 +6,9 @@ mod schema;
 pub use document::api_document;
 pub use seckill_buying::api::shortcut::Shortcut;
 
-use actix_web::web::{self, ServiceConfig, get, resource};
-use actix_web::{HttpRequest, HttpResponse, Resource};
+use actix_web::http::header::ALLOW;
+use actix_web::web::{self, ServiceConfig, get, head, resource};
+use actix_web::{HttpRequest, HttpResponse, Resource, Route};
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use seckill_http::addresses::{Address, address};
@@ -58,7 +59,36 @@ pub(crate) fn routes(dev: bool, missing: MissingPage) -> impl FnOnce(&mut Servic
 pub(crate) fn worker_routes(metrics: PrometheusHandle) -> impl FnOnce(&mut ServiceConfig) {
     move |app| {
         app.app_data(web::Data::new(metrics));
-        app.service(resource("/metrics").route(get().to(system::worker_metrics)));
-        app.service(resource("/healthz").route(get().to(system::health)));
+        let mut at = |path: &str, to_get: Route, to_head: Route| {
+            let other = web::to(async || HttpResponse::MethodNotAllowed().insert_header((ALLOW, "GET, HEAD")).finish());
+            app.service(resource(path).route(to_get).route(to_head).default_service(other));
+        };
+        at("/metrics", get().to(system::worker_metrics), head().to(system::worker_metrics));
+        at("/healthz", get().to(system::health), head().to(system::health));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::App;
+    use actix_web::http::Method;
+    use actix_web::test::{TestRequest, call_service, init_service};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[actix_web::test]
+    async fn workers_answer_head_as_get() {
+        let metrics = PrometheusBuilder::new().build_recorder().handle();
+        let app = init_service(App::new().configure(worker_routes(metrics))).await;
+        for path in ["/metrics", "/healthz"] {
+            for (method, status) in [(Method::GET, 200), (Method::HEAD, 200), (Method::POST, 405)] {
+                let request = TestRequest::default().method(method.clone()).uri(path).to_request();
+                let answer = call_service(&app, request).await;
+                assert_eq!(answer.status(), status, "{method} {path}");
+                let allowed = answer.headers().get(ALLOW).map(|methods| methods.to_str().unwrap());
+                assert_eq!(allowed, (status == 405).then_some("GET, HEAD"));
+            }
+        }
     }
 }

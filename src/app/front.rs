@@ -5,8 +5,9 @@ use std::task::{Context, Poll};
 
 use actix_http::Request;
 use actix_service::Service;
-use actix_web::body::{EitherBody, MessageBody};
+use actix_web::body::{BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{Response, ServiceResponse};
+use actix_web::http::Method;
 use actix_web::{Error, HttpResponse, ResponseError};
 use futures_util::future::LocalBoxFuture;
 
@@ -15,6 +16,7 @@ use super::slices::{LongAnswers, Slices};
 use crate::api::Shortcut;
 use seckill_domain::origin::Origin;
 use seckill_http::codes::Code;
+use seckill_http::head_requests::{self, NoBody};
 use seckill_http::{self as http, Problem};
 
 pub(crate) struct Front<S> {
@@ -39,7 +41,7 @@ where
         self.app.poll_ready(cx).map_err(|error| error.error_response())
     }
 
-    fn call(&self, request: Request) -> Self::Future {
+    fn call(&self, mut request: Request) -> Self::Future {
         http::count_request(request.path());
         let (unanswered, long_answers) = (Unanswered::new(&request), Rc::clone(&self.long_answers));
         if self.hosts.as_ref().is_some_and(|own| http::hosts::is_foreign(request.head(), own)) {
@@ -58,10 +60,19 @@ where
                 Ok(finished(answer, unanswered, &long_answers))
             });
         }
+        let is_head = *request.method() == Method::HEAD;
+        if is_head {
+            head_requests::mark(&request);
+            request.head_mut().method = Method::GET;
+        }
         let answer = self.app.call(request);
         Box::pin(async move {
-            let answer = answer.await.map_err(|error| error.error_response())?;
-            Ok(finished(Response::from(answer).map_body(|_, body| EitherBody::left(body)), unanswered, &long_answers))
+            let answer = Response::from(answer.await.map_err(|error| error.error_response())?);
+            let answer = answer.map_body(|_, body| match is_head {
+                true => EitherBody::right(BoxBody::new(NoBody::instead_of(&body))),
+                false => EitherBody::left(body),
+            });
+            Ok(finished(answer, unanswered, &long_answers))
         })
     }
 }

@@ -32,7 +32,7 @@ use seckill_buying::sale::winners::Winners;
 use seckill_config::Config;
 use seckill_flow::permits::Permits;
 use seckill_flow::policy_cache::PolicyCache;
-use seckill_http::{self as http, AppState, Bulkheads, Health, MetricsPage};
+use seckill_http::{self as http, AppState, Bulkheads, Health, MetricsPage, TrustedProxies};
 use seckill_money::api::Money;
 use seckill_money::batchers::PaymentBatchers;
 use seckill_pages::{self as pages, Pages};
@@ -126,7 +126,10 @@ impl Service {
                 config.http.line_max,
                 config.http.buyer_reads,
             ),
-            trusted_proxies: config.http.trusted_proxies.clone(),
+            trusted_proxies: TrustedProxies {
+                networks: config.http.trusted_proxies.clone(),
+                header: config.http.forwarded_header,
+            },
             health: Arc::clone(&health),
             metrics: MetricsPage::new(metrics),
             api: api::api_document(config.dev, pages::document(), &payment_service.channels.names())?,

@@ -96,7 +96,8 @@ pub(super) struct SetArgs {
     /// Circuit breaker settings; {} takes the defaults, which docs/limits.md lists
     #[arg(long, value_name = "JSON")]
     breaker: Option<String>,
-    /// Meaning of the key in permit requests, such as user or address; for people only
+    /// Meaning of the key in permit requests, such as user; for people, except that with `address` all spellings of a network address
+    /// are counted together
     #[arg(long, default_value = "")]
     key: String,
     /// Spread the keys over the slots of a Redis cluster: more throughput, but no other policy in the same request

@@ -8,6 +8,7 @@ mod postgres_checks;
 mod rabbitmq_checks;
 mod redis_checks;
 mod redis_memory;
+mod running_instance;
 mod settings_checks;
 mod versions;
 
@@ -59,13 +60,14 @@ pub struct Report {
 pub async fn examine(config: &Config, limit: Duration) -> Report {
     let deadline = Instant::now() + limit;
     // Boxed: together they are too large for a thread's stack.
-    let (redis, postgres, rabbitmq, routes) = tokio::join!(
+    let (redis, postgres, rabbitmq, routes, unreadable_clients) = tokio::join!(
         Box::pin(redis_checks::ask(config, deadline, limit)),
         Box::pin(postgres_checks::ask(config, deadline, limit)),
         Box::pin(rabbitmq_checks::ask(config, deadline, limit)),
         Box::pin(settings_checks::locate(config, deadline)),
+        Box::pin(running_instance::unreadable_clients(config.http.bind, deadline)),
     );
-    let mut checks = settings_checks::checks(config, &routes);
+    let mut checks = settings_checks::checks(config, &routes, unreadable_clients);
     checks.extend(redis_checks::checks(&redis, &postgres));
     checks.extend(postgres_checks::checks(config, &postgres));
     checks.extend(rabbitmq_checks::checks(&rabbitmq));

@@ -11,6 +11,7 @@ use super::{Answer, Check, Finding, Topic, in_time, one_line, some_of};
 use seckill_config::production::UnfitKind;
 use seckill_config::tls::{Protection, Route};
 use seckill_config::{Allow, Config, Http};
+use seckill_domain::proxies::ProxyNetwork;
 use seckill_postgres as ledger;
 use seckill_rabbitmq::Broker;
 use seckill_redis::Gate;
@@ -88,7 +89,7 @@ fn place_of_ip(ip: IpAddr) -> Place {
     }
 }
 
-pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
+pub(super) fn checks(config: &Config, routes: &[LocatedRoute], unreadable_clients: u64) -> Vec<Check> {
     vec![
         Topic(
             "settings.development",
@@ -109,7 +110,7 @@ pub(super) fn checks(config: &Config, routes: &[LocatedRoute]) -> Vec<Check> {
         Topic("settings.bind", "A5: a client that bypasses nginx meets none of its limits, and sees /metrics")
             .check(bind(&config.http)),
         Topic("settings.proxies", "A8: behind a proxy that is not trusted, all buyers count as one address")
-            .check(proxies(&config.http)),
+            .check(proxies(&config.http, unreadable_clients)),
     ]
 }
 
@@ -214,13 +215,35 @@ fn bind(http: &Http) -> Finding {
     }
 }
 
-fn proxies(http: &Http) -> Finding {
-    if http.trusted_proxies.is_empty() {
-        let fix = "let http.trusted_proxies list the addresses of the proxies, and these send X-Forwarded-For \
-                   (deploy/nginx.conf)";
-        return Finding::warn("http.trusted_proxies is empty: X-Forwarded-For of a proxy is not believed", fix);
+fn proxies(http: &Http, unreadable_clients: u64) -> Finding {
+    let (proxies, header) = (&http.trusted_proxies, http.forwarded_header.as_str());
+    if proxies.is_empty() {
+        let fix = "let http.trusted_proxies list the addresses of the proxies, and these send the header of \
+                   http.forwarded_header (deploy/nginx.conf)";
+        return Finding::warn(format!("http.trusted_proxies is empty: {header} of a proxy is not believed"), fix);
     }
-    Finding::pass(format!("X-Forwarded-For is believed from {}", some_of(&http.trusted_proxies)))
+    let fix = "let http.trusted_proxies list only networks in which nobody but the proxies is";
+    let strangers: Vec<_> = proxies.iter().filter(|network| holds_strangers(network)).collect();
+    if strangers.is_empty() && unreadable_clients > 0 {
+        let fix =
+            "let the proxies write addresses into the header; the log of serve shows what they write (security.md)";
+        Finding::warn(
+            format!("{unreadable_clients} requests named a client by no address: they count as the proxy"),
+            fix,
+        )
+    } else if strangers.is_empty() {
+        Finding::pass(format!("{header} is believed from {}", some_of(proxies)))
+    } else if strangers.iter().any(|network| network.prefix_len() == 0) {
+        Finding::fail(format!("{header} is believed from everybody: {}", some_of(&strangers)), fix)
+    } else {
+        Finding::warn(format!("{header} is believed from large parts of the Internet: {}", some_of(&strangers)), fix)
+    }
+}
+
+/// A network of the Internet that is larger than those of content delivery networks.
+fn holds_strangers(network: &ProxyNetwork) -> bool {
+    let smallest = if network.address().is_ipv4() { 11 } else { 24 };
+    network.prefix_len() < smallest && (network.prefix_len() < 7 || place_of_ip(network.address()) == Place::Internet)
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn compose_yaml_has_only_known_words_and_references() {
 #[test]
 fn everything_is_started() {
     let host = Regex::new(r"\b([a-z]+-[0-9]):[0-9]+\b").unwrap();
-    let files = ["deploy/prometheus/prometheus.yaml", "deploy/nginx.conf"].map(read).concat();
+    let files = ["deploy/prometheus/prometheus.yaml", "deploy/instances.conf"].map(read).concat();
     let named: BTreeSet<&str> = host.captures_iter(&files).map(|found| found.get(1).unwrap().as_str()).collect();
     let services = services();
     let started: BTreeSet<&str> = services.keys().map(String::as_str).filter(|name| name.contains('-')).collect();

@@ -1,13 +1,14 @@
 //! The sections of `config.default.toml`.
 
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
 use super::tls::{self, CaFile};
 use seckill_domain::origin::Origin;
+use seckill_domain::proxies::{ForwardedHeader, ProxyNetwork};
 
 /// Unsafe settings that a service may have outside development mode.
 #[derive(Debug, Clone, Deserialize)]
@@ -23,7 +24,9 @@ pub struct Http {
     pub bind: SocketAddr,
     pub workers: usize,
     #[serde(deserialize_with = "comma_separated")]
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: Vec<ProxyNetwork>,
+    #[serde(deserialize_with = "one_of")]
+    pub forwarded_header: ForwardedHeader,
     #[serde(deserialize_with = "comma_separated")]
     pub cors_origins: Vec<Origin>,
     pub client_timeout_ms: u64,
@@ -282,6 +285,11 @@ fn or_none<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D)
     let text = String::deserialize(deserializer)?;
     let value = (!text.is_empty()).then(|| text.parse()).transpose();
     value.map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
+}
+
+fn one_of<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|error| serde::de::Error::custom(format_args!("{text:?}: {error}")))
 }
 
 fn comma_separated<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<Vec<T>, D::Error> {

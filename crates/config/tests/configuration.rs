@@ -23,12 +23,12 @@ fn read(settings: &[(&str, &str)]) -> Result<Config, String> {
 fn the_environment_overrides_the_defaults() {
     let config = read(&[
         ("SECKILL_HTTP__BIND", "127.0.0.1:9999"),
-        ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1, ::1"),
+        ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1, ::1,10.0.0.0/8, fd00::/8"),
         ("SECKILL_PURCHASE__BUYER_LIMIT", "-1"),
         ("SECKILL_REDIS__URL", "redis://127.0.0.1:2/"),
     ])
     .unwrap();
-    assert_eq!((config.http.bind.port(), config.http.trusted_proxies.len()), (9999, 2));
+    assert_eq!((config.http.bind.port(), config.http.trusted_proxies.len()), (9999, 4));
     assert_eq!((config.purchase.buyer_limit, config.redis.url.as_str()), (-1, "redis://127.0.0.1:2/"));
     assert!(config.dev && !config.auth.jwt_secret.is_empty());
 }
@@ -38,6 +38,8 @@ fn a_wrong_value_names_its_setting() {
     for (name, value, named) in [
         ("SECKILL_HTTP__BIND", "nowhere", "http.bind"),
         ("SECKILL_HTTP__TRUSTED_PROXIES", "127.0.0.1,proxy", "proxy"),
+        ("SECKILL_HTTP__TRUSTED_PROXIES", "10.0.0.7/8", "write 10.0.0.0/8"),
+        ("SECKILL_HTTP__FORWARDED_HEADER", "x-real-ip", "http.forwarded_header"),
         ("SECKILL_HTTP__CORS_ORIGINS", "*", "http.cors_origins"),
         ("SECKILL_HTTP__CORS_ORIGINS", "https://shop.example,https://other.example/", "https://other.example/"),
         ("SECKILL_PAGES__ORIGIN", "https://shop.example/", "pages.origin"),

@@ -1,5 +1,6 @@
 //! Policies of flow control: an algorithm, the applications that may use it, and the treatment of excess calls.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::breaker::BreakerSettings;
+use super::client_address::ClientAddress;
 use super::ids::Invalid;
 use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, WrongParameter};
 
@@ -138,7 +140,7 @@ pub struct Range {
 pub struct NewPolicy {
     pub name: Name,
     pub apps: Vec<Name>,
-    /// The meaning of the caller's key: user, address… For readers; the limiter does not use it.
+    /// The meaning of the caller's key: user, channel… For readers, except for `ADDRESS_KEY`.
     pub key: String,
     /// Whether each key has a hash tag of its own; see `SlotKey::new`.
     pub spread: bool,
@@ -227,6 +229,9 @@ pub enum WrongPolicy {
     Unworkable(Invalid),
 }
 
+/// The meaning of keys that are network addresses.
+pub const ADDRESS_KEY: &str = "address";
+
 /// The application of this service itself. Its policies limit purchases.
 pub const HOUSE_APP: &str = "seckill";
 
@@ -247,6 +252,13 @@ pub struct Policy {
 }
 
 impl NewPolicy {
+    /// The key that is counted for a caller's key. Where keys are addresses, all spellings of one client are one key. A key that is no address
+    /// stays as it is, and so does every key of other policies: what looks like an address may be something else.
+    pub fn counted_key<'a>(&self, key: &'a str) -> Cow<'a, str> {
+        let client = if self.key == ADDRESS_KEY { ClientAddress::parse(key) } else { None };
+        client.map_or(Cow::Borrowed(key), |client| client.to_string().into())
+    }
+
     /// The terms as JSON, for the audit log.
     pub fn describe(&self) -> Value {
         let Parameters { limit, capacity, rate, window_ms, lease_ms } = self.algorithm.parameters();

@@ -45,7 +45,8 @@ pub struct PolicyForm {
     /// A circuit breaker; `{}` takes the defaults.
     #[serde(default, deserialize_with = "json_object::optional")]
     pub breaker: Option<BreakerSettings>,
-    /// The meaning of the caller's key: user, address, interface, channel… For readers and for warnings.
+    /// The meaning of the caller's key: user, interface, channel… For readers and for warnings. With `address`, keys are network addresses:
+    /// all spellings of one client are counted together, and an IPv6 /64 is one client.
     #[serde(default)]
     #[schema(max_length = 64, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*$")]
     pub key: String,

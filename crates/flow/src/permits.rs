@@ -46,15 +46,15 @@ impl Permits {
         if requests.len() > POLICIES_MAX {
             return Err(Invalid::new("also", "must name at most 8 more policies").into());
         }
-        let mut known = HashSet::new();
-        if requests.len() > 1 && !requests.iter().all(|request| known.insert((&request.policy, &request.key))) {
-            return Err(Invalid::new("also", "must name each policy and key once").into());
-        }
         let configured = requests.iter().filter_map(|request| {
             let entry = self.policies.find(app, &request.policy)?;
             Some(PolicyRequest::new(entry, &request.key, request.permits))
         });
         let mut requests = configured.collect::<Result<Vec<_>, _>>()?;
+        let mut known = HashSet::new();
+        if requests.len() > 1 && !requests.iter().all(|asked| known.insert((asked.entry.policy.id, &asked.key))) {
+            return Err(Invalid::new("also", "must name each policy and key once").into());
+        }
         if requests.len() > 1 {
             return Ok(self.acquire_several(&requests).await);
         }
@@ -75,13 +75,14 @@ impl Permits {
     ) -> Result<bool, FlowError> {
         let Some(entry) = self.policies.find(app, &request.policy) else { return Ok(false) };
         let Entry { policy, state, .. } = &entry;
+        let key = policy.terms.counted_key(&request.key);
         let reported = failed.is_some() || took_ms.is_some();
         let released = if !policy.algorithm.kind().grants_leases() {
             reported
-        } else if state.local_limiter.release(&request.key, lease.id) {
+        } else if state.local_limiter.release(&key, lease.id) {
             true
         } else {
-            let slot = slot(policy, &request.key);
+            let slot = slot(policy, &key);
             self.health
                 .watch(&self.limiter, [&entry.calls], self.limiter.release(&slot, &policy.algorithm, lease.id))
                 .await?
@@ -131,7 +132,7 @@ impl Permits {
                 }
                 Ok(WaitOutcome::PolicyChanged(None)) => return Ok(PermitAnswer::default()),
                 Ok(WaitOutcome::PolicyChanged(Some(entry))) => {
-                    request = PolicyRequest::new(entry, request.key, request.permits.into())?;
+                    request = PolicyRequest::new(entry, request.asked_key, request.permits.into())?;
                 }
                 Err(error) => break self.answer_when_down(&[&request], lease, &error),
             }
@@ -254,7 +255,7 @@ impl Permits {
                     for (request, verdict) in taken {
                         let Some(Verdict { receipt, .. }) = verdict else { continue };
                         let (local, take) = (&request.entry.state.local_limiter, request.take(lease));
-                        local.give_back(&take, request.key, receipt, |whole| self.policies.share_of(whole));
+                        local.give_back(&take, &request.key, receipt, |whole| self.policies.share_of(whole));
                     }
                     return *refused;
                 }
@@ -280,7 +281,7 @@ impl Permits {
             WhenDown::Closed => Err(Box::new(request.refuse(Reason::LimiterDown, 0, LimiterHealth::RETRY_MS))),
             WhenDown::Local => {
                 let share_of = |whole| self.policies.share_of(whole);
-                let verdict = state.local_limiter.take(&request.take(lease), request.key, share_of);
+                let verdict = state.local_limiter.take(&request.take(lease), &request.key, share_of);
                 let refused = || Box::new(request.refuse_by(&verdict, Reason::LimiterDown));
                 verdict.granted.then_some(Some(verdict)).ok_or_else(refused)
             }

@@ -1,5 +1,6 @@
 //! A request for permits of a policy, and the policy's answers.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use seckill_redis::limiter::Take;
 
 pub(super) struct PolicyRequest<'a> {
     pub(crate) entry: Entry,
-    pub(crate) key: &'a str,
+    /// The caller's key, and the key that is counted for it.
+    pub(crate) asked_key: &'a str,
+    pub(crate) key: Cow<'a, str>,
     pub(crate) slot: SlotKey,
     pub(crate) permits: u32,
     /// More permits than the moving threshold allows at present.
@@ -32,12 +35,13 @@ pub(super) enum WaitOutcome {
 const THRESHOLD_RETRY_MS: u64 = 1_000;
 
 impl<'a> PolicyRequest<'a> {
-    pub(crate) fn new(entry: Entry, key: &'a str, permits: i64) -> Result<Self, Invalid> {
+    pub(crate) fn new(entry: Entry, asked_key: &'a str, permits: i64) -> Result<Self, Invalid> {
         let above_threshold = permits > entry.policy.algorithm.max_permits();
         let permits = u32::try_from(permits).ok().filter(|_| permits <= entry.policy.most_permits());
         let permits = permits.ok_or(Invalid::new("permits", "must be at most the policy's limit or capacity"))?;
-        let slot = slot(&entry.policy, key);
-        Ok(Self { entry, key, slot, permits, above_threshold })
+        let key = entry.policy.terms.counted_key(asked_key);
+        let slot = slot(&entry.policy, &key);
+        Ok(Self { entry, asked_key, key, slot, permits, above_threshold })
     }
 
     pub(crate) fn take(&self, lease: Option<Lease>) -> Take<'_> {
@@ -63,7 +67,7 @@ impl<'a> PolicyRequest<'a> {
         if let Some(refused) = self.refused_for_now() {
             return Some(refused);
         }
-        let left = self.entry.state.refusals.wait_of(self.key, self.permits).filter(|_| self.remembers_refusals())?;
+        let left = self.entry.state.refusals.wait_of(&self.key, self.permits).filter(|_| self.remembers_refusals())?;
         Some(self.refuse(Reason::Limit, 0, u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)))
     }
 
@@ -75,7 +79,7 @@ impl<'a> PolicyRequest<'a> {
     pub(crate) fn remember_refusal(&self, verdict: &Verdict) {
         if self.remembers_refusals() {
             let wait = Duration::from_millis(verdict.retry_after_ms.unsigned_abs());
-            self.entry.state.refusals.remember(self.key, self.permits, wait);
+            self.entry.state.refusals.remember(&self.key, self.permits, wait);
         }
     }
 

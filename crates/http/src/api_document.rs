@@ -14,7 +14,10 @@ pub struct ApiDocument {
 impl ApiDocument {
     pub fn new(document: &Value) -> Self {
         let methods = |item: &Value| -> Vec<String> {
-            item.as_object().into_iter().flatten().map(|(method, _)| method.to_uppercase()).collect()
+            let listed = item.as_object().into_iter().flatten().map(|(method, _)| method.to_uppercase());
+            listed
+                .flat_map(|method| if method == "GET" { vec![method, "HEAD".to_owned()] } else { vec![method] })
+                .collect()
         };
         let paths = document["paths"].as_object().into_iter().flatten();
         let methods = paths.map(|(path, item)| (path.clone(), methods(item).join(", "))).collect();

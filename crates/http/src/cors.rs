@@ -13,7 +13,7 @@ const REMEMBERED_S: usize = 3600;
 /// to the console. A request from any other origin gets no such headers, and its browser hides the answer from the page.
 pub fn cors(origins: &[Origin]) -> Cors {
     let cors = Cors::default()
-        .allowed_methods([Method::GET, Method::POST])
+        .allowed_methods([Method::GET, Method::HEAD, Method::POST])
         .allowed_headers([
             AUTHORIZATION,
             CONTENT_TYPE,

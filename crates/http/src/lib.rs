@@ -10,6 +10,7 @@ mod cors;
 mod event_stream;
 pub mod extract;
 pub mod file_headers;
+pub mod head_requests;
 pub mod hosts;
 mod metrics_page;
 pub mod problem;
@@ -23,13 +24,12 @@ pub use bulkhead::{Bulkhead, Bulkheads};
 pub use content::Content;
 pub use cors::cors;
 pub use event_stream::event_stream;
-pub use extract::{Tokens, query};
+pub use extract::{Tokens, TrustedProxies, query};
 pub use metrics_page::MetricsPage;
 pub use problem::Problem;
 pub use requests::count_request;
 pub use system::Health;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ use seckill_domain::database_clock::DatabaseClock;
 pub struct AppState {
     pub tokens: Tokens,
     pub bulkheads: Bulkheads,
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: TrustedProxies,
     pub health: Arc<Health>,
     pub metrics: MetricsPage,
     pub api: ApiDocument,

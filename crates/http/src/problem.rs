@@ -229,12 +229,10 @@ impl ResponseError for Problem {
 
 /// The answer to methods that an address does not support. `Allow` lists the supported ones.
 pub(crate) async fn method_not_allowed(request: HttpRequest, app_state: Data<AppState>) -> Answer {
-    let problem = Problem::from(Code::MethodNotAllowed);
-    let allowed = request.match_pattern().and_then(|path| app_state.api.methods(&path));
-    Err(match allowed {
-        Some(methods) => problem.header(ALLOW, methods),
-        None => problem,
-    })
+    let pattern = request.match_pattern();
+    // Pages and files are not in the document.
+    let allowed = pattern.and_then(|path| app_state.api.methods(&path)).unwrap_or("GET, HEAD");
+    Err(Problem::from(Code::MethodNotAllowed).header(ALLOW, allowed))
 }
 
 pub async fn unknown_address(request: HttpRequest) -> Answer {

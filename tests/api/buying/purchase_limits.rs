@@ -72,6 +72,26 @@ async fn a_request_refused_by_one_limit_uses_up_nothing_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_address_counts_in_whatever_form_a_proxy_writes_it() {
+    let system = System::shared_with(&FEW).await;
+    let sale = system.create_sale(terms(50)).await;
+    let from = |user: &'static str, address: &'static str| system.buy(&sale, user).from(address).send();
+    assert_eq!(from("v71", "[2001:db8:7::1]:50007").await.code(), "202");
+    assert_eq!(from("v72", "2001:DB8:7:0::2%eth0").await.code(), "202");
+    assert_eq!(from("v73", "\"[2001:db8:7::3]\"").await.code(), "429 quota-exceeded");
+    assert_eq!(from("v81", "203.0.113.7:50007").await.code(), "202");
+    assert_eq!(from("v82", "2002:cb00:7107::1").await.code(), "202");
+    assert_eq!(from("v83", "203.0.113.7").await.code(), "429 quota-exceeded");
+    assert_eq!(from("v83", "64:ff9b::203.0.113.8").await.code(), "202");
+    // A hop that is no address counts as the proxy that names it.
+    assert_eq!(from("v91", "203.0.113.9, unknown").await.code(), "202");
+    assert_eq!(from("v92", "203.0.113.10, _hidden").await.code(), "202");
+    assert_eq!(from("v93", "203.0.113.11, 127.0.0.1").await.code(), "202");
+    assert_eq!(from("v94", "127.0.0.1").await.code(), "429 quota-exceeded");
+    system.settled(&sale).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_sale_itself_has_a_limit() {
     let system = System::shared_with(&FEW).await;
     let sale = system.create_sale(terms(50)).await;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Response};
+use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use uuid::Uuid;
@@ -74,6 +74,23 @@ fn assert_not_kept(path: &str, answer: &Answer) {
     if !KEPT.contains(&path) || answer.status < 300 {
         assert_eq!(cached[0] == "no-store", !KEPT.contains(&path), "{path}: {cached:?}");
     }
+}
+
+/// HEAD gets the status and the fields of GET, and no body.
+async fn assert_same_head(http: &Client, get: &RequestBuilder, answer: &Answer, path: &str) {
+    let fields = |headers: &HeaderMap| -> BTreeSet<String> {
+        headers.keys().map(|name| name.as_str().to_owned()).filter(|name| name != "transfer-encoding").collect()
+    };
+    let expected = (answer.status, fields(&answer.headers));
+    eventually(|| async {
+        let mut head = get.try_clone().unwrap().build().unwrap();
+        *head.method_mut() = Method::HEAD;
+        let headed = http.execute(head).await.unwrap();
+        let found = (headed.status().as_u16(), fields(headed.headers()));
+        assert_eq!(headed.bytes().await.unwrap(), "", "{path}");
+        (found == expected).then_some(()).ok_or(format!("HEAD {path}: {found:?} instead of {expected:?}"))
+    })
+    .await;
 }
 
 const CALLBACKS: &str = "/api/v1/payments/callbacks/{channel}";
@@ -231,6 +248,9 @@ async fn every_answer_is_one_that_the_document_lists() {
             })
             .await;
             succeeded |= answer.status < 300;
+            if method == "GET" {
+                assert_same_head(&http, &request, &answer, path).await;
+            }
         }
         assert!(succeeded, "no call succeeded: {method} {path}");
         // These addresses end sessions.
@@ -248,7 +268,10 @@ async fn every_answer_is_one_that_the_document_lists() {
         assert_not_kept(path, &unsupported);
         let allowed: BTreeSet<&str> = unsupported.headers["allow"].to_str().unwrap().split(", ").collect();
         let listed = document.operations().filter(|(_, other, _)| *other == path);
-        let listed: BTreeSet<String> = listed.map(|(method, ..)| method).collect();
+        let mut listed: BTreeSet<String> = listed.map(|(method, ..)| method).collect();
+        if listed.contains("GET") {
+            listed.insert("HEAD".to_owned());
+        }
         assert_eq!(allowed, listed.iter().map(String::as_str).collect(), "{path}");
     }
     system.finish().await;

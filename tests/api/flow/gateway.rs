@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::backoffice::console_frame::header;
 use crate::flow::permits_and_policies::{Caller, a_day, policy, set};
 use seckill_harness::folder::free_address;
-use seckill_harness::nginx::Nginx;
+use seckill_harness::nginx::{INSTANCES, Nginx, servers};
 use seckill_harness::{System, eventually, until};
 
 /// The server behind the gateway. It counts its requests, and echoes them.
@@ -60,14 +60,10 @@ impl Drop for Application {
 
 /// The gateway in front of the application, with the token of an application of the service at `service`.
 async fn gateway(service: SocketAddr, application: &Application, token: &str, changes: &[(&str, &str)]) -> Nginx {
-    let (service, application) = (service.to_string(), application.address.to_string());
+    let application = application.address.to_string();
     let token = format!("proxy_set_header Authorization \"Bearer {token}\";\n");
-    let own = [
-        ("serve-1:8080", service.as_str()),
-        ("    server serve-2:8080 max_fails=2 fail_timeout=2s;\n", ""),
-        ("app:8080", &application),
-    ];
-    Nginx::start("gateway.conf", &[&own[..], changes].concat(), &[("gateway-token.conf", &token)]).await
+    let beside = [("gateway-token.conf", token.as_str()), (INSTANCES, &servers(&[service]))];
+    Nginx::start("gateway.conf", &[&[("app:8080", application.as_str())], changes].concat(), &beside).await
 }
 
 /// On a busy machine an answer may take longer than a gateway should wait.

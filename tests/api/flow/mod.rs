@@ -1,5 +1,6 @@
 //! Flow control: permits, policies, callers, alarms, gateways.
 
+pub mod address_keys;
 pub mod callers_apart;
 pub mod gateway;
 pub mod greedy_callers;

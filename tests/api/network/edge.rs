@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use futures_util::future::{join, join_all};
 use reqwest::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH, RETRY_AFTER, VARY,
+    ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, IF_NONE_MATCH, RETRY_AFTER, VARY,
 };
 use reqwest::{Client, Method, Response};
 use seckill_domain::sale::NewSale;
@@ -23,7 +23,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::network::service_killed::Process;
 use seckill_harness::folder::{Folder, free_address};
-use seckill_harness::nginx::{DEPLOY, Nginx};
+use seckill_harness::nginx::{DEPLOY, INSTANCES, Nginx, servers};
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 /// Views of a sale's page, and the number of browsers, each at an address of its own.
@@ -92,6 +92,13 @@ fn assert_secured(headers: &HeaderMap) {
     }
     assert!(lines >= 5);
     assert!(!headers["content-security-policy"].to_str().unwrap().contains("unsafe"));
+}
+
+/// The edge answers methods as the service does.
+async fn assert_unsupported(answer: Response) {
+    assert_eq!((answer.status().as_u16(), &answer.headers()[ALLOW]), (405, &"GET, HEAD".parse().unwrap()));
+    assert_eq!(answer.headers()[CONTENT_TYPE], "application/problem+json");
+    assert_eq!(answer.json::<Value>().await.unwrap()["code"], "method-not-allowed");
 }
 
 /// The number of requests that reached a service, by their kind.
@@ -254,8 +261,8 @@ async fn every_file_has_the_headers_of_its_kind() {
         assert_eq!(answer.text().await.unwrap(), missing, "{path}");
     }
     let posted = client.post(shop.edge.url("/")).send().await.unwrap();
-    assert_eq!(posted.status(), 405);
     assert_secured(posted.headers());
+    assert_unsupported(posted).await;
 }
 
 /// With deploy/tls.conf, every answer over TLS tells browsers to use TLS only, errors too. Port 80 only redirects.
@@ -273,14 +280,9 @@ async fn over_tls_browsers_are_told_to_come_by_tls() {
     let file = file.replace("listen 443 ssl backlog=4096;", &listen).replace("/etc/nginx/tls", &here);
     assert!(file.contains(&listen) && file.contains(&here));
     let site = site.path().display().to_string();
-    let changes = [
-        ("# include ", "include "),
-        ("serve-1:8080", "127.0.0.1:9"),
-        ("serve-2:8080", "127.0.0.1:9"),
-        ("127.0.0.1:8081", &states),
-        ("/var/www/seckill", &site),
-    ];
-    let edge = Nginx::start("nginx.conf", &changes, &[("tls.conf", &file)]).await;
+    let changes = [("# include ", "include "), ("127.0.0.1:8081", &states), ("/var/www/seckill", &site)];
+    let away = servers(&["127.0.0.1:9".parse().unwrap()]);
+    let edge = Nginx::start("nginx.conf", &changes, &[("tls.conf", &file), (INSTANCES, &away)]).await;
 
     let mut roots = RootCertStore::empty();
     roots.add(own.cert.der().clone()).unwrap();
@@ -350,7 +352,7 @@ async fn the_pages_stay_when_the_service_is_away() {
     // No other method reaches the service for a state.
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
         let answer = Client::new().request(method, shop.edge.url(&format!("{page}/state.js"))).send().await.unwrap();
-        assert_eq!(answer.status(), 405);
+        assert_unsupported(answer).await;
     }
     for path in [format!("{page}/state.js"), "/api/v1/sales".to_owned()] {
         let answer = shop.edge.get(&path).await;

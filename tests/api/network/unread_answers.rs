@@ -44,7 +44,7 @@ async fn sale_with_large_picture(system: &System, place: &Folder) -> Sale {
 }
 
 /// Every address with the same answer for all, the files that pages load, and an unknown address.
-async fn static_addresses(address: SocketAddr, sale: &Sale) -> BTreeSet<String> {
+pub async fn static_addresses(address: SocketAddr, sale: &Sale) -> BTreeSet<String> {
     let get = async |path: &str| {
         let answer = Client::new().get(format!("http://{address}{path}")).header("accept", "text/html").send().await;
         answer.unwrap().text().await.unwrap()

@@ -277,3 +277,25 @@ async fn a_stopping_service_does_not_wait_for_streams(mut system: System) {
     assert!(began.elapsed() < SHUTDOWN_TIMEOUT, "{:?}", began.elapsed());
     system.finish().await;
 }
+
+/// HEAD answers as a stream begins, and opens none: more streams would end the oldest of the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn head_opens_no_stream() {
+    let system = System::shared().await;
+    let sale = system.create_sale(terms(5)).await;
+    let order = bought(&system, &sale, "ann").await;
+    let at = system.instances[0].address;
+    let reader = Reader::open(&system, at, &order, "ann", None).await;
+    for _ in 0..8 {
+        let head = Client::new().head(format!("http://{at}/api/v1/orders/{order}/events"));
+        let head = head.bearer_auth(system.token("ann", 0)).send().await.unwrap();
+        assert_eq!(
+            (head.status().as_u16(), &head.headers()["content-type"]),
+            (200, &"text/event-stream".parse().unwrap())
+        );
+        assert_eq!(head.text().await.unwrap(), "");
+    }
+    system.settled(&sale).await;
+    assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
+    assert_eq!(statuses(&reader.rest().await).last(), Some(&"cancelled"));
+}

@@ -37,12 +37,10 @@ impl Nginx {
 
     /// The edge in front of these instances, with the pages in `site`.
     pub async fn edge(instances: &[SocketAddr], site: &Path, changes: &[(&str, &str)]) -> Self {
-        let server = |address: &str| format!("    server {address} max_fails=2 fail_timeout=2s;\n");
-        let servers: String = instances.iter().map(|instance| server(&instance.to_string())).collect();
-        let (deployed, states) = (["serve-1:8080", "serve-2:8080"].map(server).concat(), free_address().to_string());
-        let site = site.to_string_lossy();
-        let own = [(deployed.as_str(), servers.as_str()), ("127.0.0.1:8081", &states), ("/var/www/seckill", &site)];
-        Self::start("nginx.conf", &[&own[..], changes].concat(), &[]).await
+        let (states, site) = (free_address().to_string(), site.to_string_lossy());
+        let own = [("127.0.0.1:8081", states.as_str()), ("/var/www/seckill", &site)];
+        let beside = [(INSTANCES, &*servers(instances))];
+        Self::start("nginx.conf", &[&own[..], changes].concat(), &beside).await
     }
 
     pub fn url(&self, path: &str) -> String {
@@ -52,6 +50,12 @@ impl Nginx {
     pub async fn get(&self, path: &str) -> Response {
         reqwest::get(self.url(path)).await.unwrap()
     }
+}
+
+/// The file of deploy/ with the instances of `serve`, and its text for these.
+pub const INSTANCES: &str = "instances.conf";
+pub fn servers(instances: &[SocketAddr]) -> String {
+    instances.iter().map(|instance| format!("server {instance} max_fails=2 fail_timeout=2s;\n")).collect()
 }
 
 /// Writes a file of deploy/, with the files it includes, into the folder. Returns its path.

@@ -51,7 +51,29 @@ impl CookieNames {
 /// The value of a cookie. Each cookie is parsed alone: `HttpRequest::cookie` finds none if another application on this host has set a
 /// malformed one.
 pub(crate) fn cookie(request: &HttpRequest, name: &str) -> Option<String> {
-    let headers = request.headers().get_all(COOKIE).filter_map(|value| value.to_str().ok());
-    let mut cookies = headers.flat_map(|value| value.split(';')).filter_map(|pair| Cookie::parse(pair).ok());
+    let pairs = request.headers().get_all(COOKIE).flat_map(|line| line.as_bytes().split(|b| *b == b';'));
+    let mut cookies = pairs.filter_map(|pair| Cookie::parse(std::str::from_utf8(pair).ok()?).ok());
     cookies.find(|cookie| cookie.name() == name).map(|cookie| cookie.value().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::http::header::HeaderValue;
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn other_cookies_of_this_host_hide_none_of_ours() {
+        for lines in [
+            &[&b"seckill_session=s"[..]][..],
+            &[b"a=\xff; seckill_session=s"],
+            &[b"\xe5=\x80;=;;%ff", b"x;seckill_session=s;y"],
+        ] {
+            let request = lines.iter().fold(TestRequest::default(), |request, line| {
+                request.append_header((COOKIE, HeaderValue::from_bytes(line).unwrap()))
+            });
+            assert_eq!(cookie(&request.to_http_request(), "seckill_session").as_deref(), Some("s"), "{lines:?}");
+        }
+    }
 }

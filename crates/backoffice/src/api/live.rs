@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix_web::web::{Bytes, Data};
-use futures_util::stream::unfold;
+use futures_util::stream::{empty, unfold};
 use tokio::time::{Instant, timeout_at};
 
 use super::sales::named_sale;
@@ -14,6 +14,7 @@ use crate::api::Ask;
 use crate::api::caller::session_token;
 use seckill_buying::live::{LiveStream, Sample};
 use seckill_domain::ids::SaleId;
+use seckill_http::head_requests::was_head;
 use seckill_http::{AppState, Problem, event_stream};
 
 /// How often a stream checks that its session lasts.
@@ -45,12 +46,16 @@ pub(super) async fn watch_sale(ask: Ask) -> Answer {
     let (app_state, backoffice) = (ask.app_state.clone(), ask.backoffice.clone());
     let token = session_token(&ask.request, &backoffice)?;
     let seen = ask.request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let is_head = was_head(&ask.request);
     let sale = ask.act(async |office, caller| {
         let sale = named_sale(caller)?;
         office.check_sale(sale).await?;
         Ok((sale, caller.account.name.clone()))
     });
     let (sale, account) = sale.await?;
+    if is_head {
+        return Ok(event_stream(RETRY_MS, empty()));
+    }
     let stream = backoffice.live.watch(sale, account, seen).ok_or_else(|| Problem::shed("live streams"))?;
     let now = Instant::now();
     let watching = Watching {

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::web::{Bytes, Data};
-use futures_util::stream::unfold;
+use futures_util::stream::{empty, unfold};
 use tokio::time::{Instant, timeout_at};
 
 use super::Call;
-use crate::sale::order_streams::{OrderStreams, Stream, Subscription};
+use crate::sale::order_streams::{FoundOrder, OrderStreams, Stream};
 use seckill_domain::ids::OrderId;
 use seckill_domain::order::Order;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::order_id;
+use seckill_http::head_requests::was_head;
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, event_stream};
 
@@ -58,12 +59,14 @@ pub(super) async fn follow_order(Call { request, thread, app_state }: Call, stre
     let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     app_state.bulkheads.count_read(&buyer.user)?;
     let order = order_id(&request)?;
-    let follow = async move { streams.follow(&buyer.user, order, last_event_id).await };
-    match app_state.bulkheads.orders.run(follow).await? {
-        Subscription::Stream(stream) => Ok(answer(stream, until)),
-        Subscription::Over => Ok(HttpResponse::NoContent().finish()),
-        Subscription::Unknown => Err(Code::UnknownOrder.into()),
-        Subscription::Full => Err(Problem::unavailable()),
+    let orders = streams.clone();
+    let find = async move { orders.find(&buyer.user, order, last_event_id).await };
+    match app_state.bulkheads.orders.run(find).await? {
+        // One more stream could end the oldest one of this order.
+        FoundOrder::Unfollowed(_) if was_head(&request) => Ok(event_stream(RETRY_MS, empty())),
+        FoundOrder::Unfollowed(order) => Ok(answer(streams.follow(order).ok_or_else(Problem::unavailable)?, until)),
+        FoundOrder::Over => Ok(HttpResponse::NoContent().finish()),
+        FoundOrder::Unknown => Err(Code::UnknownOrder.into()),
     }
 }
 

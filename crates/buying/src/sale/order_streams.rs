@@ -52,13 +52,19 @@ struct Subscriber {
     feed: Option<mpsc::Sender<OrderStep>>,
 }
 
-pub(crate) enum Subscription {
-    Stream(Stream),
+/// An order that a client asks to follow.
+pub(crate) enum FoundOrder {
+    Unfollowed(UnfollowedOrder),
     /// The order does not exist, or belongs to another buyer.
     Unknown,
     /// The client has seen the order's final step.
     Over,
-    Full,
+}
+
+pub(crate) struct UnfollowedOrder {
+    order: OrderId,
+    newest_id: i64,
+    first: VecDeque<OrderStep>,
 }
 
 impl OrderStreams {
@@ -71,34 +77,34 @@ impl OrderStreams {
         self.closing.cancel();
     }
 
-    /// Follows an order of this buyer. The stream begins after the step that the client has `seen`, or with the current status.
-    pub(crate) async fn follow(
-        &self,
-        user: &UserId,
-        order: OrderId,
-        seen: Option<i64>,
-    ) -> Result<Subscription, SaleError> {
-        let Some(mut steps) = self.history(user, order).await? else { return Ok(Subscription::Unknown) };
+    /// Finds an order of this buyer. Its stream will begin after the step that the client has `seen`, or with the current status.
+    pub(crate) async fn find(&self, user: &UserId, order: OrderId, seen: Option<i64>) -> Result<FoundOrder, SaleError> {
+        let Some(mut steps) = self.history(user, order).await? else { return Ok(FoundOrder::Unknown) };
         let Some(newest) = steps.pop().filter(|step| step.of.user_id == user.as_str()) else {
-            return Ok(Subscription::Unknown);
+            return Ok(FoundOrder::Unknown);
         };
         let newest_id = newest.id;
         let first = match seen {
-            Some(seen) if seen == newest.id && newest.of.order.status.is_final() => return Ok(Subscription::Over),
+            Some(seen) if seen == newest.id && newest.of.order.status.is_final() => return Ok(FoundOrder::Over),
             Some(seen) if (0..=newest.id).contains(&seen) => {
                 steps.into_iter().chain([newest]).filter(|step| step.id > seen).collect()
             }
             // The step that the client has seen is not of this order.
             _ => VecDeque::from([newest]),
         };
+        Ok(FoundOrder::Unfollowed(UnfollowedOrder { order, newest_id, first }))
+    }
+
+    /// `None`: this instance has too many streams.
+    pub(crate) fn follow(&self, UnfollowedOrder { order, newest_id, first }: UnfollowedOrder) -> Option<Stream> {
         let mut subscribers = self.subscribers.lock();
         if subscribers.count >= self.streams_max {
-            return Ok(Subscription::Full);
+            return None;
         }
         let (feed, steps) = mpsc::channel(FEED_MAX);
         let number = subscribers.add(order, newest_id, feed);
         drop(subscribers);
-        Ok(Subscription::Stream(Stream { streams: self.clone(), order, number, first, steps, over: false }))
+        Some(Stream { streams: self.clone(), order, number, first, steps, over: false })
     }
 
     /// An order's steps so far. A purchase without an order, and an order whose steps were cleared, have the current status as only step.

@@ -9,7 +9,7 @@ mod tokens;
 mod trace;
 
 pub use body::{Body, read as read_body, read_of as read_body_of};
-pub use client_address::client_address;
+pub use client_address::{TrustedProxies, client_address};
 pub use path::query;
 pub use path::{order_id, parse_order_id, product_id, sale_id};
 pub use tokens::Tokens;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use seckill::doctor::Verdict::{self, Fail, Pass, Warn};
-use seckill_harness::Environment;
+use seckill_harness::{Environment, System, terms};
 
-use super::{Look, config};
+use super::{Look, config, shows_in_time};
 
 /// Safe settings of production.
 fn safe() -> Environment {
@@ -21,6 +21,7 @@ async fn with(settings: &[(&str, &str)]) -> Look {
 
 type Settings<'a> = &'a [(&'a str, &'a str)];
 
+const PROXIES: &str = "SECKILL_HTTP__TRUSTED_PROXIES";
 const PUBLISHED: &str = "0123456789abcdef0123456789abcdef";
 const PUBLISHED_WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -43,7 +44,7 @@ async fn unsafe_settings_are_found() {
     let bank_allowed = [&bank[..], &[("SECKILL_ALLOW__SANDBOX_CHANNEL", "1")]].concat();
     let open = [("SECKILL_HTTP__BIND", "10.0.0.7:8080"), ("SECKILL_HTTP__TRUSTED_PROXIES", "")];
     let unproven = "postgres://seckill@10.255.255.1/x?sslmode=require";
-    let cases: [(Settings<'_>, &str, Verdict, &str); 17] = [
+    let cases: [(Settings<'_>, &str, Verdict, &str); 20] = [
         (&[dev], "development", Warn, "this machine only"),
         (&[dev, everywhere], "development", Fail, "0.0.0.0:8080"),
         (&shop, "receivers", Fail, "shop.webhook_url"),
@@ -59,11 +60,19 @@ async fn unsafe_settings_are_found() {
         (&[("SECKILL_HTTP__BIND", "[::]:8080")], "bind", Warn, "[::]:8080"),
         (&[("SECKILL_HTTP__BIND", "203.0.113.7:8080")], "bind", Fail, "203.0.113.7:8080"),
         (&open, "bind", Warn, "http.trusted_proxies is empty"),
-        (&open, "proxies", Warn, "not believed"),
+        (&open, "proxies", Warn, "x-forwarded-for of a proxy is not believed"),
+        (&[(PROXIES, "10.0.0.0/8,0.0.0.0/0")], "proxies", Fail, "from everybody: 0.0.0.0/0"),
+        (&[(PROXIES, "::/1")], "proxies", Warn, "large parts of the Internet: ::/1"),
+        (&[(PROXIES, "104.0.0.0/8,fd00::/8,192.0.2.0/24")], "proxies", Warn, "the Internet: 104.0.0.0/8"),
         (&[dev, ("SECKILL_AUTH__JWT_SECRET", PUBLISHED)], "secrets", Warn, "development mode allows it"),
     ];
     for (settings, check, verdict, found) in cases {
         with(settings).await.shows(&format!("settings.{check}"), verdict, found);
+    }
+    for networks in ["10.0.0.0/8,172.16.0.0/12", "fc00::/7, 100.64.0.0/10", "104.16.0.0/13,2400:cb00::/32", "127.0.0.1"]
+    {
+        let settings = [(PROXIES, networks), ("SECKILL_HTTP__FORWARDED_HEADER", "forwarded")];
+        with(&settings).await.shows("settings.proxies", Pass, "forwarded is believed from");
     }
     for (setting, address) in [
         ("SECKILL_REDIS__LOCK_URLS", "rediss://203.0.113.8/"),
@@ -72,6 +81,18 @@ async fn unsafe_settings_are_found() {
     ] {
         assert_eq!(with(&[(setting, address)]).await.verdict("settings.tls"), Pass, "{address}");
     }
+}
+
+/// A running service knows whether its proxies write addresses.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_writes_no_addresses_is_found() {
+    let system = System::shared().await;
+    let sale = system.create_sale(terms(1)).await;
+    system.buy(&sale, "ann").from("203.0.113.7, unknown").send().await;
+    let bind = system.instances[0].address.to_string();
+    let config = config(&safe(), &[("SECKILL_HTTP__BIND", &bind)]);
+    let look = async || Look::within(&config, Duration::from_secs(5)).await;
+    shows_in_time(look, "settings.proxies", Warn, "named a client by no address").await;
 }
 
 /// Every published secret is found in one run, by its setting, and none is shown.
