@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 
 use super::tls::{self, CaFile};
+use seckill_domain::currency::Currency;
 use seckill_domain::origin::Origin;
 
 /// Unsafe settings that a service may have outside development mode.
@@ -42,7 +43,6 @@ pub struct Http {
 pub struct Pages {
     #[serde(deserialize_with = "or_none")]
     pub origin: Option<Origin>,
-    pub currency: String,
 }
 
 #[derive(Clone, Deserialize)]
@@ -229,7 +229,7 @@ pub struct Outflow {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Payments {
-    pub currency: String,
+    pub currency: Currency,
     pub wait_ms: u64,
     pub ask_after_ms: u64,
     pub on_its_way_ms: u64,
