@@ -85,7 +85,7 @@ export function t(key, values = {}) {
 function translate() {
   document.documentElement.lang = locale();
   for (const node of document.querySelectorAll("[data-en]")) set(node, node.dataset[lang]);
-  for (const node of document.querySelectorAll("[data-cents]")) set(node, money(Number(node.dataset.cents)));
+  for (const node of document.querySelectorAll("[data-cents]")) set(node, money(Number(node.dataset.cents), node.dataset.currency));
   for (const node of document.querySelectorAll("time[data-ms]")) set(node, moment(Number(node.dataset.ms)));
   set($("language"), lang === "zh" ? "English" : "中文");
   $("language").lang = lang === "zh" ? "en" : "zh-CN";
@@ -101,10 +101,13 @@ function formatter(Type, options) {
   return formatters.get(key);
 }
 
-const currency = document.querySelector("meta[name=currency]").content;
-export function money(cents) {
-  const format = formatter(Intl.NumberFormat, { style: "currency", currency, currencyDisplay: "narrowSymbol" });
-  return format.format(cents / 10 ** format.resolvedOptions().maximumFractionDigits);
+const digitsOf = Object.fromEntries(
+  document.querySelector("meta[name=digits]").content.split(" ").map((one) => [one.slice(0, 3), Number(one.slice(3))]));
+/** An amount of minor units. Their number is given: browsers know another one than ISO 4217 for some currencies. */
+export function money(cents, currency) {
+  const digits = digitsOf[currency] ?? 2;
+  const options = { style: "currency", currency, minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return formatter(Intl.NumberFormat, options).format(cents / 10 ** digits);
 }
 /** A moment in the reader's own zone, with the zone's name. */
 export const moment = (ms) => formatter(Intl.DateTimeFormat, { dateStyle: "medium", timeStyle: "long" }).format(ms);

@@ -33,8 +33,9 @@ function card(sale) {
   const link = el("a", "panel card", el("span", "blank"), el("span", "badge"), el("h2", "name", sale.product.name),
     el("span", "price"), el("span", "when"));
   link.href = `/sales/${sale.id}`;
-  link.querySelector(".price").dataset.cents = String(sale.price_cents);
-  set(link.querySelector(".price"), money(sale.price_cents));
+  const price = link.querySelector(".price");
+  Object.assign(price.dataset, { cents: sale.price_cents, currency: sale.currency });
+  set(price, money(sale.price_cents, sale.currency));
   return partsOf(el("li", "", link));
 }
 

@@ -7,7 +7,7 @@ addTexts({
   "order": ["Order {id}", "订单 {id}"], "units": ["{n} × {price}", "{n} 件 × {price}"], "sale": ["Sale {id}", "抢购 {id}"],
   "pay-by": ["{left} left to pay", "剩余付款时间 {left}"], "late": ["The time to pay is over", "付款时间已过"],
   "hurry": ["One minute left to pay for your order.", "订单付款时间仅剩一分钟。"],
-  "pay": ["Pay", "付款"], "channel": ["Pay through", "付款渠道"], "paying": ["Paying …", "正在付款…"],
+  "pay": ["Pay", "付款"], "confirm": ["Confirm: nothing to pay", "确认（无需付款）"], "channel": ["Pay through", "付款渠道"], "paying": ["Paying …", "正在付款…"],
   "say-paying": ["Your payment is on its way.", "付款已发出。"],
   "no-channels": ["The ways to pay are not known yet. Press again in a moment.", "付款渠道尚未就绪，请稍后再按一次。"],
   "no-news": ["No news of the payment yet. You may press again: an order is never paid twice.", "暂无付款结果，可再按一次，不会重复扣款。"],
@@ -191,17 +191,18 @@ addEventListener("online", endStreams);
 
 // The buyer's actions
 
-const canPay = (order) => channels.length > 0 && !isPaying(order);
+const isFree = ({ data }) => data.amount_cents === 0;
+const canPay = (order) => (isFree(order) || channels.length > 0) && !isPaying(order);
 const ask = (order, what, body) => api(pathOf(order, `/${what}`), { method: "POST", token: session.token(), body });
 
 const ACTS = {
   async pay(order) {
-    if (!channels.length) return say("no-channels");
+    if (!isFree(order) && !channels.length) return say("no-channels");
     if (!canPay(order)) return;
     order.payingUntil = performance.now() + PAYING_MS;
-    say("say-paying");
+    if (!isFree(order)) say("say-paying");
     changed();
-    const answer = await ask(order, "payments", { channel: order.channel.value });
+    const answer = await ask(order, "payments", { channel: isFree(order) ? "none" : order.channel.value });
     if (!answer.ok) {
       order.payingUntil = 0;
       sayProblem(answer);
@@ -243,7 +244,7 @@ function drawOrder(order) {
   const name = t("order", { id: data.order_id.slice(-8) });
   set(nodes.status, t(told(data)));
   set(nodes.name, `${name} · ${moment(data.created_at_ms)}`);
-  set(nodes.terms, t("units", { n: data.quantity, price: money(data.amount_cents / data.quantity) }));
+  set(nodes.terms, t("units", { n: data.quantity, price: money(data.amount_cents / data.quantity, data.currency) }));
   if (!saleId) drawSaleName(nodes.sale, data.sale_id);
   set(nodes.deadline, !waits || !clock.ready ? "" : left > 0 ? t("pay-by", { left: span(left) }) : t("late"));
   if (waits && order.left > HURRY_MS && left <= HURRY_MS) say("hurry");
@@ -256,11 +257,12 @@ function drawOrder(order) {
   if (channel.length !== channels.length) channel.replaceChildren(...channels.map((one) => new Option(one)));
   channel.disabled = paying;
   set(caption, t("channel"));
-  label.hidden = !waits;
+  label.hidden = !waits || isFree(order);
   for (const [act, button] of Object.entries(buttons)) {
     const shown = act === "refund" ? data.status === "paid" : waits;
     const unsure = order.sure?.act === act && performance.now() < order.sure.until;
-    const text = t(act === "pay" && paying ? "paying" : unsure ? `sure-${act}` : act);
+    const plain = act === "pay" && isFree(order) ? "confirm" : act;
+    const text = t(act === "pay" && paying ? "paying" : unsure ? `sure-${act}` : plain);
     set(button, text);
     button.setAttribute("aria-label", `${text}: ${name}`);
     // Not `disabled`, which would lose the focus.

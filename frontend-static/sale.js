@@ -221,7 +221,8 @@ function take(answer, intent) {
   if (answer.ok) {
     check?.dropPass(intent.pass);
     say(told(data), {}, kind(data));
-    const bought = { quantity: 1, amount_cents: Number($("price").dataset.cents), created_at_ms: clock.ready ? clock.now() : Date.now() };
+    const { cents, currency } = $("price").dataset;
+    const bought = { quantity: 1, amount_cents: Number(cents), currency, created_at_ms: clock.ready ? clock.now() : Date.now() };
     return track({ sale_id: Number(saleId), ...bought, ...data });
   }
   if (!isDefinite(answer)) return say("say-gave-up", {}, "bad");

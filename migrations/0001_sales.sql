@@ -49,6 +49,8 @@ CREATE TABLE sales (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     product_id     bigint      NOT NULL REFERENCES products,
     price_cents    bigint      NOT NULL CONSTRAINT sales_price_range CHECK (price_cents BETWEEN 0 AND 100000000000),
+    -- ISO 4217. An amount of minor units means nothing without it, so it never changes.
+    currency       text        NOT NULL CONSTRAINT sales_currency_fits CHECK (currency ~ '^[A-Z]{3}$'),
     total_stock    bigint      NOT NULL,
     stock          bigint      NOT NULL,
     per_user       integer     NOT NULL CONSTRAINT sales_per_user_range CHECK (per_user BETWEEN 1 AND 10000),
@@ -87,14 +89,17 @@ CREATE INDEX sales_by_window ON sales USING gist (tstzrange(starts_at, ends_at))
 CREATE INDEX sales_to_clear ON sales (ends_at) WHERE cleared_at IS NULL;
 CREATE INDEX sales_steps_to_clear ON sales (cleared_at) WHERE cleared_at IS NOT NULL AND steps_cleared_at IS NULL;
 
--- Every key of a sale in Redis, and the home of each buyer, depend on the number of shards.
-CREATE FUNCTION refuse_other_shards() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION refuse_other_value() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'the shards of sale % never change', NEW.id
-        USING ERRCODE = 'check_violation', CONSTRAINT = 'sales_shards_fixed';
+    RAISE EXCEPTION '% %: % never changes', TG_TABLE_NAME, NEW.id, TG_ARGV[0]
+        USING ERRCODE = 'check_violation', CONSTRAINT = TG_NAME;
 END $$;
+-- Every key of a sale in Redis, and the home of each buyer, depend on the number of shards.
 CREATE TRIGGER sales_shards_fixed BEFORE UPDATE OF shards ON sales FOR EACH ROW
-    WHEN (NEW.shards <> OLD.shards) EXECUTE FUNCTION refuse_other_shards();
+    WHEN (NEW.shards <> OLD.shards) EXECUTE FUNCTION refuse_other_value('the number of shards');
+-- A planned sale is published, and purchases without an order take their currency from it.
+CREATE TRIGGER sales_currency_fixed BEFORE UPDATE OF currency ON sales FOR EACH ROW
+    WHEN (NEW.currency <> OLD.currency) EXECUTE FUNCTION refuse_other_value('the currency');
 
 -- Stock for later: waves that were announced with the sale, and stock that was added afterwards. Each row is released
 -- once here, and applied once an epoch in Redis (protocol, rule 14).

@@ -7,6 +7,7 @@ CREATE TABLE orders (
     user_id      text        NOT NULL,
     quantity     integer     NOT NULL CONSTRAINT orders_quantity_positive CHECK (quantity > 0),
     amount_cents bigint      NOT NULL CONSTRAINT orders_amount_range CHECK (amount_cents >= 0),
+    currency     text        NOT NULL CONSTRAINT orders_currency_fits CHECK (currency ~ '^[A-Z]{3}$'),
     shard        smallint    NOT NULL DEFAULT 0,
     status       text        NOT NULL CONSTRAINT orders_status_known CHECK (status IN
                      ('pending_payment', 'paid', 'refunding', 'refunded', 'cancelled', 'rejected')),
@@ -96,6 +97,10 @@ BEGIN
 END $$;
 CREATE TRIGGER orders_step BEFORE UPDATE OF status ON orders
     FOR EACH ROW EXECUTE FUNCTION record_order_step();
+-- Its payments and refunds are of this amount.
+CREATE TRIGGER orders_amount_fixed BEFORE UPDATE OF amount_cents, currency ON orders FOR EACH ROW
+    WHEN ((NEW.amount_cents, NEW.currency) IS DISTINCT FROM (OLD.amount_cents, OLD.currency))
+    EXECUTE FUNCTION refuse_other_value('the amount');
 
 -- The units that each buyer holds of each sale: the database's own check of the limit per user. No foreign key to the sale:
 -- it would lock the sale's row for each counter. The order beside each counter has one, and only fulfilment makes counters.

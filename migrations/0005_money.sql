@@ -29,6 +29,9 @@ CREATE TABLE payments (
     created_at   timestamptz NOT NULL DEFAULT now(),
     sent_at      timestamptz,
     ended_at     timestamptz,
+    -- An order that costs nothing is paid at once, and no bank is asked.
+    CONSTRAINT payments_free_fits CHECK ((amount_cents = 0) = (channel = 'none')),
+    CONSTRAINT payments_free_is_paid CHECK (amount_cents > 0 OR status = 'succeeded' AND pays),
     CONSTRAINT payments_pays_with_money CHECK (NOT pays OR status = 'succeeded'),
     CONSTRAINT payments_ask_fits CHECK ((status IN ('sending', 'waiting')) = (ask_at IS NOT NULL)),
     CONSTRAINT payments_end_fits CHECK ((status IN ('succeeded', 'failed', 'abandoned')) = (ended_at IS NOT NULL))
@@ -71,6 +74,8 @@ CREATE TABLE refunds (
     asked_at     timestamptz,
     created_at   timestamptz NOT NULL DEFAULT now(),
     ended_at     timestamptz,
+    -- Nothing is given back at once.
+    CONSTRAINT refunds_free_fits CHECK ((amount_cents = 0) = (channel = 'none')),
     CONSTRAINT refunds_end_fits CHECK ((status = 'requested') = (ended_at IS NULL))
 ) WITH (fillfactor = 70);
 CREATE INDEX refunds_of_order ON refunds (order_id);

@@ -42,9 +42,7 @@ pub(crate) fn tokens(config: &Config) -> anyhow::Result<Tokens> {
 
 /// The settings for rendering pages. `api`: the API's origin, if it differs from the pages'.
 pub(crate) fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
-    let own = &config.pages.currency;
-    let currency = if own.is_empty() { &config.payments.currency } else { own };
-    pages::Settings { origin: config.pages.origin.clone(), currency: currency.clone(), api }
+    pages::Settings { origin: config.pages.origin.clone(), api }
 }
 
 /// Payments and refunds, for commands. Sends no notices: workers find the work by polling.

@@ -5,13 +5,14 @@ use serde_json::{Map, Value, json};
 
 use seckill_buying::api::challenges::{NUMBER_MAX, POINTS_MAX, TEXT_MAX};
 use seckill_domain::limiter::{AlgorithmKind, ParameterBounds};
+use seckill_domain::payment::NO_CHANNEL;
 
 pub(crate) fn complete(document: &mut Value, channels: &[String]) {
     let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
     if let Some(channel) = schemas.get_mut("Pay").and_then(|pay| pay.pointer_mut("/properties/channel"))
         && !channels.is_empty()
     {
-        channel["enum"] = json!(channels);
+        channel["enum"] = channels.iter().map(String::as_str).chain([NO_CHANNEL]).collect();
     }
     if let Some(answer) = schemas.get_mut("ChallengeAnswer").and_then(|pass| pass.pointer_mut("/properties/answer")) {
         *answer = challenge_answer(answer["description"].take());

@@ -92,7 +92,14 @@ impl Service {
             Arc::new(PolicyCache::load(ledger.policies.clone(), catalog.instance(), config.flow.timeout_ms).await?);
         let limiter = Limiter::new(&config.redis, &config.flow)?.with_clock(Arc::clone(&catalog.clock));
         let secret = ledger.orders.order_id_secret().await?;
-        let office = Office::new(parts.stores.clone(), limiter.clone(), &secret, &parts.pressure, &config.admin)?;
+        let office = Office::new(
+            parts.stores.clone(),
+            limiter.clone(),
+            &secret,
+            &parts.pressure,
+            &config.admin,
+            config.payments.currency,
+        )?;
         let payment_service = notifying_payment_service(config, ledger.clone(), parts.notifier.clone())?;
         let order_streams = OrderStreams::new(ledger.orders.clone(), config.http.streams_max);
         let live_sources = Sources {
@@ -145,9 +152,8 @@ impl Service {
         let streams = web::Data::new(order_streams.clone());
         let cookies = CookieNames::new(config.dev);
         let backoffice = web::Data::new(Backoffice { office, cookies, live: live.clone() });
-        let page_settings = super::page_settings(config, None);
-        let console_files = web::Data::new(console::Files::embedded(&page_settings.currency)?);
-        let pages = web::Data::new(Pages::new(page_settings)?);
+        let console_files = web::Data::new(console::Files::embedded()?);
+        let pages = web::Data::new(Pages::new(super::page_settings(config, None))?);
         let thread_state = threads.state;
         let app = move || {
             let thread = web::Data::new(thread_state()?);

@@ -40,6 +40,7 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
     let new = NewSale {
         product: product.to_owned(),
         price_cents: 9_900,
+        currency: config.payments.currency,
         stock: Stock::Units(100),
         per_user: Units::ONE,
         starts_in_ms: 0,

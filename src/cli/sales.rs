@@ -12,6 +12,7 @@ use seckill_backoffice::admin::sales::ManagedSale;
 use seckill_buying::sale::Stores;
 use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::currency::Currency;
 use seckill_domain::ids::Units;
 use seckill_domain::sale::{NewSale, SaleStatus, Wave};
 use seckill_domain::shards::ShardCount;
@@ -76,9 +77,12 @@ pub(super) struct CreateArgs {
     /// Product name; the product is created if it does not exist
     #[arg(long)]
     product: String,
-    /// Price of one unit, in cents
+    /// Price of one unit, in the currency's smallest units; 0 means free
     #[arg(long, value_name = "CENTS")]
     price_cents: i64,
+    /// Currency of the price (ISO 4217), which can never be changed; by default the setting payments.currency
+    #[arg(long, value_name = "CODE")]
+    currency: Option<Currency>,
     /// Units for sale; -1 means unlimited
     #[arg(long, value_name = "UNITS", value_parser = stock, allow_negative_numbers = true)]
     stock: Stock,
@@ -129,7 +133,7 @@ impl SaleCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let stores = stores(config)?;
         match self {
-            Self::Create(args) => create(&stores, *args).await,
+            Self::Create(args) => create(&stores, *args, config.payments.currency).await,
             Self::Show { sale: SaleArg { id }, format } => {
                 let sales = stores.ledger.sales.sale_figures(&SaleSearch::one(id)).await?;
                 if sales.is_empty() {
@@ -166,12 +170,13 @@ impl SaleCommand {
     }
 }
 
-async fn create(stores: &Stores, args: CreateArgs) -> anyhow::Result<()> {
+async fn create(stores: &Stores, args: CreateArgs, currency: Currency) -> anyhow::Result<()> {
     let ms =
         |seconds: i64, option: &str| seconds.checked_mul(1000).with_context(|| format!("{option} is out of range"));
     let new = NewSale {
         product: args.product,
         price_cents: args.price_cents,
+        currency: args.currency.unwrap_or(currency),
         stock: args.stock,
         per_user: args.per_user,
         starts_in_ms: ms(args.starts_in, "--starts-in")?,
@@ -203,11 +208,12 @@ async fn print_sales(stores: &Stores, sales: Vec<SaleFigures>, format: Format) -
     print::rows(sales.into_iter().map(|figures| sale_row(ManagedSale::new(figures, now_ms))), format)
 }
 
-fn sale_row(of: ManagedSale) -> Row<13> {
+fn sale_row(of: ManagedSale) -> Row<14> {
     Row([
         ("id", of.id.get().into()),
         ("product", of.product.into()),
         ("price_cents", of.price_cents.into()),
+        ("currency", of.currency.code().into()),
         ("total_stock", of.total_stock.into()),
         ("stock", of.stock.into()),
         ("per_user", of.per_user.get().into()),

@@ -15,6 +15,7 @@ mod console_pages;
 mod console_people;
 mod console_planning;
 mod console_sale_day;
+mod currencies;
 mod day;
 mod input;
 mod keyboard;

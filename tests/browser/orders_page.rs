@@ -65,3 +65,21 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     shop.system.settled(&second).await;
     shop.close(page).await;
 }
+
+/// A shop without any channel: an order that costs nothing is confirmed, and refunded.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_costs_nothing_is_confirmed_without_a_channel() {
+    let (shop, page) = Shop::with_page(&[("SECKILL_CHANNELS__SANDBOX__URL", "")]).await;
+    let sale = shop.sale_of("Sticker", "0", &["--stock", "5"]).await;
+    assert_eq!(shop.system.buy(&sale, "ann").send().await.code(), "202");
+    shop.system.settled(&sale).await;
+    page.visit(&shop.system.url("/orders")).await;
+    page.sign_in("ann").await;
+    page.wait(&shown("#orders li.pending_payment .pay[aria-disabled=false]")).await;
+    assert_eq!(page.evaluate("document.querySelector('#orders .pay').textContent").await, "Confirm: nothing to pay");
+    assert!(page.is_true("document.querySelector('#orders label').hidden").await);
+    page.click("#orders li.pending_payment .pay").await;
+    page.wait(&order("paid")).await;
+    press_twice(&page, "#orders li.paid .refund", &order("refunded")).await;
+    shop.close(page).await;
+}

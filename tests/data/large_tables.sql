@@ -8,9 +8,9 @@ CREATE FUNCTION pg_temp.id(kind text, i bigint) RETURNS uuid LANGUAGE sql IMMUTA
 
 INSERT INTO products (name) SELECT 'product ' || i FROM generate_series(1, 100) i;
 -- Sales 1 to 100 are cleared, 101 to 200 have ended, 201 sells most, 202 to 400 sell, and the others are planned.
-INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms, purchase_key, waiting_key,
+INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms, purchase_key, waiting_key,
                    cleared_at, steps_cleared_at)
-SELECT 1 + i % 100, 100, 10000000, 5000000, 5, 0,
+SELECT 1 + i % 100, 100, 'CNY', 10000000, 5000000, 5, 0,
        now() + interval '1 day' * CASE WHEN i <= 100 THEN -100 WHEN i <= 200 THEN -20 WHEN i <= 400 THEN -1 ELSE i END,
        now() + interval '1 day' * CASE WHEN i <= 100 THEN -90 WHEN i <= 200 THEN -10 WHEN i <= 400 THEN 1 ELSE i + 1 END,
        60000, 'a', 'b', CASE WHEN i <= 100 THEN now() - interval '80 days' END, NULL
@@ -20,8 +20,8 @@ INSERT INTO sale_waves (id, sale_id, units, due_at, released_at)
 SELECT pg_temp.id('wave', i), 1 + i % 3000, 1, now() - interval '1 hour', now() FROM generate_series(1, pg_temp.many(50000)) i;
 
 -- Two million orders, half of them of one sale; a tenth unpaid.
-INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, reason, created_at, expires_at, group_id)
-SELECT pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 'u' || i, 1, 100,
+INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, reason, created_at, expires_at, group_id)
+SELECT pg_temp.id('order', i), CASE WHEN i % 2 = 0 THEN 201 ELSE 1 + i % 400 END, 'u' || i, 1, 100, 'CNY',
        CASE WHEN i % 20 < 2 AND i % 400 >= 200 THEN 'pending_payment' WHEN i % 20 < 16 THEN 'paid' WHEN i % 20 < 18 THEN 'cancelled' ELSE 'refunded' END,
        CASE WHEN i % 20 IN (16, 17) THEN 'expired' END,
        now() - interval '1 ms' * i, now() + interval '1 hour', CASE WHEN i % 4 = 0 THEN pg_temp.id('group', i / 40) ELSE pg_temp.id('order', i) END

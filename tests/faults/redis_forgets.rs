@@ -215,9 +215,9 @@ async fn answers_again(world: &World) -> anyhow::Result<SystemTime> {
 async fn plan_sales(world: &World, number: i64) -> anyhow::Result<()> {
     sqlx::query(
         "WITH planned AS (
-           INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
+           INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at,
                               pay_within_ms, purchase_key, waiting_key, refund_returns_stock)
-           SELECT product_id, price_cents, 100, 100, per_user, min_level, now() + interval '1 hour',
+           SELECT product_id, price_cents, currency, 100, 100, per_user, min_level, now() + interval '1 hour',
                   now() + interval '2 hours', pay_within_ms, md5('p' || n), md5('w' || n), refund_returns_stock
            FROM sales, generate_series(1, $2) AS n WHERE id = $1
            RETURNING id)

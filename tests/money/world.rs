@@ -75,18 +75,18 @@ pub struct Rates {
 impl World {
     /// Creates `orders` orders that wait for payment. The service runs in this process, with its workers if `workers` is true.
     pub async fn with_orders(orders: usize, rates: &Rates, workers: bool, settings: &[(&str, &str)]) -> Self {
-        Self::in_room(room(), None, orders, rates, workers, settings).await
+        Self::in_room(room(), None, (orders, 100), rates, workers, settings).await
     }
 
     pub async fn alone(orders: usize, rates: &Rates, workers: bool) -> Self {
-        Self::in_room(BESIDE, None, orders, rates, workers, &[]).await
+        Self::in_room(BESIDE, None, (orders, 100), rates, workers, &[]).await
     }
 
-    /// With `at`, the bank posts its callbacks to this address.
+    /// `orders` of a price. With `at`, the bank posts its callbacks to this address.
     pub async fn in_room(
         room: u32,
         at: Option<SocketAddr>,
-        orders: usize,
+        (orders, price_cents): (usize, i64),
         rates: &Rates,
         workers: bool,
         settings: &[(&str, &str)],
@@ -111,7 +111,7 @@ impl World {
         let at = at.unwrap_or(system.instances[0].address);
         bank.open(&format!("http://{at}/api/v1/payments/callbacks/sandbox"), rates.pay, rates.refund).await;
         let stock = i64::try_from(orders).unwrap();
-        let sale = system.create_sale(NewSale { pay_within_ms: 900_000, ..terms(stock) }).await;
+        let sale = system.create_sale(NewSale { price_cents, pay_within_ms: 900_000, ..terms(stock) }).await;
         let _order_worker = (!workers).then(|| worker(&system));
         let made = stream::iter(0..orders).map(|n| {
             let (system, sale) = (&system, &sale);

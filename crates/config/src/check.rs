@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Channel, ChannelKind, Config, ConfigError, servers};
+use seckill_domain::payment::NO_CHANNEL;
 use seckill_webhook::Secret;
 
 /// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
@@ -11,7 +12,6 @@ const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
 const SECRET_KINDS_MIN: usize = 8;
 /// Signs calls to the sandbox bank and its callbacks in development mode.
 const DEV_SANDBOX_SECRET: &str = "whsec_ZGV2ZWxvcG1lbnQtc2FuZGJveC1zZWNyZXQtMDE=";
-const NO_CURRENCY: &str = "must be three capital letters (ISO 4217)";
 const NO_ADDRESS: &str = "must be an http:// or https:// address";
 const NO_SIGNING_KEY: &str = "must be whsec_ and base64 of 24 to 64 bytes";
 
@@ -47,9 +47,6 @@ impl Config {
         must(self.amqp.queue_stuck_after_ms >= 1000, "amqp.queue_stuck_after_ms", "must be at least 1000")?;
         // Each request from another origin is compared with all of them.
         must(self.http.cors_origins.len() <= 100, "http.cors_origins", "must be at most 100 origins")?;
-        must(is_currency(&self.payments.currency), "payments.currency", NO_CURRENCY)?;
-        let currency = &self.pages.currency;
-        must(currency.is_empty() || is_currency(currency), "pages.currency", NO_CURRENCY)?;
         for (url, setting) in [
             (&self.amqp.management_url, "amqp.management_url"),
             (&self.alarms.webhook_url, "alarms.webhook_url"),
@@ -265,7 +262,7 @@ fn check_channel(name: &str, channel: &mut Channel, dev: bool) -> Result<(), Con
     // The outflow of its refunds is named after the channel, and its name has at most 64 characters.
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let well_named = name.bytes().enumerate().all(|(i, b)| fits(b) || (i > 0 && matches!(b, b'_' | b'-')));
-    if !well_named || !(1..=56).contains(&name.len()) {
+    if !well_named || !(1..=56).contains(&name.len()) || name == NO_CHANNEL {
         return Err(ConfigError::WrongChannelName(name.to_owned()));
     }
     if dev && channel.secrets.is_empty() {
@@ -302,10 +299,6 @@ pub(super) fn sandbox(
 
 fn is_secret(text: &str) -> bool {
     Secret::parse(text).is_ok()
-}
-
-fn is_currency(text: &str) -> bool {
-    text.len() == 3 && text.bytes().all(|b| b.is_ascii_uppercase())
 }
 
 fn is_address(text: &str) -> bool {

@@ -62,7 +62,7 @@ pub enum ConfigError {
             channel.to_uppercase(), setting.to_uppercase())]
     WrongChannel { channel: String, setting: &'static str, problem: &'static str },
     #[error(
-        "configuration: channels.{0}: a channel's name must be 1 to 56 of a-z 0-9 _ -, and begin with a letter or digit"
+        "configuration: channels.{0}: a channel's name must be 1 to 56 of a-z 0-9 _ -, begin with a letter or digit, and not be none"
     )]
     WrongChannelName(String),
 }

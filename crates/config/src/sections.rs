@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 
 use super::tls::{self, CaFile};
+use seckill_domain::currency::Currency;
 use seckill_domain::origin::Origin;
 use seckill_domain::proxies::{ForwardedHeader, ProxyNetwork};
 
@@ -45,7 +46,6 @@ pub struct Http {
 pub struct Pages {
     #[serde(deserialize_with = "or_none")]
     pub origin: Option<Origin>,
-    pub currency: String,
 }
 
 #[derive(Clone, Deserialize)]
@@ -232,7 +232,7 @@ pub struct Outflow {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Payments {
-    pub currency: String,
+    pub currency: Currency,
     pub wait_ms: u64,
     pub ask_after_ms: u64,
     pub on_its_way_ms: u64,

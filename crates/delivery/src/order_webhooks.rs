@@ -179,6 +179,7 @@ fn request(receiver: &WebhookReceiver, event: &OrderEvent, now_s: i64) -> Signed
         "user_id": event.user,
         "quantity": event.quantity,
         "amount_cents": event.amount_cents,
+        "currency": event.currency,
         "status": event.status,
     });
     if let Some(reason) = &event.reason {

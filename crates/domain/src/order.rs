@@ -4,6 +4,7 @@ use serde::Serialize;
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
+use super::currency::Currency;
 use super::ids::{OrderId, SaleId};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
@@ -70,6 +71,7 @@ pub struct Order {
     pub quantity: i32,
     #[schema(minimum = 0)]
     pub amount_cents: i64,
+    pub currency: Currency,
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     #[serde(skip_serializing_if = "Option::is_none")]

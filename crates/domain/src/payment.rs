@@ -9,6 +9,9 @@ use super::ids::{Invalid, OrderId};
 
 pub use super::ids::{PaymentId, RefundId, RefundKey};
 
+/// In place of a channel's name: the payment of an order that costs nothing. No bank is asked.
+pub const NO_CHANNEL: &str = "none";
+
 /// A payment's states; the schema holds its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, EnumString, EnumIter)]
 #[serde(rename_all = "snake_case")]

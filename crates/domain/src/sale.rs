@@ -5,6 +5,7 @@ use strum::{Display, EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
 use super::captcha::CaptchaKind;
+use super::currency::Currency;
 use super::ids::{Invalid, SaleId, Units};
 use super::picture::Picture;
 use super::shards::{SaleShards, ShardCount};
@@ -62,6 +63,7 @@ pub struct Sale {
     pub description: String,
     pub picture: Option<Picture>,
     pub price_cents: i64,
+    pub currency: Currency,
     pub per_user: Units,
     pub min_level: i64,
     pub captcha: CaptchaKind,
@@ -89,6 +91,11 @@ pub struct PlannedWave {
 impl Sale {
     pub fn sharding(&self) -> SaleShards {
         SaleShards { sale: self.id, count: self.shards, asks_pass: self.captcha != CaptchaKind::None }
+    }
+
+    /// The price in the currency's main unit, such as `99.00`.
+    pub fn price(&self) -> String {
+        self.currency.amount(self.price_cents)
     }
 
     /// Whether the sale's window is open, and the sale neither paused nor closed.
@@ -159,6 +166,7 @@ pub enum Document {
 pub struct NewSale {
     pub product: String,
     pub price_cents: i64,
+    pub currency: Currency,
     pub stock: Stock,
     pub per_user: Units,
     pub starts_in_ms: i64,
@@ -247,6 +255,7 @@ mod tests {
             description: String::new(),
             picture: None,
             price_cents: 100,
+            currency: "CNY".parse().unwrap(),
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,

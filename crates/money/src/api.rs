@@ -45,7 +45,8 @@ pub struct Money {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Pay {
-    /// A payment channel by its name, as `GET /api/v1/payments/channels` lists them.
+    /// A payment channel by its name, as `GET /api/v1/payments/channels` lists them. An order that costs nothing asks none, and may
+    /// name `none`.
     channel: String,
 }
 
@@ -101,7 +102,7 @@ pub async fn payment_channels(money: Data<Money>) -> HttpResponse {
 /// Pay an order
 ///
 /// The payment is sent at the channel's rate; the order's status shows the outcome. While the payment is under way, asking
-/// again returns the same payment.
+/// again returns the same payment. An order that costs nothing is paid at once: its payment has succeeded.
 #[utoipa::path(
     post,
     path = "/api/v1/orders/{id}/payments",

@@ -3,7 +3,7 @@
 use tokio_util::task::TaskTracker;
 
 use super::{Callback, PayError, PaymentService, count_callback};
-use seckill_domain::payment::{About, ChannelReport, Progress, ReportOutcome};
+use seckill_domain::payment::{About, ChannelReport, NO_CHANNEL, Progress, ReportOutcome};
 use seckill_postgres::money::channel_reports::ReportOf;
 use seckill_postgres::money::payments::{PaymentRequest, PaymentStart};
 use seckill_runtime::worker::batcher::{Batcher, PAUSE};
@@ -27,7 +27,7 @@ impl PaymentBatchers {
 
     /// Begins to pay an order, or finds the payment in flight; `None` if there is no such channel. Does not wait for a locked order.
     pub(crate) async fn pay(&self, request: PaymentRequest) -> Result<Option<PaymentStart>, PayError> {
-        if self.service.channels.get(&request.channel).is_none() {
+        if request.channel != NO_CHANNEL && self.service.channels.get(&request.channel).is_none() {
             return Ok(None);
         }
         Ok(Some(self.requests.write(request).await?))
@@ -49,12 +49,12 @@ impl PaymentBatchers {
 }
 
 async fn begin(service: PaymentService, requests: Vec<PaymentRequest>) -> Option<Vec<PaymentStart>> {
-    let begins =
-        service.ledger.payments.begin_payments(&requests, &service.settings.currency, service.settings.wait_ms);
+    let begins = service.ledger.payments.begin_payments(&requests, service.settings.wait_ms);
     let begun = service.ledger.in_time(begins).await.inspect_err(|error| {
         tracing::warn!(%error, requests = requests.len(), "payments not begun, or not known to be");
     });
-    service.notifier.outbox_changed();
+    // Requests that were not answered may have been committed.
+    service.notify_begun(begun.as_deref().unwrap_or_default());
     begun.ok()
 }
 

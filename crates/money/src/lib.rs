@@ -18,7 +18,7 @@ use seckill_channel::{BadCallback, Channel, Channels};
 pub use seckill_channel::{CALLBACK_MAX_BYTES, SignatureHeaders};
 use seckill_config as config;
 use seckill_domain::ids::{OrderId, UserId};
-use seckill_domain::payment::{ChannelReport, Progress, RefundReason, ReportOutcome};
+use seckill_domain::payment::{ChannelReport, PaymentStatus, Progress, RefundReason, ReportOutcome};
 pub use seckill_postgres::money::payments::{PaymentRequest, PaymentStart};
 pub use seckill_postgres::money::refunds::RefundOutcome;
 use seckill_postgres::notices::Notifier;
@@ -101,10 +101,18 @@ impl PaymentService {
 
     /// Begins to pay an order that was locked before. Waits until it is free.
     pub(crate) async fn pay_alone(&self, request: PaymentRequest) -> Result<PaymentStart, PayError> {
-        let begins = self.ledger.payments.begin_payment(&request, &self.settings.currency, self.settings.wait_ms);
+        let begins = self.ledger.payments.begin_payment(&request, self.settings.wait_ms);
         let begun = self.ledger.in_time(begins).await?;
-        self.notifier.outbox_changed();
+        self.notify_begun(std::slice::from_ref(&begun));
         Ok(begun)
+    }
+
+    pub(crate) fn notify_begun(&self, begun: &[PaymentStart]) {
+        self.notifier.outbox_changed();
+        // Free orders are paid at once.
+        if begun.iter().any(|begun| matches!(begun, PaymentStart::Payment(_, PaymentStatus::Succeeded))) {
+            self.notifier.orders_changed();
+        }
     }
 
     /// Requests the refund of a paid order for its buyer, or for an operator (`user` is `None`).

@@ -3,15 +3,14 @@
 use serde_json::json;
 
 use super::show::iso;
-use seckill_domain::currency::price;
 use seckill_domain::sale::{Sale, SaleStatus};
 
 /// The text of the data block, safe inside a `<script>` element.
-pub(super) fn of(sale: &Sale, origin: &str, currency: &str) -> String {
+pub(super) fn of(sale: &Sale, origin: &str) -> String {
     let mut offer = json!({
         "@type": "Offer",
-        "price": price(sale.price_cents, currency),
-        "priceCurrency": currency,
+        "price": sale.price(),
+        "priceCurrency": sale.currency,
         "availability": format!("https://schema.org/{}", availability(sale.status)),
         "validFrom": iso(&sale.starts_at_ms),
         "validThrough": iso(&sale.ends_at_ms),

@@ -5,7 +5,7 @@ use askama::Template;
 
 use super::assets;
 use super::{offer, show};
-use seckill_domain::currency;
+use seckill_domain::currency::Currency;
 use seckill_domain::origin::Origin;
 use seckill_domain::sale::Sale;
 use seckill_http::static_files::{AssetError, Assets};
@@ -13,8 +13,6 @@ use seckill_http::static_files::{AssetError, Assets};
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub origin: Option<Origin>,
-    /// ISO 4217.
-    pub currency: String,
     pub api: Option<Origin>,
 }
 
@@ -32,7 +30,8 @@ pub(crate) struct Site {
     pub(crate) assets: Assets,
     pub(crate) api: String,
     pub(crate) origin: String,
-    pub(crate) currency: String,
+    /// The digits of the currencies that do not have two, such as `JPY0 KWD3`.
+    pub(crate) digits: String,
 }
 
 #[derive(Template)]
@@ -70,18 +69,15 @@ struct DocsPage<'a> {
 
 impl Site {
     pub(crate) fn new(settings: Settings) -> Result<Self, PageError> {
+        let others = Currency::all().filter(|currency| currency.digits() != 2);
+        let digits: Vec<String> = others.map(|currency| format!("{currency}{}", currency.digits())).collect();
         let text = |origin: Option<Origin>| origin.map(|origin| origin.to_string()).unwrap_or_default();
         Ok(Self {
             assets: assets::embedded()?,
             api: text(settings.api),
             origin: text(settings.origin),
-            currency: settings.currency,
+            digits: digits.join(" "),
         })
-    }
-
-    /// The sale's price in the currency's main unit, such as `99.00`.
-    pub(crate) fn price(&self, sale: &Sale) -> String {
-        currency::price(sale.price_cents, &self.currency)
     }
 
     pub(crate) fn front<'a>(&'a self, sales: impl IntoIterator<Item = &'a Sale>) -> Result<String, PageError> {
@@ -89,7 +85,7 @@ impl Site {
     }
 
     pub(crate) fn sale(&self, sale: &Sale) -> Result<String, PageError> {
-        Ok(SalePage { site: self, sale, offer: offer::of(sale, &self.origin, &self.currency) }.render()?)
+        Ok(SalePage { site: self, sale, offer: offer::of(sale, &self.origin) }.render()?)
     }
 
     pub(crate) fn orders(&self) -> Result<String, PageError> {
@@ -125,6 +121,7 @@ mod tests {
             description: "A phone.".into(),
             picture: Some(Picture { hash: "0a".repeat(16), alt: "A phone".into(), small, large }),
             price_cents: 9_900,
+            currency: "CNY".parse().unwrap(),
             starts_at_ms: 1_767_225_600_123,
             ends_at_ms: 1_767_229_200_000,
             purchase_key: "the-real-key".into(),
@@ -142,7 +139,7 @@ mod tests {
 
     fn site(origin: Option<&str>) -> Site {
         let origin = origin.map(|origin| origin.parse().unwrap());
-        Site::new(Settings { origin, currency: "CNY".into(), api: None }).unwrap()
+        Site::new(Settings { origin, api: None }).unwrap()
     }
 
     #[test]

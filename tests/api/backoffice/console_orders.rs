@@ -15,8 +15,8 @@ use seckill_harness::{Sale, System, eventually, terms, until};
 
 /// Writes orders into the table, seven for each moment. The buyers are `u0` to `u4`.
 async fn orders(system: &System, sale: &Sale, number: i32, before: &str) {
-    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at, group_id)
-                  SELECT gen_random_uuid(), $1, 'u' || n % 5, 1, 100, 'pending_payment',
+    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, created_at, expires_at, group_id)
+                  SELECT gen_random_uuid(), $1, 'u' || n % 5, 1, 100, 'CNY', 'pending_payment',
                          now() - $3::text::interval - n / 7 * interval '1 second', now() + interval '1 hour', gen_random_uuid()
                   FROM generate_series(0, $2 - 1) AS n";
     let insert = sqlx::query(insert).bind(sale.id.get()).bind(number).bind(before);
@@ -142,10 +142,15 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3
         answer.text().await.unwrap()
     };
     let text = export("").await;
-    assert!(text.starts_with("order_id,sale_id,user,quantity,amount_cents,status,reason,created_at,expires_at\r\n"));
+    assert!(
+        text.starts_with(
+            "order_id,sale_id,user,quantity,amount_cents,currency,status,reason,created_at,expires_at\r\n"
+        )
+    );
     let records: Vec<csv::StringRecord> =
         csv::Reader::from_reader(text.as_bytes()).records().map(Result::unwrap).collect();
-    assert_eq!((&records[0][0], &records[0][5]), (bought, "accepted"));
+    assert_eq!((&records[0][0], &records[0][6]), (bought, "accepted"));
+    assert!(records.iter().all(|cells| &cells[5] == "CNY"));
     let written: Vec<(Uuid, i64, String, i32, i64, String)> = sqlx::query_as(
         "SELECT id, sale_id, user_id, quantity, amount_cents, status FROM orders ORDER BY created_at DESC, id DESC",
     )
@@ -157,7 +162,7 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3
         .map(|cells| {
             let user = cells[2].trim_start_matches('\'').to_owned();
             let number = |n: usize| cells[n].parse::<i64>().unwrap();
-            (cells[0].parse().unwrap(), number(1), user, number(3) as i32, number(4), cells[5].to_owned())
+            (cells[0].parse().unwrap(), number(1), user, number(3) as i32, number(4), cells[6].to_owned())
         })
         .collect();
     assert_eq!(exported, written);
@@ -195,8 +200,8 @@ async fn an_export_that_is_not_read_holds_up_no_more_than_the_next_export() {
     let sale = system.create_sale(terms(100)).await;
     // More than the buffers of a connection hold.
     system.execute("ALTER TABLE orders DISABLE TRIGGER USER").await;
-    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at, group_id)
-                  SELECT gen_random_uuid(), $1, repeat('x', 2000), 1, 100, 'paid', now(), gen_random_uuid() FROM generate_series(1, 20000)";
+    let insert = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, expires_at, group_id)
+                  SELECT gen_random_uuid(), $1, repeat('x', 2000), 1, 100, 'CNY', 'paid', now(), gen_random_uuid() FROM generate_series(1, 20000)";
     sqlx::query(insert).bind(sale.id.get()).execute(&system.sql).await.unwrap();
     let unread = max.request("GET", "orders.csv", None).send().await.unwrap();
     assert_eq!(unread.status(), 200);

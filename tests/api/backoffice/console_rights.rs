@@ -340,8 +340,8 @@ async fn viewers_learn_no_buyer_and_whoever_reads_on_is_logged() {
     const BUYER: &str = "somebody-7f3a";
     const ADDRESS: &str = "10.77.5.1";
     let (system, people) = staffed().await;
-    let order = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, created_at, expires_at, group_id)
-                 VALUES (gen_random_uuid(), 1, $1, 1, 100, 'pending_payment', now(), now() + interval '1 hour', gen_random_uuid())";
+    let order = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, created_at, expires_at, group_id)
+                 VALUES (gen_random_uuid(), 1, $1, 1, 100, 'CNY', 'pending_payment', now(), now() + interval '1 hour', gen_random_uuid())";
     sqlx::query(order).bind(BUYER).execute(&system.sql).await.unwrap();
     let lapsed = "INSERT INTO lapsed_holds (order_id, sale_id, user_id, address, quantity)
                   VALUES (gen_random_uuid(), 1, $1, $2, 1)";

@@ -50,7 +50,7 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     let system = System::shared_with(&UNLIMITED).await;
     let [root, max, vic] = people(&system).await;
     // A planned sale is published: its page exists, and it opens by itself.
-    let planned = max.call("POST", "sales", plan("Phone", json!({}))).await;
+    let planned = max.call("POST", "sales", plan("Phone", json!({ "currency": "KWD" }))).await;
     assert_eq!(planned.status, 201, "{}", planned.body);
     let id = planned.body["sale_id"].as_i64().unwrap();
     // The answer says whether all instances have the sale after 3 s, which may be too short on a busy machine.
@@ -58,6 +58,7 @@ async fn a_sale_is_planned_paused_given_stock_and_closed() {
     system.is_followed().await;
     assert_eq!(planned.body["page"], format!("/sales/{id}"));
     assert_eq!(reqwest::get(system.url(&format!("/sales/{id}"))).await.unwrap().status(), 200);
+    assert_eq!(system.get(&format!("/api/v1/sales/{id}"), None).await.1["currency"], "KWD");
     let bought_in = sale(&system, id).await;
     bought(&system, &bought_in, "ann").await;
 
@@ -144,6 +145,8 @@ async fn wrong_terms_are_refused_and_change_nothing() {
         (json!({ "product": "a\u{7}b" }), "400 invalid-request", "product"),
         (json!({ "price_cents": 1.5 }), "400 invalid-request", "1.5"),
         (json!({ "price_cents": "1" }), "400 invalid-request", "string"),
+        (json!({ "currency": "ZZZ" }), "400 invalid-request", "ISO 4217"),
+        (json!({ "currency": "cny" }), "400 invalid-request", "ISO 4217"),
         (json!({ "stock": -2 }), "400 invalid-request", "stock"),
         (json!({ "stock": 1_000_000_000_001_i64 }), "400 invalid-request", "stock"),
         (json!({ "per_user": 10_001 }), "400 invalid-request", "per_user"),

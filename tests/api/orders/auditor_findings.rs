@@ -47,6 +47,19 @@ async fn an_order_that_hangs_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_amount_or_currency_that_differs_from_the_order_s_is_found() {
+    for forged in [
+        "INSERT INTO payments (id, order_id, channel, amount_cents, currency)
+         SELECT gen_random_uuid(), id, 'sandbox', amount_cents, 'JPY' FROM orders LIMIT 1",
+        "INSERT INTO payments (id, order_id, channel, amount_cents, currency)
+         SELECT gen_random_uuid(), id, 'sandbox', 9900, currency FROM orders LIMIT 1",
+        "ALTER TABLE orders DISABLE TRIGGER orders_amount_fixed; UPDATE orders SET currency = 'JPY'",
+    ] {
+        assert_eq!(broken_by(forged).await, ["I4"], "{forged}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_illegal_step_is_refused_and_a_forged_history_is_found() {
     let forged = "ALTER TABLE orders DISABLE TRIGGER orders_step;
                   UPDATE orders SET status = 'refunded' WHERE user_id = 'a'";
@@ -69,8 +82,8 @@ async fn a_statement_with_one_illegal_order_makes_none() {
     let sale = system.create_sale(terms(10)).await;
     system.execute("UPDATE shop SET listens = true").await;
     let make = |statuses: [&'static str; 3]| {
-        let sql = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, group_id)
-                   SELECT gen_random_uuid(), $1, 'u' || n, 1, 100, status,
+        let sql = "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, group_id)
+                   SELECT gen_random_uuid(), $1, 'u' || n, 1, 100, 'CNY', status,
                           CASE status WHEN 'rejected' THEN 'over-limit' END, now() + interval '1 hour', gen_random_uuid()
                    FROM unnest($2::text[]) WITH ORDINALITY AS o (status, n)";
         sqlx::query(sql).bind(sale.id.get()).bind(statuses.map(str::to_owned).to_vec())

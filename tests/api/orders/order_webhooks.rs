@@ -75,6 +75,7 @@ fn assert_signed(arrival: &Arrival, steps: &[(i64, uuid::Uuid, String)], sale: &
     let (_, order, status) = steps.iter().find(named).expect("the id of a step");
     assert_eq!((&data["order_id"], &data["status"]), (&json!(order), &json!(status)));
     assert_eq!(data["reason"].as_str(), (status == "cancelled").then_some("by-buyer"));
+    assert_eq!(data["currency"], "CNY");
     assert_eq!((&data["sale_id"], &data["quantity"], &data["amount_cents"]), (&json!(sale.id), &json!(1), &json!(100)));
     chrono::DateTime::parse_from_rfc3339(arrival.body["timestamp"].as_str().unwrap()).unwrap();
 }

@@ -541,6 +541,21 @@ async fn the_schema_refuses_what_money_may_not_do() {
             "payments_legal_step",
         ),
         ("UPDATE payments SET amount_cents = 1 WHERE order_id = $1", "payments_unchanging"),
+        ("UPDATE payments SET currency = 'JPY' WHERE order_id = $1", "payments_unchanging"),
+        ("UPDATE orders SET currency = 'JPY' WHERE id = $1", "orders_amount_fixed"),
+        ("UPDATE orders SET amount_cents = 1 WHERE id = $1", "orders_amount_fixed"),
+        (
+            "UPDATE sales SET currency = 'JPY' WHERE id = (SELECT sale_id FROM orders WHERE id = $1)",
+            "sales_currency_fixed",
+        ),
+        (
+            "INSERT INTO payments (id, order_id, channel, amount_cents, currency) VALUES (gen_random_uuid(), $1, 'sandbox', 0, 'CNY')",
+            "payments_free_fits",
+        ),
+        (
+            "INSERT INTO payments (id, order_id, channel, amount_cents, currency) VALUES (gen_random_uuid(), $1, 'none', 0, 'CNY')",
+            "payments_free_is_paid",
+        ),
         ("UPDATE journal SET amount_cents = 1 WHERE order_id = $1", "journal_append_only"),
         ("DELETE FROM journal WHERE order_id = $1", "journal_append_only"),
         (

@@ -66,9 +66,9 @@ fn publishing(system: &System, bundle: &Bundle, more: &[&str]) -> Running {
 
 async fn many_sales(system: &System, sales: i32) {
     system.execute(format!(
-        "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms,
+        "INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms,
                             purchase_key, waiting_key)
-         SELECT (SELECT min(id) FROM products), 100, 1, 1, 1, 0, now(), now() + interval '1 day', 900000, 'k', 'w'
+         SELECT (SELECT min(id) FROM products), 100, 'CNY', 1, 1, 1, 0, now(), now() + interval '1 day', 900000, 'k', 'w'
          FROM generate_series(1, {sales})"
     ))
     .await;

@@ -53,9 +53,9 @@ impl World {
             // Not all in one transaction, where each change of the catalogue's version would read all earlier versions.
             let some = i64::try_from((sales - self.sales.len()).min(500)).unwrap();
             let planned = "WITH planned AS (
-                             INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
+                             INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at,
                                                 pay_within_ms, purchase_key, waiting_key)
-                             SELECT p.id, 100, 5, 5, 1, 0, now() + interval '1 hour', now() + interval '2 hours', 900000,
+                             SELECT p.id, 100, 'CNY', 5, 5, 1, 0, now() + interval '1 hour', now() + interval '2 hours', 900000,
                                     md5('key ' || n), md5('waiting ' || n)
                              FROM products p, generate_series(1, $1) n RETURNING id),
                            filled AS (INSERT INTO sale_epochs (sale_id, epoch, run_id, filled_at)

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sale_id: i64 = sale_id.parse()?;
     let buyer = BuyerClient::sign_in(&Service::new(&address)?, &user, 0).await?;
     let sale = buyer.sale(sale_id).await?;
-    println!("{} for {} cents, {:?}", sale.product.name, sale.price_cents, sale.status);
+    println!("{} for {} {}, {:?}", sale.product.name, sale.price_cents, sale.currency, sale.status);
 
     // The key exists once the sale opens. Wait by the service's clock.
     let mut state = buyer.state(sale_id).await?;

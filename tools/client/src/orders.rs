@@ -11,13 +11,15 @@ use crate::buyer::BuyerClient;
 use crate::error::Error;
 use crate::service::{call, exchange};
 
-/// An order. Times are in milliseconds since the epoch; money is in cents.
+/// An order. Times are in milliseconds since the epoch; money is in the currency's smallest units.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Order {
     pub order_id: Uuid,
     pub sale_id: i64,
     pub quantity: u32,
     pub amount_cents: i64,
+    /// ISO 4217.
+    pub currency: String,
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     pub reason: Option<String>,

@@ -5,12 +5,14 @@ use serde::Deserialize;
 use crate::buyer::BuyerClient;
 use crate::error::Error;
 
-/// A sale. Times are in milliseconds since the epoch, by the service's clock; money is in cents.
+/// A sale. Times are in milliseconds since the epoch, by the service's clock; money is in the currency's smallest units.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Sale {
     pub id: i64,
     pub product: Product,
     pub price_cents: i64,
+    /// ISO 4217.
+    pub currency: String,
     pub starts_at_ms: i64,
     pub ends_at_ms: i64,
     pub status: SalePhase,
@@ -138,7 +140,7 @@ mod tests {
     /// A newer service may send more fields, phases and challenges; an older one sends no waves.
     #[test]
     fn a_sale_of_another_version_is_read() {
-        let sale = r#"{"id":7,"product":{"id":1,"name":"Phone","picture":null},"price_cents":100,"starts_at_ms":1,
+        let sale = r#"{"id":7,"product":{"id":1,"name":"Phone","picture":null},"price_cents":100,"currency":"CNY","starts_at_ms":1,
             "ends_at_ms":2,"status":"lottery","per_user":1,"min_level":0,"captcha":"riddle","sold_out":false}"#;
         let sale: Sale = serde_json::from_str(sale).unwrap();
         assert_eq!((sale.status, sale.captcha, sale.waves.len()), (SalePhase::Unknown, Captcha::Unknown, 0));

@@ -39,6 +39,8 @@ pub struct OrderChange {
     pub user_id: String,
     pub quantity: u32,
     pub amount_cents: i64,
+    /// ISO 4217.
+    pub currency: String,
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     pub reason: Option<String>,
@@ -122,7 +124,7 @@ mod tests {
     const AT_S: u64 = 1_795_254_759;
     const PAID: &[u8] = br#"{"type":"order.paid","timestamp":"2026-11-21T09:52:39Z","data":{"order_id":
         "0198c0de-0000-7000-8000-00000000002a","sale_id":1,"user_id":"alice","quantity":1,"amount_cents":100,
-        "status":"paid","new":true}}"#;
+        "currency":"CNY","status":"paid","new":true}}"#;
 
     /// The result for a message that is signed by `secret` and checked `late_s` seconds later.
     fn check(secrets: &str, secret: &str, body: &[u8], late_s: u64) -> Result<WebhookMessage, WebhookError> {

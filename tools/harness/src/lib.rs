@@ -226,6 +226,7 @@ pub fn terms(stock: i64) -> NewSale {
     NewSale {
         product: "Phone".into(),
         price_cents: 100,
+        currency: "CNY".parse().unwrap(),
         stock: Stock::parse(stock).unwrap(),
         per_user: Units::ONE,
         starts_in_ms: 0,

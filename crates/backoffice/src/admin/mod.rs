@@ -34,6 +34,7 @@ use seckill_buying::sale::{SaleError, Stores};
 use seckill_config as config;
 use seckill_delivery::outflow_changes::OutflowError;
 use seckill_domain::account::{Account, Denial};
+use seckill_domain::currency::Currency;
 use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::WrongParameter;
 use seckill_domain::live::LedgerFigures;
@@ -127,6 +128,8 @@ pub struct Office {
     /// Slow counts for the pages of sales.
     orders_of_sales: CountCache<LedgerFigures>,
     lapsed_of_sales: CountCache<LapsedLists>,
+    /// Of sales that are planned without one.
+    pub(crate) currency: Currency,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +149,7 @@ impl Office {
         secret: &[u8; 32],
         pressure: &Arc<Pressure>,
         terms: &config::Admin,
+        currency: Currency,
     ) -> Result<Self, WrongSettings> {
         let attempts = AttemptLimits::new(limiter, terms.login_limit, terms.login_window_ms.cast_signed())?;
         let hasher = Hasher::start(terms, pressure)?;
@@ -163,6 +167,7 @@ impl Office {
             retries: Semaphore::new(1),
             orders_of_sales: CountCache::new(),
             lapsed_of_sales: CountCache::new(),
+            currency,
         })
     }
 }

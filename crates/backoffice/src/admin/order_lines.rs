@@ -12,14 +12,25 @@ pub struct OrderLine {
     pub(crate) user: String,
     pub(crate) quantity: i32,
     pub(crate) amount_cents: i64,
+    pub(crate) currency: &'static str,
     pub(crate) status: &'static str,
     pub(crate) reason: String,
     pub(crate) created_at: String,
     pub(crate) expires_at: String,
 }
 
-const COLUMNS: [&str; 9] =
-    ["order_id", "sale_id", "user", "quantity", "amount_cents", "status", "reason", "created_at", "expires_at"];
+const COLUMNS: [&str; 10] = [
+    "order_id",
+    "sale_id",
+    "user",
+    "quantity",
+    "amount_cents",
+    "currency",
+    "status",
+    "reason",
+    "created_at",
+    "expires_at",
+];
 
 impl From<&OwnedOrder> for OrderLine {
     fn from(owned: &OwnedOrder) -> Self {
@@ -30,6 +41,7 @@ impl From<&OwnedOrder> for OrderLine {
             user: owned.user_id.clone(),
             quantity: order.quantity,
             amount_cents: order.amount_cents,
+            currency: order.currency.code(),
             status: order.status.as_str(),
             reason: order.reason.clone().unwrap_or_default(),
             created_at: time(order.created_at_ms),

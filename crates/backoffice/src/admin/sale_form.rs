@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::AdminError;
 use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::currency::Currency;
 use seckill_domain::ids::{Invalid, Units};
 use seckill_domain::json_object;
 use seckill_domain::sale::{NewSale, Wave};
@@ -26,6 +27,8 @@ pub(crate) struct PlanForm {
     product: String,
     #[schema(minimum = 0, maximum = 100_000_000_000_i64)]
     price_cents: i64,
+    /// The setting `payments.currency` by default. It can never be changed.
+    currency: Option<Currency>,
     /// Units; -1 without a limit.
     #[schema(minimum = -1, maximum = 1_000_000_000_000_i64)]
     stock: i64,
@@ -68,7 +71,7 @@ struct WaveForm {
 }
 
 impl PlanForm {
-    pub(super) fn new_sale(self, now_ms: i64) -> Result<NewSale, AdminError> {
+    pub(super) fn new_sale(self, now_ms: i64, currency: Currency) -> Result<NewSale, AdminError> {
         if self.waves.len() > WAVES_MAX {
             return Err(Invalid::new("waves", "must be at most 100").into());
         }
@@ -88,6 +91,7 @@ impl PlanForm {
         let new = NewSale {
             product: self.product,
             price_cents: self.price_cents,
+            currency: self.currency.unwrap_or(currency),
             stock,
             per_user: per_user.map_err(|wrong| Invalid::new("per_user", wrong.problem))?,
             starts_in_ms: starts_at_ms.saturating_sub(now_ms),

@@ -12,6 +12,7 @@ use super::sale_form::PlanForm;
 use super::{AdminError, Office, found, operators_only, those_who_see_buyers_only};
 use seckill_domain::account::Account;
 use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::currency::Currency;
 use seckill_domain::ids::{Invalid, SaleId, Units};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::sale::{SalePhase, SaleStatus};
@@ -31,6 +32,7 @@ pub struct ManagedSale {
     pub product: String,
     pub(crate) product_id: i64,
     pub price_cents: i64,
+    pub currency: Currency,
     /// Units that are left in PostgreSQL; -1 without a limit.
     pub stock: i64,
     /// All units ever put up for sale, with future waves; -1 without a limit.
@@ -58,6 +60,7 @@ impl ManagedSale {
             product: sale.product,
             product_id: sale.product_id,
             price_cents: sale.price_cents,
+            currency: sale.currency,
             stock,
             total_stock,
             per_user: sale.per_user,
@@ -197,7 +200,7 @@ impl Office {
     pub(crate) async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
         operators_only(account)?;
         let now_ms = self.ledger.now_ms().await?;
-        let new = form.new_sale(now_ms)?;
+        let new = form.new_sale(now_ms, self.currency)?;
         let (sale_id, everywhere) = self.stores.plan_sale(&new, now_ms, account.name.as_str()).await?;
         Ok(Planned { sale_id, everywhere, page: page_of(sale_id) })
     }

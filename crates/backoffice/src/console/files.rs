@@ -3,7 +3,6 @@
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 
-use super::show::CURRENCY;
 use seckill_http::file_headers::{self, Kind};
 use seckill_http::static_files::{AssetError, Assets, PICTURE, SCRIPT, STYLE, Source};
 
@@ -25,9 +24,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files of this program. `currency` is that of all amounts on the pages.
-    pub fn embedded(currency: &str) -> Result<Self, AssetError> {
-        CURRENCY.get_or_init(|| currency.to_owned());
+    /// The files of this program.
+    pub fn embedded() -> Result<Self, AssetError> {
         Ok(Self { assets: Assets::of(FOLDER, SOURCES)? })
     }
 
@@ -63,7 +61,7 @@ mod tests {
 
     #[test]
     fn every_file_is_served_and_every_name_that_a_template_uses_is_one() {
-        let files = Files::embedded("CNY").unwrap();
+        let files = Files::embedded().unwrap();
         for entry in std::fs::read_dir(FOLDER_OF_SOURCES).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             assert!(name.ends_with(".html") || files.url(&name).starts_with(FOLDER), "{name} is not in SOURCES");

@@ -5,11 +5,10 @@ use askama::Template;
 use strum::IntoEnumIterator;
 
 use super::frame::{Frame, address, page};
-use super::{money, show};
-use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, MoneyRow, PaymentQuery, RefundQuery};
+use super::show;
+use crate::admin::money::{ConflictPage, ConflictQuery, MoneyPage, PaymentQuery, RefundQuery};
 use crate::admin::paging::given;
 use crate::api::Ask;
-use seckill_domain::currency::price;
 use seckill_domain::payment::{PaymentStatus, RefundStatus};
 
 #[derive(Template)]
@@ -33,10 +32,6 @@ struct RefundsPage {
     statuses: Vec<&'static str>,
     chosen: Option<String>,
     next: Option<String>,
-}
-
-pub(crate) fn amount(row: &MoneyRow) -> String {
-    format!("{} {}", row.currency, price(row.amount_cents, &row.currency))
 }
 
 pub(crate) async fn payments(ask: Ask) -> HttpResponse {

@@ -5,7 +5,7 @@ use askama::Template;
 use strum::VariantArray;
 
 use super::frame::{Frame, address, page};
-use super::{money, show};
+use super::show;
 use crate::admin::AdminError;
 use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
 use crate::admin::paging::given;

@@ -11,6 +11,7 @@ use crate::admin::AdminError;
 use crate::admin::paging::cut;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
 use crate::api::{Ask, Caller};
+use seckill_domain::currency::Currency;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::LedgerFigures;
 
@@ -32,6 +33,8 @@ struct SalesPage {
 struct NewSalePage {
     frame: Frame,
     products: Vec<String>,
+    currencies: Vec<Currency>,
+    default: Currency,
 }
 
 #[derive(Template)]
@@ -66,7 +69,8 @@ pub(crate) async fn list(ask: Ask) -> HttpResponse {
 pub(crate) async fn new(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |office, caller, frame| {
         let products = office.products(&caller.account, None, None, NAMES_MAX).await?;
-        Ok(NewSalePage { frame, products: products.into_iter().map(|product| product.name).collect() })
+        let products = products.into_iter().map(|product| product.name).collect();
+        Ok(NewSalePage { frame, products, currencies: Currency::all().collect(), default: office.currency })
     })
     .await
 }

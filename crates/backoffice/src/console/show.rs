@@ -2,16 +2,12 @@
 
 use std::borrow::Borrow;
 use std::fmt::Display;
-use std::sync::OnceLock;
 
 use askama::filters::Safe;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;
 
-use seckill_domain::currency::price;
-
-/// The currency of all amounts (ISO 4217): a setting of the process, which `Files::embedded` passes on when the service starts.
-pub(super) static CURRENCY: OnceLock<String> = OnceLock::new();
+use seckill_domain::currency::Currency;
 
 /// Separates groups of three digits: a thin space at which no line is broken.
 const GROUP: char = '\u{202f}';
@@ -50,13 +46,13 @@ pub(crate) fn time_or_none<N: Number + Copy>(ms: &Option<N>) -> Safe<String> {
 }
 
 /// An amount in minor units, with its currency: `CNY 1 234.00`.
-pub(crate) fn money(cents: impl Number) -> String {
-    let currency = CURRENCY.get().map_or("", String::as_str);
-    let cents = cents.number();
-    let (sign, amount) = (if cents < 0 { "−" } else { "" }, cents.checked_abs().unwrap_or(i64::MAX));
-    let amount = price(amount, currency);
+pub(crate) fn money(cents: impl Number, currency: impl Display) -> String {
+    let (code, cents) = (currency.to_string(), cents.number());
+    // Rows that were changed by hand may name a currency that is none.
+    let Ok(currency) = code.parse::<Currency>() else { return format!("{code} {cents} minor units") };
+    let amount = currency.amount(cents);
     let (whole, rest) = amount.split_at(amount.find('.').unwrap_or(amount.len()));
-    format!("{currency} {sign}{}{rest}", grouped(whole)).trim_start().to_owned()
+    format!("{currency} {}{rest}", count(whole))
 }
 
 /// A number with its digits in groups of three: `12 345`.
@@ -111,6 +107,19 @@ fn grouped(digits: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_have_their_currency() {
+        for (cents, currency, text) in [
+            (123_456, "CNY", "CNY 1 234.56"),
+            (-5, "HUF", "HUF −0.05"),
+            (123_456, "JPY", "JPY 123 456"),
+            (12_345, "IQD", "IQD 12.345"),
+            (5, "ZZZ", "ZZZ 5 minor units"),
+        ] {
+            assert_eq!(money(cents, currency).replace(GROUP, " "), text);
+        }
+    }
 
     #[test]
     fn numbers_are_written_for_people() {

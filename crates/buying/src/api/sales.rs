@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::sale::thread_state::ThreadState;
 use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::currency::Currency;
 use seckill_domain::ids::{SaleId, Units};
 use seckill_domain::picture::Picture;
 use seckill_domain::sale::{PlannedWave, Product, Sale, SalePhase};
@@ -22,6 +23,7 @@ struct SaleView {
     product: ProductName,
     #[schema(minimum = 0)]
     price_cents: i64,
+    currency: Currency,
     starts_at_ms: i64,
     ends_at_ms: i64,
     status: SalePhase,
@@ -129,6 +131,7 @@ async fn view(sale: &Sale, thread: &ThreadState) -> SaleView {
         id: sale.id,
         product: ProductName { id: sale.product_id, name: sale.product.clone() },
         price_cents: sale.price_cents,
+        currency: sale.currency,
         starts_at_ms: sale.starts_at_ms,
         ends_at_ms: sale.ends_at_ms,
         status: sale.phase_at(thread.catalog.clock.now_ms()),

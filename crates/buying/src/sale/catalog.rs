@@ -241,6 +241,7 @@ mod tests {
             description: String::new(),
             picture: None,
             price_cents: 100,
+            currency: "CNY".parse().unwrap(),
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,

@@ -238,6 +238,7 @@ mod tests {
             sale_id: SaleId::from_db(1),
             quantity: 1,
             amount_cents: 100,
+            currency: "CNY".parse().unwrap(),
             status: OrderStatus::PendingPayment,
             reason: None,
             expires_at_ms: 0,

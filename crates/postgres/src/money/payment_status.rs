@@ -225,8 +225,8 @@ impl Payments {
     /// The keys of all money that moved through a channel, by our books.
     pub async fn moved_through(&self, channel: &str) -> Result<Vec<Uuid>, LedgerError> {
         Ok(sqlx::query_scalar!(
-            r#"SELECT id AS "key!" FROM payments WHERE channel = $1 AND status = 'succeeded' AND amount_cents > 0
-               UNION ALL SELECT key FROM refunds WHERE channel = $1 AND status = 'succeeded' AND amount_cents > 0"#,
+            r#"SELECT id AS "key!" FROM payments WHERE channel = $1 AND status = 'succeeded'
+               UNION ALL SELECT key FROM refunds WHERE channel = $1 AND status = 'succeeded'"#,
             channel
         )
         .fetch_all(&self.0.pool)

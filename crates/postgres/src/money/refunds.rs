@@ -81,7 +81,10 @@ impl Payments {
         .await?;
         // For an order that an operator marked as paid, no channel has money.
         let Some(paid) = paid else { return Ok(RefundOutcome::IllegalState) };
-        let Some(outflow) = outflow_of(&paid.channel) else { return Ok(RefundOutcome::IllegalState) };
+        // Nothing goes back for a free order, so its refund needs no channel.
+        let is_free = paid.amount_cents == 0;
+        let outflow = outflow_of(&paid.channel).or_else(|| is_free.then(String::new));
+        let Some(outflow) = outflow else { return Ok(RefundOutcome::IllegalState) };
         sqlx::query!("UPDATE orders SET status = 'refunding' WHERE id = $1", order.0).execute(&mut *tx).await?;
         let refund = NewRefund {
             payment: PaymentId(paid.id),
@@ -93,7 +96,8 @@ impl Payments {
         };
         let (id, status) = create_refund(&mut tx, &refund, &outflow).await?;
         if user.is_none() {
-            let details = json!({ "refund": id, "amount_cents": paid.amount_cents, "reason": reason });
+            let details =
+                json!({ "refund": id, "amount_cents": paid.amount_cents, "currency": paid.currency, "reason": reason });
             audit_log::append(&mut tx, asked_by, "refund order", &format!("order {order}"), details).await?;
         }
         die_at!("refund.before_commit");

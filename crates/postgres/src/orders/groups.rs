@@ -211,8 +211,8 @@ pub(super) async fn make_orders(
 ) -> Result<(), LedgerError> {
     let (traced, traces): (Vec<Uuid>, Vec<String>) = traces.iter().cloned().unzip();
     sqlx::query!(
-        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, shard, status, reason, expires_at, group_id, trace)
-         SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, g.shard,
+        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, shard, status, reason, expires_at, group_id, trace)
+         SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, s.currency, g.shard,
                 CASE WHEN $4::text IS NULL THEN 'pending_payment' ELSE 'rejected' END, $4,
                 now() + s.pay_within_ms * interval '1 ms', g.id, t.trace
          FROM purchase_groups g JOIN sales s ON s.id = g.sale_id

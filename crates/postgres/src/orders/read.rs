@@ -16,6 +16,7 @@ pub(super) struct OrderRow {
     pub(super) user_id: String,
     pub(super) quantity: i32,
     pub(super) amount_cents: i64,
+    pub(super) currency: String,
     pub(super) status: String,
     pub(super) reason: Option<String>,
     pub(super) expires_at: DateTime<Utc>,
@@ -42,6 +43,7 @@ impl TryFrom<OrderRow> for OwnedOrder {
             sale_id: SaleId::from_db(row.sale_id),
             quantity: row.quantity,
             amount_cents: row.amount_cents,
+            currency: row.currency.parse().map_err(|_| LedgerError::Unreadable("orders.currency"))?,
             status: row.status.parse().map_err(|_| LedgerError::Unreadable("orders.status"))?,
             reason: row.reason,
             expires_at_ms: row.expires_at.timestamp_millis(),
@@ -93,15 +95,15 @@ impl Orders {
         let rows = sqlx::query_as!(
             OrderRow,
             r#"WITH made AS MATERIALIZED (
-                 SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
+                 SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at
                  FROM orders WHERE id = ANY($1))
                SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
-                      amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                      amount_cents AS "amount_cents!", currency AS "currency!", status AS "status!", reason, expires_at AS "expires_at!",
                       created_at AS "created_at!"
                FROM made
                UNION ALL
                (SELECT DISTINCT ON (a.order_id) a.order_id, g.sale_id, a.user_id, g.quantities[m.place],
-                      s.price_cents * g.quantities[m.place], 'accepted', NULL, g.created_at + s.pay_within_ms * interval '1 ms',
+                      s.price_cents * g.quantities[m.place], s.currency, 'accepted', NULL, g.created_at + s.pay_within_ms * interval '1 ms',
                       g.created_at
                FROM unnest($1::uuid[], $2::text[]) AS a (order_id, user_id)
                JOIN purchase_groups g ON num_nulls(g.settled_at) = 1 AND g.user_ids @> ARRAY[a.user_id] COLLATE "C"
@@ -126,12 +128,12 @@ impl Orders {
         let rows = sqlx::query_as!(
             OrderRow,
             r#"SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
-                      amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                      amount_cents AS "amount_cents!", currency AS "currency!", status AS "status!", reason, expires_at AS "expires_at!",
                       created_at AS "created_at!"
                FROM (
-                 SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
+                 SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
                  UNION ALL
-                 SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, 'accepted', NULL,
+                 SELECT m.order_id, g.sale_id, m.user_id, m.quantity, s.price_cents * m.quantity, s.currency, 'accepted', NULL,
                         g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
                  FROM purchase_groups g JOIN sales s ON s.id = g.sale_id
                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities) AS m (order_id, user_id, quantity)
@@ -179,7 +181,7 @@ impl Orders {
     pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
         let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
         let rows = sqlx::query!(
-            "SELECT s.id AS step, s.to_status AS status, o.id, o.sale_id, o.user_id, o.quantity, o.amount_cents,
+            "SELECT s.id AS step, s.to_status AS status, o.id, o.sale_id, o.user_id, o.quantity, o.amount_cents, o.currency,
                     o.expires_at, o.created_at, CASE WHEN s.to_status = o.status THEN o.reason END AS reason
              FROM unnest($1::uuid[], $2::bigint[]) AS seen (order_id, step)
              JOIN order_steps s ON s.order_id = seen.order_id AND s.id > seen.step
@@ -195,6 +197,7 @@ impl Orders {
                 user_id: row.user_id,
                 quantity: row.quantity,
                 amount_cents: row.amount_cents,
+                currency: row.currency,
                 status: row.status,
                 reason: row.reason,
                 expires_at: row.expires_at,
@@ -218,7 +221,7 @@ pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> R
     let row = sqlx::query_as!(
         OrderRow,
         r#"WITH made AS MATERIALIZED (
-             SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at
+             SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at
              FROM orders WHERE id = $1),
            one AS MATERIALIZED (
              SELECT * FROM purchase_groups WHERE id = $1 AND num_nulls(settled_at) = 1 AND NOT EXISTS (SELECT FROM made)),
@@ -229,11 +232,11 @@ pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> R
               WHERE g.settled_at IS NULL AND g.order_ids @> ARRAY[$1]
                 AND NOT EXISTS (SELECT FROM made) AND NOT EXISTS (SELECT FROM one) LIMIT 1))
            SELECT id AS "id!", sale_id AS "sale_id!", user_id AS "user_id!", quantity AS "quantity!",
-                  amount_cents AS "amount_cents!", status AS "status!", reason, expires_at AS "expires_at!",
+                  amount_cents AS "amount_cents!", currency AS "currency!", status AS "status!", reason, expires_at AS "expires_at!",
                   created_at AS "created_at!"
            FROM made
            UNION ALL
-           SELECT $1, g.sale_id, g.user_ids[m.place], g.quantities[m.place], s.price_cents * g.quantities[m.place], 'accepted', NULL,
+           SELECT $1, g.sale_id, g.user_ids[m.place], g.quantities[m.place], s.price_cents * g.quantities[m.place], s.currency, 'accepted', NULL,
                   g.created_at + s.pay_within_ms * interval '1 ms', g.created_at
            FROM accepted g JOIN sales s ON s.id = g.sale_id
            CROSS JOIN LATERAL (SELECT array_position(g.order_ids, $1) AS place) AS m"#,

@@ -206,7 +206,7 @@ async fn accepted(
     };
     let rows = sqlx::query!(
         r#"SELECT p.place AS "place!", p.member AS "member!", p.order_id AS "order_id!", p.sale_id AS "sale_id!",
-                  p.user_id AS "user_id!", p.quantity AS "quantity!", s.price_cents * p.quantity AS "amount_cents!",
+                  p.user_id AS "user_id!", p.quantity AS "quantity!", s.price_cents * p.quantity AS "amount_cents!", s.currency,
                   p.created_at + s.pay_within_ms * interval '1 ms' AS "expires_at!", p.created_at AS "created_at!"
            FROM (SELECT g.place, m.member, m.order_id, g.sale_id, m.user_id, m.quantity, g.created_at
                  FROM purchase_groups g
@@ -233,6 +233,7 @@ async fn accepted(
             user_id: row.user_id,
             quantity: row.quantity,
             amount_cents: row.amount_cents,
+            currency: row.currency,
             status: OrderStatus::Accepted.to_string(),
             reason: None,
             expires_at: row.expires_at,
@@ -251,7 +252,7 @@ async fn of_buyer_or_sale(
 ) -> Result<Vec<OrderRow>, LedgerError> {
     let rows = sqlx::query_as!(
         OrderRow,
-        "SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
+        "SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
          WHERE ($1::text IS NULL OR user_id = $1) AND ($2::bigint IS NULL OR sale_id = $2) AND ($3::text IS NULL OR status = $3)
            AND (created_at, id) < (coalesce($4::timestamptz, 'infinity'), $5)
          ORDER BY created_at DESC, id DESC LIMIT $6",
@@ -278,11 +279,11 @@ async fn of_all(
     let rows = sqlx::query_as!(
         OrderRow,
         r#"SELECT o.id AS "id!", o.sale_id AS "sale_id!", o.user_id AS "user_id!", o.quantity AS "quantity!",
-                  o.amount_cents AS "amount_cents!", o.status AS "status!", o.reason AS "reason?",
+                  o.amount_cents AS "amount_cents!", o.currency AS "currency!", o.status AS "status!", o.reason AS "reason?",
                   o.expires_at AS "expires_at!", o.created_at AS "created_at!"
            FROM unnest($1::text[]) AS wanted (status)
            CROSS JOIN LATERAL (
-             SELECT id, sale_id, user_id, quantity, amount_cents, status, reason, expires_at, created_at FROM orders
+             SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
              WHERE orders.status = wanted.status
                AND (created_at, id) < (coalesce($2::timestamptz, 'infinity'), $3)
              ORDER BY created_at DESC, id DESC LIMIT $4) AS o

@@ -20,6 +20,7 @@ pub struct OrderEvent {
     pub user: String,
     pub quantity: i32,
     pub amount_cents: i64,
+    pub currency: String,
     pub reason: Option<String>,
     pub attempts: u32,
     /// The trace of the order's purchase, if traced.
@@ -81,7 +82,7 @@ impl Orders {
                  FROM seen WHERE e.order_id = seen.order_id AND e.step_id = seen.step_id
                  RETURNING e.order_id, e.step_id, e.attempts, e.claims, behind IS NULL AS first)
                SELECT t.order_id, t.step_id, t.attempts, t.claims, t.first AS "first!", s.to_status AS status, s.at, o.sale_id,
-                      o.user_id, o.quantity, o.amount_cents, o.trace, CASE WHEN s.to_status = o.status THEN o.reason END AS reason,
+                      o.user_id, o.quantity, o.amount_cents, o.currency, o.trace, CASE WHEN s.to_status = o.status THEN o.reason END AS reason,
                       extract(epoch FROM clock_timestamp())::bigint AS "now_s!"
                FROM taken t JOIN order_steps s ON s.id = t.step_id JOIN orders o ON o.id = t.order_id
                ORDER BY t.step_id"#,
@@ -101,6 +102,7 @@ impl Orders {
             user: row.user_id,
             quantity: row.quantity,
             amount_cents: row.amount_cents,
+            currency: row.currency,
             reason: row.reason,
             attempts: row.attempts.unsigned_abs(),
             trace: row.trace.as_deref().and_then(TraceContext::from_text),

@@ -18,7 +18,7 @@ pub(super) struct Check {
     pub(crate) rows: &'static str,
 }
 
-pub(super) const CHECKS: [Check; 17] = [
+pub(super) const CHECKS: [Check; 18] = [
     Check {
         invariant: "I2",
         needs: Needs::Nothing,
@@ -133,6 +133,22 @@ pub(super) const CHECKS: [Check; 17] = [
                WHERE o.sale_id = $1 AND p.status = 'succeeded' AND $2::bigint IS NOT NULL
                  AND (NOT p.pays AND r.id IS NULL OR p.pays AND o.status NOT IN ('paid', 'refunding', 'refunded')
                       OR p.pays AND r.cause <> 'asked') LIMIT $3",
+    },
+    Check {
+        invariant: "I4",
+        needs: Needs::Nothing,
+        problem: "a payment or refund is of another amount or currency than its order, or an order of another currency than its sale",
+        rows: "SELECT format('%s %s of order %s: %s %s, and the order %s %s', m.what, m.id, o.id, m.amount_cents, m.currency,
+                             o.amount_cents, o.currency)
+               FROM (SELECT 'payment' AS what, id, order_id, amount_cents, currency FROM payments
+                     UNION ALL SELECT 'refund', id, order_id, amount_cents, currency FROM refunds) m
+               JOIN orders o ON o.id = m.order_id
+               WHERE o.sale_id = $1 AND $2::bigint IS NOT NULL
+                 AND (m.amount_cents, m.currency) <> (o.amount_cents, o.currency)
+               UNION ALL
+               SELECT format('order %s: %s, and the sale %s', o.id, o.currency, s.currency)
+               FROM orders o JOIN sales s ON s.id = o.sale_id
+               WHERE o.sale_id = $1 AND o.currency <> s.currency LIMIT $3",
     },
     Check {
         invariant: "I5",

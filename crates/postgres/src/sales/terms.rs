@@ -78,9 +78,9 @@ impl Sales {
         .fetch_one(&mut *tx)
         .await?;
         let id = sqlx::query_scalar!(
-            "INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at,
+            "INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at,
                                 pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha, shards)
-             VALUES ($1, $2, $3::bigint, $3::bigint - $11::bigint, $4, $5,
+             VALUES ($1, $2, $16, $3::bigint, $3::bigint - $11::bigint, $4, $5,
                      coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $6::bigint * interval '1 ms',
                      coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $7::bigint * interval '1 ms',
                      $8, $9, $10, $12, $13, $15)
@@ -99,7 +99,8 @@ impl Sales {
             new.refund_returns_stock,
             new.captcha.as_str(),
             from_ms,
-            i16::from(new.shards.get())
+            i16::from(new.shards.get()),
+            new.currency.code()
         )
         .fetch_one(&mut *tx)
         .await?;
@@ -116,7 +117,7 @@ impl Sales {
         }
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
         let details = json!({
-            "product": new.product, "price_cents": new.price_cents, "stock": new.stock.as_i64(), "waves": new.waves.len(),
+            "product": new.product, "price_cents": new.price_cents, "currency": new.currency, "stock": new.stock.as_i64(), "waves": new.waves.len(),
             "shards": new.shards.get(),
         });
         audit_log::append(&mut tx, actor, "sale planned", &format!("sale {id}"), details).await?;
@@ -228,7 +229,7 @@ pub(crate) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
 
 pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<SaleFigures>, LedgerError> {
     let rows = sqlx::query!(
-        r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, total_stock, stock, per_user, min_level,
+        r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, currency, total_stock, stock, per_user, min_level,
                   captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                   coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
@@ -246,6 +247,7 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
             description: row.description,
             picture: row.picture.map(|Json(picture)| picture),
             price_cents: row.price_cents,
+            currency: row.currency.parse().map_err(|_| LedgerError::Unreadable("sales.currency"))?,
             per_user: per_user(row.per_user)?,
             min_level: row.min_level.into(),
             captcha: row.captcha.parse().map_err(|_| LedgerError::Unreadable("sales.captcha"))?,
