@@ -15,6 +15,7 @@ use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::{Invalid, SaleId, Units};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::sale::{SalePhase, SaleStatus};
+use seckill_domain::text;
 use seckill_postgres::LedgerError;
 pub use seckill_postgres::sales::lapsed_holds::LapsedHolds;
 pub use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
@@ -127,15 +128,12 @@ impl SaleQuery {
     pub(crate) fn search(&self) -> Result<SaleSearch, Invalid> {
         let before = given(&self.before).map(SaleId::parse).transpose();
         let phase = given(&self.status).map(SalePhase::from_str).transpose();
-        let text = given(&self.q);
-        if text.is_some_and(|text| text.chars().count() > TEXT_MAX || text.contains(char::is_control)) {
-            return Err(Invalid::new("q", "must be at most 200 characters, none of them control characters"));
-        }
+        let text = given(&self.q).map(|text| text::line(text, "q", 0..=TEXT_MAX)).transpose()?;
         Ok(SaleSearch {
             only: None,
             before: before.map_err(|_| Invalid::new("before", "must be the id of a sale"))?,
             phase: phase.map_err(|_| Invalid::new("status", "must be scheduled, open, paused or ended"))?,
-            text: text.map(str::to_owned),
+            text,
             limit: limit(&self.limit)?,
         })
     }

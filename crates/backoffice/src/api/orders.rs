@@ -24,7 +24,10 @@ use seckill_money::api::Money;
 #[serde(deny_unknown_fields)]
 struct RefundOrder {
     /// One line, which is kept with the refund and in the audit log.
-    #[schema(max_length = 500, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]+$")]
+    #[schema(
+        max_length = 500,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
     reason: String,
 }
 
