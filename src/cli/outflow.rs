@@ -71,7 +71,7 @@ pub(super) enum OutflowCommand {
         #[arg(long)]
         id: Option<Uuid>,
     },
-    /// Show parked items, which failed too often and are no longer retried
+    /// Show parked items, newest first, which failed too often and are no longer retried
     Parked(ListArgs),
     /// Send parked items again
     Retry {
@@ -131,9 +131,11 @@ impl OutflowCommand {
                     result => print::json(&json!({ "id": item.id, "new": result == EnqueueOutcome::Taken }))?,
                 }
             }
-            Self::Parked(ListArgs { format, limit }) => {
-                let items = ledger.outflows.parked_outflow(None, None, limit).await?;
-                return print::rows(items.into_iter().map(item_row), format);
+            Self::Parked(list) => {
+                let next = async |last: Option<ParkedItem>, n| {
+                    ledger.outflows.parked_outflow(None, last.map(|last| last.seq), n).await
+                };
+                return print::pages(&list, next, item_row).await;
             }
             Self::Retry { name, ids } => {
                 if ids.is_empty() {

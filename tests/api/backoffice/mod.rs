@@ -11,3 +11,4 @@ pub mod console_sales;
 pub mod credentials;
 pub mod product_pictures;
 pub mod sign_in_limits;
+pub mod typed_texts;
