@@ -144,7 +144,7 @@ mod tests {
         for (typed, kept) in [
             ("Cafe\u{301}", "Café"),
             ("가", "가"),
-            ("  Red\u{A0}\u{2003} phone\u{3000}", "Red phone"),
+            ("  Red\u{00A0}\u{2003} phone\u{3000}", "Red phone"),
             ("A\u{30A} \u{212B}", "Å Å"),
             ("\u{F900}", "\u{8C48}"),
         ] {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn lengths_are_in_characters() {
         for (text, fits) in
-            [("", false), (" \u{A0}\u{3000}", false), ("猫", true), ("猫猫猫", true), ("猫猫猫猫", false)]
+            [("", false), (" \u{00A0}\u{3000}", false), ("猫", true), ("猫猫猫", true), ("猫猫猫猫", false)]
         {
             assert_eq!(line(text, "name", 1..=3).is_ok(), fits, "{text:?}");
         }

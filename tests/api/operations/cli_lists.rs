@@ -5,12 +5,13 @@ use std::process::{Output, Stdio};
 
 use reqwest::Url;
 use serde_json::Value;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use uuid::Uuid;
 
 use seckill_harness::{System, terms};
+use seckill_postgres::LedgerError;
 
 use crate::pages::served_pages::command;
 
@@ -118,6 +119,14 @@ async fn a_list_is_whole_or_says_that_it_is_cut() {
             assert_eq!(json(&["--limit", cut]), (Some(3), cut.parse().unwrap(), said), "{list:?}");
         }
     }
+    // Of a finding's rows, the audit shows a part, and says so.
+    let (_, audit, error) = run(&system, &["audit", "--sale", &id, "--json"], &[]);
+    let audit: Value = serde_json::from_str(&audit).unwrap_or_else(|_| panic!("{error}"));
+    let findings = audit["sales"][0]["findings"].as_array().unwrap().iter();
+    let long: Vec<_> =
+        findings.filter_map(|finding| finding["evidence"].as_array()).filter(|rows| rows.len() > 1).collect();
+    let says_more = |row: &Value| row.as_str().is_some_and(|row| row.starts_with("and ") && row.ends_with("more"));
+    assert!(!long.is_empty() && long.iter().all(|rows| rows.len() == 21 && says_more(&rows[20])), "{audit}");
     let (code, table, _) = run(&system, &["orders", "--limit", "1500"], &[]);
     assert_eq!((code, table.lines().count()), (Some(3), 1502), "with the columns and a line");
 }
@@ -125,7 +134,7 @@ async fn a_list_is_whole_or_says_that_it_is_cut() {
 /// The error of a command says what PostgreSQL said, and not that it was unreachable while it answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_of_postgres_is_named() {
-    let system = System::prepare(&[]).await;
+    let system = System::prepare(&[("SECKILL_DATABASE__ACQUIRE_TIMEOUT_MS", "2000")]).await;
     let fails = |list: &[&str], settings: &[(&str, &str)]| {
         let (code, out, error) = run(&system, &[list, &["--format", "json"]].concat(), settings);
         assert_eq!((code, out.as_str(), error.lines().count()), (Some(1), "", 1), "{error}");
@@ -150,4 +159,23 @@ async fn a_failure_of_postgres_is_named() {
     assert!(error.contains("postgres cannot work") && error.contains("too many connections"), "{error}");
     let nowhere = fails(&["orders"], &[("DATABASE_URL", "postgres://seckill@127.0.0.1:1/x")]);
     assert!(nowhere.contains("postgres unreachable") && nowhere.contains("refused"), "{nowhere}");
+
+    for (code, says) in [
+        ("53100", "postgres cannot work: "),
+        ("53200", "postgres cannot work: "),
+        ("25006", "postgres cannot work: "),
+        ("57P03", "postgres cannot work: "),
+        ("58030", "postgres cannot work: "),
+        ("08006", "postgres unreachable: "),
+        ("57014", "postgres cancelled a statement: "),
+        ("40001", "conflict with another transaction: "),
+        ("28P01", "postgres: "),
+    ] {
+        let raise = format!("DO $$ BEGIN RAISE EXCEPTION 'because' USING ERRCODE = '{code}'; END $$");
+        let raised = sqlx::raw_sql(AssertSqlSafe(raise)).execute(&system.sql).await.unwrap_err();
+        let error = LedgerError::from(raised);
+        assert!(error.to_string().starts_with(says) && error.to_string().contains("because"), "{code}: {error}");
+        // What another row would meet too is tried again later.
+        assert_eq!(error.is_outage(), !["57014", "28P01"].contains(&code), "{code}");
+    }
 }
