@@ -34,10 +34,11 @@ async fn an_export_has_every_order_and_needs_little_memory() {
     const MEMORY_MIB: u64 = 96;
     let system = System::prepare(&[]).await;
     let sale = system.create_sale(terms(5)).await;
-    system.execute("ALTER TABLE orders DISABLE TRIGGER ALL").await;
+    // Rows go in faster without what the export does not use.
+    system.execute("ALTER TABLE orders DISABLE TRIGGER ALL; DROP INDEX orders_of_user, orders_of_sale").await;
     let insert = format!(
         "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at, created_at, group_id)
-         SELECT gen_random_uuid(), {}, 'buyer ' || i, 1, 100, CASE WHEN i % 3 = 0 THEN 'cancelled' ELSE 'paid' END, now(),
+         SELECT lpad(to_hex(i), 32, '0')::uuid, {}, 'buyer ' || i, 1, 100, CASE WHEN i % 3 = 0 THEN 'cancelled' ELSE 'paid' END, now(),
                 now() - interval '1 ms' * (i / 2), gen_random_uuid() FROM generate_series(1, {ORDERS}) i",
         sale.id
     );
