@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use seckill::cli::Cli;
+use seckill::cli::{self, Cli};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -18,12 +18,23 @@ fn main() -> ExitCode {
         Err(help) => help.exit(),
     };
     seckill_runtime::failpoint::set_up();
-    let (failure, reports_failures) = (command.failure(), command.reports_failures());
+    let (is_check, reports_failures) = (command.is_check(), command.reports_failures());
     seckill_telemetry::start_logs(reports_failures);
     command.run().unwrap_or_else(|error| {
-        eprintln!("seckill: {error:#}");
-        if error.is::<seckill::cli::CouldNotRun>() { ExitCode::from(2) } else { failure }
+        eprintln!("seckill: {}", causes(&error));
+        cli::exit_code(&error, is_check)
     })
+}
+
+/// The error and its causes in one line. Most errors name their causes already.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    one_line(&text)
 }
 
 /// A usage error in one line, without the usage.

@@ -156,7 +156,7 @@ export class Chart {
     if (!this.#details.open) return;
     const heading = (text) => el("th", { scope: "col" }, text);
     this.#head.replaceChildren(heading("Time"), ...[...this.#lines.values()].map(({ label }) => heading(label)));
-    const row = ({ at, figures }) => el("tr", {}, el("th", { scope: "row" }, new Date(at).toLocaleTimeString()),
+    const row = ({ at, figures }) => el("tr", {}, el("th", { scope: "row" }, new Date(at).toLocaleTimeString(undefined, { timeStyle: "long" })),
       ...[...this.#lines.keys()].map((key) => el("td", { class: "number" }, format(figures[key]))));
     this.#table.replaceChildren(...this.#points.slice(-ROWS).reverse().map(row));
   }

@@ -1,5 +1,8 @@
-// Shared by all pages of the console: forms that call the admin API, local times, and pages that refresh themselves.
+// Shared by all pages of the console: forms that call the admin API, and pages that refresh themselves.
 // docs/console.md describes the attributes that it reads.
+
+import { localize, momentOf } from "./times.js";
+export { localize };
 
 const csrf = document.querySelector("meta[name=csrf]")?.content;
 const SIGN_IN = "/admin/sign-in";
@@ -7,27 +10,6 @@ const SIGN_IN = "/admin/sign-in";
 /** Goes to the sign-in page, and returns to this page afterwards. */
 function signIn() {
   location.assign(`${SIGN_IN}?then=${encodeURIComponent(location.pathname + location.search)}`);
-}
-
-// Times
-
-const formatter = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-
-/** Shows moments in the reader's zone. The title keeps what the server wrote, in UTC. */
-export function localize(root = document) {
-  for (const node of root.querySelectorAll("time[data-local]")) {
-    const ms = Date.parse(node.dateTime);
-    if (Number.isNaN(ms)) continue;
-    node.title = node.textContent;
-    node.textContent = formatter.format(ms);
-    delete node.dataset.local;
-  }
-  // A field for a date and time uses the reader's zone, too.
-  for (const field of root.querySelectorAll("input[data-kind=time][data-ms]")) {
-    const at = new Date(Number(field.dataset.ms));
-    field.value = new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-    delete field.dataset.ms;
-  }
 }
 
 // Forms
@@ -51,9 +33,9 @@ const READERS = {
       throw new FieldError(`${name}: this is not JSON. ${error.message}`);
     }
   },
-  time(text, name) {
-    const ms = new Date(text).getTime();
-    if (Number.isNaN(ms)) throw new FieldError(`${name}: write a date and a time.`);
+  time(_, name, field) {
+    const { ms, error } = momentOf(field);
+    if (error) throw new FieldError(`${name}: ${error}`);
     return ms;
   },
 };
@@ -75,7 +57,7 @@ export function read(form, button) {
     if (type === "checkbox") {
       values[name] = field.checked;
     } else if (text !== "") {
-      values[name] = READERS[kind](field.value, name);
+      values[name] = READERS[kind](field.value, name, field);
     } else if (field.dataset.empty === "null") {
       values[name] = null;
     } else if (field.dataset.empty === "text") {

@@ -8,7 +8,8 @@ use seckill_domain::alarm::AlarmKind;
 use seckill_postgres::flow::alarms::Alarm;
 
 pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()> {
-    let alarms = stores(config)?.ledger.alarms.alarms(args.limit).await?;
+    let alarms = stores(config)?.ledger.alarms;
+    let next = async |last: Option<Alarm>, n| alarms.alarms(None, last.map(|alarm| alarm.id), n).await;
     let row = |alarm: Alarm| {
         Row([
             ("kind", alarm.kind.as_str().into()),
@@ -19,5 +20,5 @@ pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()>
             ("runbook", AlarmKind::runbook_of(&alarm.kind).unwrap_or_default().into()),
         ])
     };
-    print::rows(alarms.into_iter().map(row), args.format)
+    print::pages(args, next, row).await
 }

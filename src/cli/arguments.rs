@@ -32,9 +32,24 @@ pub(super) struct ListArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
-    /// Show at most this many rows
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1_000_000))]
-    pub(super) limit: i64,
+    /// Show at most this many rows; by default all of them, and 10000 in a table. If there are more, stderr says so, and the exit code
+    /// is 3
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+    limit: Option<i64>,
+}
+
+impl ListArgs {
+    /// Nobody reads a longer table.
+    const TABLE_MAX: i64 = 10_000;
+
+    pub(super) fn rows_max(&self) -> Option<i64> {
+        self.limit.or((self.format == Format::Table).then_some(Self::TABLE_MAX))
+    }
+
+    /// One row more, which shows that there are more.
+    pub(super) fn read_max(&self) -> i64 {
+        self.rows_max().map_or(i64::MAX, |limit| limit.saturating_add(1))
+    }
 }
 
 /// The sale that a command is about.

@@ -8,13 +8,15 @@ use serde_json::json;
 use super::arguments::SaleOption;
 use super::{CouldNotRun, print};
 use crate::app::{payment_service, stores};
+use seckill_buying::sale::Stores;
 use seckill_buying::sale_work::audit::SaleVerdict;
 use seckill_config::Config;
+use seckill_domain::ids::SaleId;
 use seckill_money::compare_books::ChannelVerdict;
 use seckill_postgres::sales::terms::SaleSearch;
 
-/// One audit covers at most this many of the newest sales.
-const SALES_MAX: i64 = 100_000;
+/// Sales that are read at a time.
+const PAGE: i64 = 1000;
 
 #[derive(clap::Args)]
 pub(super) struct AuditArgs {
@@ -33,10 +35,7 @@ impl AuditArgs {
         let stores = stores(config)?;
         let sales = match self.sale.sale {
             Some(id) => vec![id],
-            None => {
-                let all = stores.ledger.sales.sale_figures(&SaleSearch::newest(SALES_MAX)).await.map_err(Error::msg)?;
-                all.into_iter().map(|figures| figures.sale.id).collect()
-            }
+            None => all_sales(&stores).await?,
         };
         let mut verdicts = Vec::new();
         for sale in sales {
@@ -55,6 +54,20 @@ impl AuditArgs {
             print::lines(verdicts.iter().map(sale_text).chain(channels.iter().map(channel_text)))?;
         }
         if channels_held { exit_code(&verdicts) } else { Ok(ExitCode::from(1)) }
+    }
+}
+
+/// Newest first.
+async fn all_sales(stores: &Stores) -> anyhow::Result<Vec<SaleId>> {
+    let (mut sales, mut last) = (Vec::new(), None);
+    loop {
+        let search = SaleSearch::after(last.as_ref(), PAGE);
+        let mut page = stores.ledger.sales.sale_figures(&search).await.map_err(Error::msg)?;
+        sales.extend(page.iter().map(|figures| figures.sale.id));
+        last = page.pop();
+        if last.is_none() {
+            return Ok(sales);
+        }
     }
 }
 

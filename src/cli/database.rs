@@ -5,7 +5,7 @@ use crate::app::stores;
 use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::Units;
-use seckill_domain::sale::{NewSale, ProductChange};
+use seckill_domain::sale::{NewSale, ProductChange, SalePhase};
 use seckill_domain::shards::ShardCount;
 use seckill_domain::stock::Stock;
 use seckill_postgres::sales::terms::SaleSearch;
@@ -15,7 +15,8 @@ const SAMPLE_PRODUCTS: [(&str, &str); 3] = [
     ("Sample headphones", "Over-ear, noise-cancelling, last year's model."),
     ("Sample kettle", "Boils a litre in two minutes."),
 ];
-const SALES_MAX: i64 = 100_000;
+/// More open sales of a product are looked at by nobody.
+const SALES_MAX: i64 = 1000;
 
 pub(super) async fn migrate(config: &Config) -> anyhow::Result<()> {
     stores(config)?.ledger.migrate().await?;
@@ -32,7 +33,9 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
     }
     let product = SAMPLE_PRODUCTS[0].0;
     let now_ms = stores.ledger.now_ms().await?;
-    let sales = stores.ledger.sales.sale_figures(&SaleSearch::newest(SALES_MAX)).await?;
+    let (phase, text) = (Some(SalePhase::Open), Some(product.to_owned()));
+    let search = SaleSearch { phase, text, ..SaleSearch::newest(SALES_MAX) };
+    let sales = stores.ledger.sales.sale_figures(&search).await?;
     if let Some(open) = sales.iter().find(|s| s.sale.product == product && s.sale.is_open_at(now_ms)) {
         tracing::info!(sale = %open.sale.id, "the sample sale exists");
         return Ok(());

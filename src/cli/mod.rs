@@ -36,6 +36,11 @@ use seckill_telemetry::spans::{self, SpanExport, TraceSettings};
 #[error("{0}")]
 pub struct CouldNotRun(String);
 
+/// A list has more rows than were printed. The exit code is 3.
+#[derive(Debug, thiserror::Error)]
+#[error("cut at {0} rows; more with --limit")]
+struct CutList(i64);
+
 #[derive(Parser)]
 #[command(
     name = "seckill",
@@ -43,7 +48,8 @@ pub struct CouldNotRun(String);
     about,
     propagate_version = true,
     after_help = "Settings come from environment variables, for example SECKILL_HTTP__BIND; config.default.toml lists all \
-                  of them.\nTables, JSON and CSV go to stdout, logs to stderr."
+                  of them.\nTables, JSON and CSV go to stdout, logs to stderr.\nExit codes: 0 done, 1 failed, 2 wrong arguments, 3 a list was cut \
+                  at --limit rows; `audit` and `doctor`\nsay 1 for a check that failed, and 2 for one that could not run."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -118,11 +124,18 @@ enum Command {
 
 const ACTOR: &str = "command line";
 
+pub fn exit_code(error: &anyhow::Error, of_check: bool) -> ExitCode {
+    match error {
+        _ if error.is::<CutList>() => ExitCode::from(3),
+        _ if of_check || error.is::<CouldNotRun>() => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
 impl Cli {
-    /// The exit code for an error: 2 for a check, since a check that could not run has found nothing broken.
-    pub fn failure(&self) -> ExitCode {
-        let is_check = matches!(self.program, Program::Service(Command::Audit(_) | Command::Doctor(_)));
-        ExitCode::from(if is_check { 2 } else { 1 })
+    /// Whether the command is a check. One that could not run has found nothing broken, so its exit code is not 1.
+    pub fn is_check(&self) -> bool {
+        matches!(self.program, Program::Service(Command::Audit(_) | Command::Doctor(_)))
     }
 
     /// Whether the output of the command says which servers failed, so that their clients need not log it, too.
@@ -142,7 +155,15 @@ impl Cli {
                     low_priority::give_way(); // before the runtime starts its threads
                 }
                 let runtime = runtime()?;
-                let code = runtime.block_on(command.run(config));
+                let database = config.database.clone();
+                let code = runtime.block_on(async {
+                    match command.run(config).await {
+                        Err(error) if ledger::lacks_connection(error.as_ref()) => {
+                            Err(ledger::connection_problem(&database).await.map_or(error, Into::into))
+                        }
+                        done => done,
+                    }
+                });
                 if is_bounded {
                     // A name server that does not answer would hold up the end of the process.
                     runtime.shutdown_background();

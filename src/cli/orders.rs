@@ -1,13 +1,13 @@
 //! `orders`: shows orders.
 
-use super::arguments::{Format, SaleOption, user};
+use super::arguments::{ListArgs, SaleOption, user};
 use super::print;
 use crate::app::stores;
 use seckill_backoffice::admin::order_lines::OrderLine;
 use seckill_config::Config;
 use seckill_domain::ids::UserId;
 use seckill_domain::order::OrderStatus;
-use seckill_postgres::orders::read::OrderSearch;
+use seckill_postgres::orders::read::{OrderSearch, OwnedOrder};
 
 #[derive(clap::Args)]
 pub(super) struct OrdersArgs {
@@ -19,19 +19,20 @@ pub(super) struct OrdersArgs {
     /// Only this buyer's orders
     #[arg(long, value_parser = user)]
     user: Option<UserId>,
-    /// Output format
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-    /// Show at most this many orders
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(1..=10_000_000))]
-    limit: i64,
+    #[command(flatten)]
+    list: ListArgs,
 }
 
 impl OrdersArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let Self { sale, status, user, format, limit } = self;
-        let search = OrderSearch { sale: sale.sale, user, status, before: None, limit };
-        let orders = stores(config)?.ledger.orders.orders(&search).await?;
-        print::rows(orders.iter().map(OrderLine::from), format)
+        let Self { sale, status, user, list } = self;
+        let search = OrderSearch { sale: sale.sale, user, status, before: None, limit: list.read_max() };
+        // One snapshot, so that an order that changes meanwhile comes once.
+        let mut export = stores(config)?.ledger.orders.export_orders(search).await?;
+        let next = async |_, _| match &mut export {
+            Some(export) => export.next_piece().await,
+            None => Ok(Vec::new()),
+        };
+        print::pages(&list, next, |order: OwnedOrder| OrderLine::from(&order)).await
     }
 }

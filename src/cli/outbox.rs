@@ -15,7 +15,7 @@ use seckill_postgres::outbox::ParkedRow;
 
 #[derive(Subcommand)]
 pub(super) enum OutboxCommand {
-    /// Show parked messages, which failed too often and are no longer retried
+    /// Show parked messages, newest first, which failed too often and are no longer retried
     List(ListArgs),
     /// Send parked messages again
     Retry {
@@ -29,8 +29,10 @@ impl OutboxCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let ledger = stores(config)?.ledger;
         match self {
-            Self::List(ListArgs { format, limit }) => {
-                print::rows(ledger.outbox.parked(limit).await?.into_iter().map(row), format)
+            Self::List(list) => {
+                let next =
+                    async |last: Option<ParkedRow>, n| ledger.outbox.parked(None, last.map(|last| last.id), n).await;
+                print::pages(&list, next, row).await
             }
             Self::Retry { ids } => {
                 if !ids.is_empty() {

@@ -16,6 +16,7 @@ use seckill_buying::sale_work::parked;
 use seckill_config::Config;
 use seckill_delivery::outflow_changes::{self, OutflowChange};
 use seckill_domain::outflow::Pace;
+use seckill_domain::text;
 use seckill_postgres::LedgerError;
 use seckill_postgres::outflow::items::{ChannelFigures, EnqueueOutcome, NewItem};
 use seckill_postgres::outflow::parked::ParkedItem;
@@ -70,7 +71,7 @@ pub(super) enum OutflowCommand {
         #[arg(long)]
         id: Option<Uuid>,
     },
-    /// Show parked items, which failed too often and are no longer retried
+    /// Show parked items, newest first, which failed too often and are no longer retried
     Parked(ListArgs),
     /// Send parked items again
     Retry {
@@ -123,15 +124,18 @@ impl OutflowCommand {
                 change(name, OutflowChange { rate: Some(rate), jitter_ms, ..Default::default() }).await?;
             }
             Self::Add { name, key, payload, id } => {
+                let key = text::line(&key, "key", 1..=200)?;
                 let item = NewItem { id: id.unwrap_or_else(Uuid::now_v7), channel: name, key, payload };
                 match ledger.outflows.enqueue_outflow(&item).await.map_err(in_words)? {
                     EnqueueOutcome::Full => bail!("outflow {} is full", item.channel),
                     result => print::json(&json!({ "id": item.id, "new": result == EnqueueOutcome::Taken }))?,
                 }
             }
-            Self::Parked(ListArgs { format, limit }) => {
-                let items = ledger.outflows.parked_outflow(None, None, limit).await?;
-                return print::rows(items.into_iter().map(item_row), format);
+            Self::Parked(list) => {
+                let next = async |last: Option<ParkedItem>, n| {
+                    ledger.outflows.parked_outflow(None, last.map(|last| last.seq), n).await
+                };
+                return print::pages(&list, next, item_row).await;
             }
             Self::Retry { name, ids } => {
                 if ids.is_empty() {
@@ -149,7 +153,6 @@ fn in_words(error: LedgerError) -> Error {
     let LedgerError::Refused(constraint) = error else { return error.into() };
     Error::msg(match constraint.as_str() {
         "outflow_items_channel_known" => "there is no outflow of that name",
-        "outflow_items_key_length" => "the key must have 1 to 200 characters",
         "outflow_items_payload_size" => "the payload must be smaller than 64 KiB",
         "outflow_channels_name_fits" => "the name must be 1 to 64 of a-z 0-9 _ -",
         "outflow_channels_target_http" => "the target must be an http:// or https:// address",

@@ -52,18 +52,19 @@ pub(super) enum RefundsCommand {
 
 impl PaymentsCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let payment_service = payment_service(config)?;
+        let payments = payment_service(config)?.ledger.payments;
         match self {
-            Self::List(ListArgs { format, limit }) => {
-                let filter = MoneyFilter { limit, ..MoneyFilter::default() };
-                print::rows(payment_service.ledger.payments.payments(&filter).await?.into_iter().map(money_row), format)
+            Self::List(list) => {
+                let next = async |last, n| payments.payments(&after(last, n)).await;
+                print::pages(&list, next, money_row).await
             }
-            Self::SetAside(ListArgs { format, limit }) => {
-                let callbacks = payment_service.ledger.payments.callbacks_set_aside(None, limit).await?;
-                print::rows(callbacks.into_iter().map(callback_row), format)
+            Self::SetAside(list) => {
+                let next =
+                    async |last: Option<SetAside>, n| payments.callbacks_set_aside(last.map(|last| last.id), n).await;
+                print::pages(&list, next, callback_row).await
             }
             Self::Settle { ids } => {
-                let settled = payment_service.ledger.payments.settle_set_aside(&ids, ACTOR).await?;
+                let settled = payments.settle_set_aside(&ids, ACTOR).await?;
                 print::json(&json!({ "settled": settled }))
             }
         }
@@ -74,9 +75,9 @@ impl RefundsCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let payment_service = payment_service(config)?;
         match self {
-            Self::List(ListArgs { format, limit }) => {
-                let filter = MoneyFilter { limit, ..MoneyFilter::default() };
-                print::rows(payment_service.ledger.payments.refunds(&filter).await?.into_iter().map(money_row), format)
+            Self::List(list) => {
+                let next = async |last, n| payment_service.ledger.payments.refunds(&after(last, n)).await;
+                print::pages(&list, next, money_row).await
             }
             Self::Create { order, reason } => {
                 let reason = RefundReason::parse(&reason)?;
@@ -96,6 +97,11 @@ impl RefundsCommand {
             }
         }
     }
+}
+
+/// The next rows of a list.
+fn after(last: Option<MoneyRow>, limit: i64) -> MoneyFilter {
+    MoneyFilter { before: last.map(|last| last.id), limit, ..MoneyFilter::default() }
 }
 
 fn money_row(of: MoneyRow) -> Row<9> {

@@ -139,11 +139,15 @@ impl SaleCommand {
                 if sales.is_empty() {
                     bail!("there is no sale {id}");
                 }
-                print_sales(&stores, sales, format).await
+                let now_ms = stores.ledger.now_ms().await?;
+                print::rows(sales.into_iter().map(|figures| sale_row(ManagedSale::new(figures, now_ms))), format)
             }
-            Self::List(ListArgs { format, limit }) => {
-                let sales = stores.ledger.sales.sale_figures(&SaleSearch::newest(limit)).await?;
-                print_sales(&stores, sales, format).await
+            Self::List(list) => {
+                let now_ms = stores.ledger.now_ms().await?;
+                let next = async |last: Option<SaleFigures>, n| {
+                    stores.ledger.sales.sale_figures(&SaleSearch::after(last.as_ref(), n)).await
+                };
+                print::pages(&list, next, |figures| sale_row(ManagedSale::new(figures, now_ms))).await
             }
             Self::Close(sale) => set_status(&stores, sale, SaleStatus::Closed).await,
             Self::Pause(sale) => set_status(&stores, sale, SaleStatus::Paused).await,
@@ -155,9 +159,13 @@ impl SaleCommand {
                 tracing::info!(sale = %id, "removed");
                 Ok(())
             }
-            Self::LapsedHolds { sale: SaleArg { id }, by, list: ListArgs { format, limit } } => {
-                let found = stores.ledger.sales.lapsed_holds(id, by == LapsedBy::Address, limit).await?;
-                print::rows(found.into_iter().map(lapsed_row), format)
+            Self::LapsedHolds { sale: SaleArg { id }, by, list } => {
+                let by_address = by == LapsedBy::Address;
+                print::whole(
+                    &list,
+                    stores.ledger.sales.lapsed_holds(id, by_address, list.read_max()).await?,
+                    lapsed_row,
+                )
             }
             Self::AddStock { sale: SaleArg { id }, units } => {
                 if !stores.add_stock(id, units, ACTOR).await? {
@@ -201,11 +209,6 @@ async fn set_status(stores: &Stores, SaleArg { id }: SaleArg, status: SaleStatus
     }
     tracing::info!(sale = %id, %status, "status set");
     Ok(())
-}
-
-async fn print_sales(stores: &Stores, sales: Vec<SaleFigures>, format: Format) -> anyhow::Result<()> {
-    let now_ms = stores.ledger.now_ms().await?;
-    print::rows(sales.into_iter().map(|figures| sale_row(ManagedSale::new(figures, now_ms))), format)
 }
 
 fn sale_row(of: ManagedSale) -> Row<14> {

@@ -1,9 +1,9 @@
 //! A sale is planned, and its product described, in the console.
 
 use seckill_harness::{until, wait_until};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::console::{console, form, phase, shows};
+use crate::console::{console, form, phase, shows, told};
 
 /// Waves are planned as rows of the form. A product gets its description, and buyers read it; a file that is no picture is refused. A sale
 /// without purchases is removed: its page for buyers is gone.
@@ -54,5 +54,62 @@ async fn a_sale_with_waves_is_planned_described_and_removed() {
     page.wait("location.pathname === '/admin/sales'").await;
     page.wait(&shows("No sale fits")).await;
     until(404, status).await;
+    shop.close(page).await;
+}
+
+/// The wall-clock times around the next changes of the clock, as a field has them, and the moments that they may mean.
+const CHANGES: &str = "(() => {
+    const step = 30 * 60_000;
+    const offset = (at) => -new Date(at).getTimezoneOffset() * 60_000;
+    const wall = (ms) => new Date(ms).toISOString().slice(0, 19);
+    const found = {};
+    for (let at = Math.ceil(Date.now() / step) * step + 48 * step; !found.skipped || !found.repeated; at += step) {
+        const [before, after] = [offset(at - 1), offset(at)];
+        const middle = at + (before + after) / 2;
+        if (after > before) found.skipped ??= wall(middle);
+        if (after < before) found.repeated ??= { text: wall(middle), first: middle - before, second: middle - after };
+    }
+    return found;
+})()";
+
+/// Times have their zone. A time that a change of the clock leaves out is refused, and of a repeated one each can be chosen.
+#[tokio::test(flavor = "multi_thread")]
+async fn times_have_their_zone_also_when_the_clock_changes() {
+    let (shop, page) = console(&[]).await;
+    page.sign_in_at(&shop, "max", "/admin").await;
+    let new = form("sales");
+    let starts = async || {
+        shop.system
+            .number("SELECT (extract(epoch FROM starts_at) * 1000)::bigint FROM sales ORDER BY id DESC LIMIT 1")
+            .await
+    };
+    // The second one's clock changes by half an hour.
+    for (zone, shown, choice) in [("America/New_York", "E[SD]T", "first"), ("Australia/Lord_Howe", "GMT.1", "second")] {
+        page.devtools("Emulation.setTimezoneOverride", json!({ "timezoneId": zone })).await;
+        page.open_console(&shop, "/admin/sales/new").await;
+        let changes = page.evaluate(CHANGES).await;
+        let field = format!("document.querySelector({:?})", format!("{new} [name=starts_at_ms]"));
+        page.wait(&format!("{field}.closest('label').innerText.includes('{zone}, UTC')")).await;
+        for (name, text) in [("product", "Clock"), ("price_cents", "2500"), ("stock", "30")] {
+            page.type_over(&format!("{new} [name={name}]"), text).await;
+        }
+        let pattern = zone.replace('/', ".");
+        let type_start = async |text: &Value| {
+            let put = format!("{field}.value = {text}; {field}.dispatchEvent(new Event('input', {{ bubbles: true }}))");
+            page.evaluate(&put).await;
+        };
+        type_start(&changes["skipped"]).await;
+        page.click(&format!("{new} .button")).await;
+        page.wait(&told(&new, &format!("{pattern} .*skip this time"))).await;
+        let repeated = &changes["repeated"];
+        type_start(&repeated["text"]).await;
+        page.click(&format!("{new} .button")).await;
+        page.wait(&told(&new, &format!("{pattern} .*twice"))).await;
+        page.click(&format!("{new} option[value='{}']", repeated[choice])).await;
+        page.leave(&format!("{new} .button")).await;
+        page.wait(&phase("scheduled")).await;
+        assert_eq!(json!(starts().await), repeated[choice], "{zone}");
+        page.wait(&format!("/{shown}/.test(document.querySelector('main time').innerText)")).await;
+    }
     shop.close(page).await;
 }

@@ -119,7 +119,10 @@ impl Shop {
         let order = self.system.buy(sale, "eve").send().await.order_id();
         seckill_harness::until((1, 1), || async {
             let alarms = "SELECT count(*) FROM alarms WHERE kind = 'parked' AND cleared_at IS NULL";
-            (self.system.stores.ledger.outbox.parked(10).await.unwrap().len(), self.system.number(alarms).await)
+            (
+                self.system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().len(),
+                self.system.number(alarms).await,
+            )
         })
         .await;
         order

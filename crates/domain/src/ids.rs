@@ -1,5 +1,6 @@
 //! Identifiers. Each is checked once, when it enters the program.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,12 @@ use uuid::Uuid;
 pub struct Invalid {
     /// As the caller knows it.
     pub field: &'static str,
-    pub problem: &'static str,
+    pub problem: Cow<'static, str>,
 }
 
 impl Invalid {
     pub const fn new(field: &'static str, problem: &'static str) -> Self {
-        Self { field, problem }
+        Self { field, problem: Cow::Borrowed(problem) }
     }
 }
 

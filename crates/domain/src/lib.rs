@@ -35,6 +35,7 @@ pub mod shed_pace;
 pub mod shedding;
 pub mod step;
 pub mod stock;
+pub mod text;
 pub mod threshold;
 pub mod trace_context;
 pub mod warning;

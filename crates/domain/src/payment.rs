@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::ids::{Invalid, OrderId};
+use super::text;
 
 pub use super::ids::{PaymentId, RefundId, RefundKey};
 
@@ -59,11 +60,7 @@ pub struct RefundReason(Box<str>);
 
 impl RefundReason {
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        if text.chars().count() <= 500 && !text.chars().any(char::is_control) {
-            Ok(Self(text.into()))
-        } else {
-            Err(Invalid::new("reason", "must be up to 500 characters on one line"))
-        }
+        Ok(Self(text::line(text, "reason", 0..=500)?.into()))
     }
 
     pub fn as_str(&self) -> &str {

@@ -12,6 +12,7 @@ use super::breaker::BreakerSettings;
 use super::client_address::ClientAddress;
 use super::ids::Invalid;
 use super::limiter::{Algorithm, AlgorithmKind, ParameterSet, Parameters, WrongParameter};
+use super::text;
 
 /// The name of an application or a policy: 1 to 64 of `A-Z a-z 0-9 _ . -`, the first a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ToSchema)]
@@ -152,15 +153,13 @@ pub struct NewPolicy {
 }
 
 impl NewPolicy {
-    pub fn check(self) -> Result<Self, WrongPolicy> {
+    pub fn check(mut self) -> Result<Self, WrongPolicy> {
         let invalid = |field, problem| Err(Invalid::new(field, problem).into());
         let unworkable = |field, problem| Err(WrongPolicy::Unworkable(Invalid::new(field, problem)));
         if !(1..=100).contains(&self.apps.len()) {
             return invalid("app", "must be given once to a hundred times");
         }
-        if self.key.chars().count() > 64 || self.key.contains(char::is_control) {
-            return invalid("key", "must be at most 64 characters, without control characters");
-        }
+        self.key = text::line(&self.key, "key", 0..=64)?;
         if let Some(range) = self.range {
             if range.floor < 1 {
                 return invalid("floor", "must be at least 1");

@@ -10,6 +10,7 @@ use super::ids::{Invalid, SaleId, Units};
 use super::picture::Picture;
 use super::shards::{SaleShards, ShardCount};
 use super::stock::Stock;
+use super::text;
 
 /// The status that a manager has set. Whether the sale is open also depends on its window: see [`SalePhase`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr, ToSchema)]
@@ -133,26 +134,22 @@ pub struct ProductChange {
 }
 
 impl ProductChange {
-    /// The schema's constraints enforce the same lengths.
+    /// The change with its texts in their stored form. The schema's constraints enforce the same lengths.
     pub fn check(self) -> Result<Self, Invalid> {
-        check_product_name(&self.name, "name")?;
-        // A description may have several lines.
-        let is_odd = |c: char| c.is_control() && c != '\n';
-        if self.description.as_ref().is_some_and(|text| text.chars().count() > 5000 || text.contains(is_odd)) {
-            return Err(Invalid::new("description", "must be at most 5000 characters, without control characters"));
-        }
-        if self.alt.as_ref().is_some_and(|text| text.chars().count() > 300 || text.contains(char::is_control)) {
-            return Err(Invalid::new("alt", "must be at most 300 characters, without control characters"));
-        }
-        Ok(self)
+        Ok(Self {
+            name: product_name(&self.name, "name")?,
+            description: self
+                .description
+                .map(|description| text::lines(&description, "description", 0..=5000))
+                .transpose()?,
+            alt: self.alt.map(|alt| text::line(&alt, "alt", 0..=300)).transpose()?,
+            picture: self.picture,
+        })
     }
 }
 
-fn check_product_name(name: &str, field: &'static str) -> Result<(), Invalid> {
-    if !(1..=200).contains(&name.chars().count()) || name.contains(char::is_control) {
-        return Err(Invalid::new(field, "must be 1 to 200 characters, none of them control characters"));
-    }
-    Ok(())
+fn product_name(name: &str, field: &'static str) -> Result<String, Invalid> {
+    text::line(name, field, 1..=200)
 }
 
 /// A document that many callers read. Instances and Redis keep copies.
@@ -209,8 +206,8 @@ impl NewSale {
     }
 
     /// The schema's constraints enforce the same bounds.
-    pub fn check(self) -> Result<Self, Invalid> {
-        check_product_name(&self.product, "product")?;
+    pub fn check(mut self) -> Result<Self, Invalid> {
+        self.product = product_name(&self.product, "product")?;
         if !(0..=100_000_000_000).contains(&self.price_cents) {
             return Err(Invalid::new("price-cents", "must be 0 to 100000000000"));
         }

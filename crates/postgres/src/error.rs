@@ -1,18 +1,26 @@
 //! Why a transaction was refused or failed, and whether to try again.
 
+use std::time::Duration;
+
 use super::session;
 use seckill_domain::ids::FenceToken;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The server was unreachable, did not answer, or cannot work. It is unknown whether a commit took effect.
+    /// The server was unreachable, or the connection broke. It is unknown whether a commit took effect.
     #[error("postgres unreachable: {0}")]
     Unreachable(#[source] sqlx::Error),
+    /// A step exceeded our own time limit. It is unknown whether a commit took effect.
+    #[error("postgres did not answer within {} ms", .0.as_millis())]
+    NoAnswer(Duration),
+    /// The server answers, but cannot work now: it is read-only, starts or stops, or lacks connections, disk or memory.
+    #[error("postgres cannot work: {0}")]
+    Unable(#[source] sqlx::Error),
     /// Another transaction held a needed lock for too long. Nothing was changed.
     #[error("another transaction keeps a row locked")]
     Locked,
     /// The server cancelled the statement at `statement_timeout`, or an operator did. Nothing was changed.
-    #[error("a statement was cancelled: {0}")]
+    #[error("postgres cancelled a statement: {0}")]
     TooSlow(#[source] sqlx::Error),
     /// A deadlock or a serialization failure. Nothing was changed. A retry may succeed at once.
     #[error("conflict with another transaction: {0}")]
@@ -52,7 +60,8 @@ impl From<sqlx::Error> for LedgerError {
                 (None, Some("55P03")) => Self::Locked,
                 (None, Some("57014")) => Self::TooSlow(error),
                 (None, Some("40001" | "40P01")) => Self::Conflict(error),
-                (None, Some(code)) if OUTAGES.iter().any(|outage| code.starts_with(outage)) => Self::Unreachable(error),
+                (None, Some(code)) if code.starts_with("08") => Self::Unreachable(error),
+                (None, Some(code)) if OUTAGES.iter().any(|outage| code.starts_with(outage)) => Self::Unable(error),
                 _ => Self::Failed(error),
             },
             sqlx::Error::Io(_)
@@ -66,14 +75,14 @@ impl From<sqlx::Error> for LedgerError {
     }
 }
 
-/// Codes of errors that would also hit any other row. They are: connection; read-only, as in a failover; a missing table, column or right;
+/// Codes of errors that would also hit any other row. They are: read-only, as in a failover; a missing table, column or right;
 /// out of resources; shutdown or start; disk; internal. Class 57 is without cancelled statements.
-const OUTAGES: [&str; 7] = ["08", "25006", "42", "53", "57", "58", "XX"];
+const OUTAGES: [&str; 6] = ["25006", "42", "53", "57", "58", "XX"];
 
 impl LedgerError {
     /// Whether the same batch may succeed later. After a time-out, the caller tries smaller batches instead.
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Locked | Self::Conflict(_))
+        matches!(self, Self::Unreachable(_) | Self::NoAnswer(_) | Self::Unable(_) | Self::Locked | Self::Conflict(_))
     }
 
     /// Whether the same single item may succeed later. A time-out counts here, because there is no smaller batch.

@@ -30,6 +30,7 @@ mod session;
 pub mod sessions;
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
@@ -290,12 +291,12 @@ impl Database {
         }
     }
 
-    /// Fails with `Unreachable` if the step takes longer than `limit`.
+    /// Fails with `NoAnswer` if the step takes longer than `limit`.
     pub async fn within<T>(
         limit: Duration,
         step: impl Future<Output = Result<T, LedgerError>>,
     ) -> Result<T, LedgerError> {
-        tokio::time::timeout(limit, step).await.unwrap_or(Err(LedgerError::Unreachable(sqlx::Error::PoolTimedOut)))
+        tokio::time::timeout(limit, step).await.unwrap_or(Err(LedgerError::NoAnswer(limit)))
     }
 
     /// Pings the server every second. After several lost pings, all waiting for the server is given up: it would last for minutes.
@@ -417,6 +418,19 @@ pub async fn with_primary_first(config: &config::Database) -> String {
         Ok(servers) if servers.len() > 1 => servers::with_first(&config.url, primary::find(&servers).await),
         _ => config.url.clone(),
     }
+}
+
+/// Whether an error means that a pool had no connection to give.
+pub fn lacks_connection(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.any(|cause| matches!(cause.downcast_ref(), Some(sqlx::Error::PoolTimedOut)))
+}
+
+/// Why no connection can be opened. A pool waits while the reason may pass, and then says only that it has waited.
+pub async fn connection_problem(config: &config::Database) -> Option<LedgerError> {
+    let server = connect_options(config).ok()?.into_iter().next()?;
+    let connect = async { Ok(PgConnection::connect_with(&server).await?) };
+    Database::within(Duration::from_millis(config.acquire_timeout_ms), connect).await.err()
 }
 
 fn is_encrypted(server: &PgConnectOptions) -> bool {

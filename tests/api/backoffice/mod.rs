@@ -9,5 +9,7 @@ pub mod console_orders;
 pub mod console_rights;
 pub mod console_sales;
 pub mod credentials;
+pub mod list_pages;
 pub mod product_pictures;
 pub mod sign_in_limits;
+pub mod typed_texts;

@@ -271,10 +271,10 @@ async fn one_poison_member_parks_alone() {
     system.refuse("INSERT ON orders", &format!("NEW.id = '{poison}'")).await;
     system.serve(true).await;
     until((19, 1), || async {
-        (system.orders(&sale).await, system.stores.ledger.outbox.parked(10).await.unwrap().len())
+        (system.orders(&sale).await, system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().len())
     })
     .await;
-    let parked = system.stores.ledger.outbox.parked(10).await.unwrap().remove(0);
+    let parked = system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().remove(0);
     assert_eq!((parked.order_id, parked.attempts, parked.kind.as_str()), (poison.0, 8, "group_placed"));
     assert_eq!(system.count(SPLIT, &sale).await, 1, "the other three groups are whole");
     assert_eq!(system.get(&format!("/api/v1/orders/{poison}"), Some("u7")).await.1["status"], "accepted");
@@ -301,9 +301,11 @@ async fn a_group_that_cannot_be_split_is_parked_and_sent_again_by_hand() {
     system.refuse("UPDATE ON purchase_groups", &format!("NEW.id = '{group}'")).await;
     system.serve(true).await;
     system.settled(&other).await;
-    let parked =
-        wait_until(|| async { system.stores.ledger.outbox.parked(10).await.unwrap() }, |parked| parked.len() == 1)
-            .await;
+    let parked = wait_until(
+        || async { system.stores.ledger.outbox.parked(None, None, 10).await.unwrap() },
+        |parked| parked.len() == 1,
+    )
+    .await;
     assert_eq!((parked[0].kind.as_str(), parked[0].order_id, parked[0].attempts), ("group_placed", group.0, 8));
     system.allow("purchase_groups").await;
     assert_eq!(system.stores.ledger.outbox.unpark(&[parked[0].id], "test").await.unwrap(), 1);

@@ -43,7 +43,7 @@ async fn in_line(system: &System, callers: i64) {
 }
 
 pub async fn open_alarms(system: &System) -> Vec<String> {
-    let alarms = system.stores.ledger.alarms.alarms(100).await.unwrap().into_iter();
+    let alarms = system.stores.ledger.alarms.alarms(None, None, 100).await.unwrap().into_iter();
     alarms.filter(|alarm| alarm.cleared_at.is_none()).map(|alarm| format!("{} {}", alarm.kind, alarm.subject)).collect()
 }
 

@@ -109,7 +109,7 @@ async fn alarms_are_raised_once_and_cleared() {
     let open = |kind: &'static str| {
         let system = &system;
         async move {
-            let alarms = system.stores.ledger.alarms.alarms(100).await.unwrap();
+            let alarms = system.stores.ledger.alarms.alarms(None, None, 100).await.unwrap();
             let of_kind = alarms.iter().filter(|alarm| alarm.kind == kind);
             (of_kind.clone().filter(|alarm| alarm.cleared_at.is_none()).count(), of_kind.count())
         }

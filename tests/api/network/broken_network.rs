@@ -508,7 +508,7 @@ async fn a_postgres_that_lacks_a_table_takes_no_purchase_and_parks_nothing() {
             crowd.sells().await;
         }
         crowd.system.execute(format!("ALTER TABLE {table}_gone RENAME TO {table}")).await;
-        assert_eq!(crowd.system.stores.ledger.outbox.parked(10).await.unwrap().len(), 0);
+        assert_eq!(crowd.system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().len(), 0);
         crowd.recovers().await;
     }
 }

@@ -1,6 +1,7 @@
 //! What operators use: the doctor, alarms, metrics, traces, private servers.
 
 pub mod alarm_drill;
+pub mod cli_lists;
 pub mod dev_servers;
 pub mod doctor;
 pub mod memory;

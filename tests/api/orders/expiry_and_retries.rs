@@ -129,7 +129,7 @@ async fn a_poison_message_holds_up_nobody() {
     // One purchase that the schema always refuses. All of them come in one message.
     system.refuse("INSERT ON orders", &format!("NEW.id = '{}'", orders[7].0)).await;
     system.serve(true).await;
-    let parked = async || system.stores.ledger.outbox.parked(10).await.unwrap();
+    let parked = async || system.stores.ledger.outbox.parked(None, None, 10).await.unwrap();
     until((19, 1), || async { (system.orders(&sale).await, parked().await.len()) }).await;
     let parked = parked().await.remove(0);
     assert_eq!((parked.order_id, parked.attempts), (orders[7].0, 2));
@@ -276,7 +276,7 @@ async fn a_sale_whose_keys_are_broken_holds_up_no_other_sales_units() {
         assert_eq!(system.available(sale).await, Some(1));
     }
     eventually(|| async {
-        let parked = system.stores.ledger.outbox.parked(10).await.unwrap();
+        let parked = system.stores.ledger.outbox.parked(None, None, 10).await.unwrap();
         let kinds: Vec<_> = parked.iter().map(|row| (row.kind.as_str(), row.sale_id)).collect();
         (kinds == [("hold_release", broken.id.get())]).then_some(()).ok_or(format!("{kinds:?}"))
     })
@@ -303,7 +303,7 @@ async fn a_full_redis_parks_no_release() {
     };
     let before = refused().await;
     until(true, || async { refused().await >= before + 5 }).await;
-    assert_eq!(system.stores.ledger.outbox.parked(10).await.unwrap().len(), 0);
+    assert_eq!(system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().len(), 0);
     redis.ask(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     system.settled(&sale).await;
     assert_eq!(system.available(&sale).await, Some(1));

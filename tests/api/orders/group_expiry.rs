@@ -80,10 +80,10 @@ async fn an_order_that_cannot_be_cancelled_parks_alone() {
     system.refuse("UPDATE ON orders", "NEW.user_id = 'u2' AND NEW.status = 'cancelled'").await;
     system.let_deadlines_pass(&sale).await;
     until((9, 1), || async {
-        (system.stock(&sale).await, system.stores.ledger.outbox.parked(10).await.unwrap().len())
+        (system.stock(&sale).await, system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().len())
     })
     .await;
-    let parked = system.stores.ledger.outbox.parked(10).await.unwrap().remove(0);
+    let parked = system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().remove(0);
     assert_eq!((parked.kind.as_str(), parked.user_id.as_str(), parked.attempts), ("group_expire", "u2", 2));
     system.allow("orders").await;
     system.stores.ledger.outbox.unpark_step(None, "test").await.unwrap();

@@ -103,8 +103,8 @@ async fn a_shop_hears_every_step_in_order_and_what_it_refuses_holds_back_its_own
         others.push(buy_and_cancel(&system, &sale, user).await);
     }
     let parked = eventually(|| async {
-        let parked = system.stores.ledger.outbox.parked(10).await.unwrap();
-        let alarms = system.stores.ledger.alarms.alarms(10).await.unwrap();
+        let parked = system.stores.ledger.outbox.parked(None, None, 10).await.unwrap();
+        let alarms = system.stores.ledger.alarms.alarms(None, None, 10).await.unwrap();
         let raised =
             alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("parked", "order_event"));
         let left = system.number("SELECT count(*) FROM order_events").await;
@@ -248,7 +248,7 @@ async fn an_hours_outage_of_the_shop_is_no_messages_failure() {
     assert!(worst <= 3, "an event has {worst} attempts: the outage was counted");
     assert_eq!(system.number("SELECT count(*) FROM order_events WHERE status = 'parked'").await, 0);
     eventually(|| async {
-        let alarms = system.stores.ledger.alarms.alarms(10).await.unwrap();
+        let alarms = system.stores.ledger.alarms.alarms(None, None, 10).await.unwrap();
         let raised =
             alarms.iter().any(|alarm| (alarm.kind.as_str(), alarm.subject.as_str()) == ("receiver-away", "shop"));
         raised.then_some(()).ok_or_else(|| format!("{alarms:?}"))

@@ -250,7 +250,11 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
         system.settled(sale).await;
     }
     system.left(poisoned, 49).await;
-    wait_until(|| async { system.stores.ledger.outbox.parked(10).await.unwrap() }, |parked| parked.len() == 1).await;
+    wait_until(
+        || async { system.stores.ledger.outbox.parked(None, None, 10).await.unwrap() },
+        |parked| parked.len() == 1,
+    )
+    .await;
     let suffered = "SELECT count(*) FROM outbox WHERE sale_id = $1
                       AND (status = 'parked' OR attempts > 0 AND last_error IS DISTINCT FROM 'no queue accepts it')";
     assert_eq!(system.count(suffered, sick).await, 0);
@@ -259,7 +263,7 @@ async fn a_poison_purchase_beside_a_locked_sale_delays_no_other() {
     system.settled(sick).await;
     assert_eq!(system.count(suffered, sick).await, 0);
     system.allow("orders").await;
-    let parked = system.stores.ledger.outbox.parked(10).await.unwrap().remove(0);
+    let parked = system.stores.ledger.outbox.parked(None, None, 10).await.unwrap().remove(0);
     assert_eq!(system.stores.ledger.outbox.unpark(&[parked.id], "test").await.unwrap(), 1);
     system.settled(poisoned).await;
     system.finish().await;

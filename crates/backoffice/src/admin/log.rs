@@ -5,6 +5,7 @@ use serde_json::Value;
 use strum::VariantArray;
 use utoipa::ToSchema;
 
+use super::paging::cut;
 use super::{AdminError, Office, admins_only};
 use seckill_domain::account::Account;
 use seckill_domain::alarm::AlarmKind;
@@ -43,18 +44,31 @@ pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
 }
 
 impl Office {
-    pub(crate) async fn audit_log(&self, account: &Account, filter: LogFilter) -> Result<Vec<LogLine>, AdminError> {
+    /// A page of lines, and the `before` of the next page.
+    pub(crate) async fn audit_log(
+        &self,
+        account: &Account,
+        filter: LogFilter,
+    ) -> Result<(Vec<LogLine>, Option<i64>), AdminError> {
         admins_only(account)?;
-        Ok(self.ledger.accounts.audit_log(&filter.check()?).await?)
+        let filter = filter.check()?;
+        let more = LogFilter { limit: filter.limit + 1, ..filter };
+        let mut lines = self.ledger.accounts.audit_log(&more).await?;
+        let next = cut(&mut lines, more.limit - 1).map(|last| last.id);
+        Ok((lines, next))
     }
 
-    /// The newest alarms, open ones first. Only admins see alarms that name an application, and kinds that only a newer
-    /// version knows: they may name one.
-    pub(crate) async fn alarms(&self, account: &Account, limit: i64) -> Result<Vec<Alarm>, AdminError> {
-        let alarms = match account.is_admin() {
-            true => self.ledger.alarms.alarms(limit).await?,
-            false => self.ledger.alarms.alarms_of(&visible_kinds(account), limit).await?,
-        };
-        Ok(alarms.into_iter().map(Alarm::from).collect())
+    /// A page of alarms, the newest first and open ones before all others, and the `before` of the next page. Only admins see alarms
+    /// that name an application, and kinds that only a newer version knows: they may name one.
+    pub(crate) async fn alarms(
+        &self,
+        account: &Account,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<(Vec<Alarm>, Option<i64>), AdminError> {
+        let kinds = (!account.is_admin()).then(|| visible_kinds(account));
+        let mut alarms = self.ledger.alarms.alarms(kinds.as_deref(), before, limit + 1).await?;
+        let next = cut(&mut alarms, limit).map(|last| last.id);
+        Ok((alarms.into_iter().map(Alarm::from).collect(), next))
     }
 }

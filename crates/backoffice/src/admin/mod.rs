@@ -4,6 +4,7 @@
 pub mod accounts;
 mod attempts;
 mod count_cache;
+pub mod csv_file;
 mod device;
 pub mod log;
 pub mod money;

@@ -3,6 +3,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 
+use super::csv_file::write_csv;
 use seckill_postgres::orders::read::OwnedOrder;
 
 #[derive(Debug, Clone, Serialize)]
@@ -55,22 +56,12 @@ pub fn time(ms: i64) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// The first line of a file of orders, and the lines of some orders: CSV (RFC 4180) in which no cell is a formula.
+/// The first line of a file of orders, and the lines of some orders.
 pub(crate) fn csv(with_columns: bool, orders: &[OwnedOrder]) -> Result<Vec<u8>, csv::Error> {
-    let mut terms = csv::WriterBuilder::new();
-    let mut lines = terms.has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+    let mut lines = Vec::new();
     if with_columns {
-        lines.write_record(COLUMNS)?;
+        write_csv([COLUMNS].into_iter(), false, &mut lines)?;
     }
-    for order in orders {
-        let line = OrderLine::from(order);
-        lines.serialize(OrderLine { user: no_formula(line.user), reason: no_formula(line.reason), ..line })?;
-    }
-    lines.into_inner().map_err(|error| error.into_error().into())
-}
-
-/// Spreadsheets calculate a cell that begins so, and a formula can call programs and send data away. With an apostrophe before it,
-/// which no buyer's name has, the cell is a text.
-fn no_formula(cell: String) -> String {
-    if cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) { format!("'{cell}") } else { cell }
+    write_csv(orders.iter().map(OrderLine::from), false, &mut lines)?;
+    Ok(lines)
 }

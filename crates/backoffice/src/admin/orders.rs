@@ -23,8 +23,7 @@ pub use seckill_postgres::orders::read::OwnedOrder;
 pub use seckill_postgres::orders::search::FoundOrders;
 use seckill_postgres::orders::search::OrderExport;
 
-/// Orders in one file, at most, and how long it may take to be read: its snapshot keeps PostgreSQL from tidying up.
-const EXPORT_MAX: i64 = 1_000_000;
+/// How long a file may take to be read: its snapshot keeps PostgreSQL from tidying up.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
@@ -124,7 +123,7 @@ impl Office {
     pub(crate) async fn export_orders(&self, account: &Account, query: &OrderQuery) -> Result<Export, AdminError> {
         operators_only(account)?;
         let mut search = query.search()?;
-        search.limit = EXPORT_MAX;
+        search.limit = i64::MAX;
         if query.order()?.is_some() {
             return Err(Invalid::new("order", "cannot be exported alone").into());
         }

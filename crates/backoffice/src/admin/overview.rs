@@ -77,7 +77,7 @@ impl Office {
     pub(crate) async fn overview(&self, account: &Account) -> Result<Overview, AdminError> {
         let now_ms = self.ledger.now_ms().await?;
         let sales = self.ledger.current_sales(SALES_MAX).await?;
-        let mut alarms = self.ledger.alarms.alarms_of(&visible_kinds(account), ALARMS_MAX).await?;
+        let mut alarms = self.ledger.alarms.alarms(Some(&visible_kinds(account)), None, ALARMS_MAX).await?;
         alarms.retain(|alarm| alarm.cleared_at.is_none());
         let drift = alarms.iter().filter(|alarm| alarm.kind == AlarmKind::Drift.as_str());
         // The sales and the alarms are shown also if the rest takes too long to read.

@@ -8,6 +8,7 @@ use seckill_buying::sale_work::manage::ProductSet;
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
 use seckill_domain::sale::{Product, ProductChange};
+use seckill_domain::text;
 use seckill_postgres::sales::products::NewPicture;
 
 /// The product as it is now.
@@ -29,14 +30,9 @@ impl Office {
         limit: i64,
     ) -> Result<Vec<Product>, AdminError> {
         operators_only(account)?;
-        for (part, field) in [(after, "after"), (text, "q")] {
-            if part.is_some_and(|part| part.chars().count() > 200 || part.contains(char::is_control)) {
-                return Err(
-                    Invalid::new(field, "must be at most 200 characters, none of them control characters").into()
-                );
-            }
-        }
-        Ok(self.ledger.sales.products(after, text, limit).await?)
+        let part = |part: Option<&str>, field| part.map(|part| text::line(part, field, 0..=200)).transpose();
+        let (after, text) = (part(after, "after")?, part(text, "q")?);
+        Ok(self.ledger.sales.products(after.as_deref(), text.as_deref(), limit).await?)
     }
 
     pub(crate) async fn product_named(&self, account: &Account, name: &str) -> Result<Option<Product>, AdminError> {
@@ -97,5 +93,5 @@ impl Office {
 }
 
 fn as_the_api_names_it(wrong: Invalid) -> Invalid {
-    if wrong.field == "alt" { Invalid::new("picture_alt", wrong.problem) } else { wrong }
+    if wrong.field == "alt" { Invalid { field: "picture_alt", ..wrong } } else { wrong }
 }

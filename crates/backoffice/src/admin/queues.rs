@@ -86,7 +86,7 @@ impl Office {
         let kind = given(&query.kind).map(ParkedKind::parse).transpose()?;
         let before = before_number(&query.before)?;
         self.record_pages(account, "outbox", before.is_some(), limit).await?;
-        let mut parked = self.ledger.outbox.parked_page(kind, before, limit + 1).await?;
+        let mut parked = self.ledger.outbox.parked(kind, before, limit + 1).await?;
         let next = cut(&mut parked, limit).map(|last| last.id);
         let mut figures = self.ledger.alarms.shown_backlog().await?;
         figures.sort_by(|a, b| a.kind.cmp(&b.kind));

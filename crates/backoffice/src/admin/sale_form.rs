@@ -23,7 +23,10 @@ const TIME_MAX: i64 = 9_007_199_254_740_991;
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlanForm {
     /// The product's name. The product is made where it is missing.
-    #[schema(max_length = 200, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]{1,200}$")]
+    #[schema(
+        max_length = 200,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
     product: String,
     #[schema(minimum = 0, maximum = 100_000_000_000_i64)]
     price_cents: i64,
@@ -93,7 +96,7 @@ impl PlanForm {
             price_cents: self.price_cents,
             currency: self.currency.unwrap_or(currency),
             stock,
-            per_user: per_user.map_err(|wrong| Invalid::new("per_user", wrong.problem))?,
+            per_user: per_user.map_err(|wrong| Invalid { field: "per_user", ..wrong })?,
             starts_in_ms: starts_at_ms.saturating_sub(now_ms),
             ends_in_ms: ends_at_ms.saturating_sub(now_ms),
             pay_within_ms: self.pay_within_s.unwrap_or(900).saturating_mul(1000),
@@ -112,14 +115,15 @@ impl PlanForm {
 
 fn as_the_api_names_it(wrong: Invalid) -> AdminError {
     let unworkable = |field, problem| AdminError::Unworkable(Invalid::new(field, problem));
+    let renamed = |field| Invalid { field, ..wrong.clone() };
     match wrong.field {
         "starts-in" => unworkable("starts_at_ms", "and ends_at_ms must be within ten years of now"),
         "ends-in" => unworkable("ends_at_ms", "must be later than starts_at_ms"),
-        "wave" => unworkable("waves", wrong.problem),
-        "price-cents" => Invalid::new("price_cents", wrong.problem).into(),
-        "per-user" => Invalid::new("per_user", wrong.problem).into(),
-        "min-level" => Invalid::new("min_level", wrong.problem).into(),
-        "pay-within" => Invalid::new("pay_within_s", wrong.problem).into(),
+        "wave" => AdminError::Unworkable(renamed("waves")),
+        "price-cents" => renamed("price_cents").into(),
+        "per-user" => renamed("per_user").into(),
+        "min-level" => renamed("min_level").into(),
+        "pay-within" => renamed("pay_within_s").into(),
         _ => wrong.into(),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::paging::{given, limit};
+use super::paging::{cut, given, limit};
 use super::sale_form::PlanForm;
 use super::{AdminError, Office, found, operators_only, those_who_see_buyers_only};
 use seckill_domain::account::Account;
@@ -16,6 +16,7 @@ use seckill_domain::currency::Currency;
 use seckill_domain::ids::{Invalid, SaleId, Units};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::sale::{SalePhase, SaleStatus};
+use seckill_domain::text;
 use seckill_postgres::LedgerError;
 pub use seckill_postgres::sales::lapsed_holds::LapsedHolds;
 pub use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
@@ -130,24 +131,24 @@ impl SaleQuery {
     pub(crate) fn search(&self) -> Result<SaleSearch, Invalid> {
         let before = given(&self.before).map(SaleId::parse).transpose();
         let phase = given(&self.status).map(SalePhase::from_str).transpose();
-        let text = given(&self.q);
-        if text.is_some_and(|text| text.chars().count() > TEXT_MAX || text.contains(char::is_control)) {
-            return Err(Invalid::new("q", "must be at most 200 characters, none of them control characters"));
-        }
+        let text = given(&self.q).map(|text| text::line(text, "q", 0..=TEXT_MAX)).transpose()?;
         Ok(SaleSearch {
             only: None,
             before: before.map_err(|_| Invalid::new("before", "must be the id of a sale"))?,
             phase: phase.map_err(|_| Invalid::new("status", "must be scheduled, open, paused or ended"))?,
-            text: text.map(str::to_owned),
+            text,
             limit: limit(&self.limit)?,
         })
     }
 }
 
 impl Office {
-    pub(crate) async fn sales(&self, search: &SaleSearch) -> Result<Vec<ManagedSale>, AdminError> {
-        let (sales, now_ms) = (self.ledger.sales.sale_figures(search).await?, self.ledger.now_ms().await?);
-        Ok(sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect())
+    /// A page of sales, and the `before` of the next page.
+    pub(crate) async fn sales(&self, search: SaleSearch) -> Result<(Vec<ManagedSale>, Option<SaleId>), AdminError> {
+        let more = SaleSearch { limit: search.limit + 1, ..search.clone() };
+        let (mut sales, now_ms) = (self.ledger.sales.sale_figures(&more).await?, self.ledger.now_ms().await?);
+        let next = cut(&mut sales, search.limit).map(|last| last.sale.id);
+        Ok((sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect(), next))
     }
 
     pub(crate) async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
@@ -190,11 +191,13 @@ impl Office {
         sale: SaleId,
         by_address: bool,
         limit: i64,
-    ) -> Result<Vec<LapsedHolds>, AdminError> {
+    ) -> Result<(Vec<LapsedHolds>, bool), AdminError> {
         those_who_see_buyers_only(account)?;
         self.check_sale(sale).await?;
         self.record_pages(account, "lapsed holds", false, limit).await?;
-        Ok(self.ledger.sales.lapsed_holds(sale, by_address, limit).await?)
+        let mut lapsed = self.ledger.sales.lapsed_holds(sale, by_address, limit + 1).await?;
+        let more = cut(&mut lapsed, limit).is_some();
+        Ok((lapsed, more))
     }
 
     pub(crate) async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {

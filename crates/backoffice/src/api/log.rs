@@ -6,21 +6,25 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Answer, NotRead, NotReadSome, NotReadSomeGuarded};
 use crate::admin::log::{Alarm, LogLine};
 use crate::admin::overview::Overview;
-use crate::admin::paging::limit;
+use crate::admin::paging::{before_number, limit};
 use crate::api::Ask;
 use seckill_domain::ids::Invalid;
 use seckill_domain::log_filter::LogFilter;
 
-/// The audit log's newest lines.
+/// A page of the audit log, the newest lines first.
 #[derive(Serialize, ToSchema)]
 struct AuditLog {
     lines: Vec<LogLine>,
+    /// `before` of the next page; null on the last one.
+    next_before: Option<i64>,
 }
 
-/// The newest alarms.
+/// A page of alarms.
 #[derive(Serialize, ToSchema)]
 struct Alarms {
     alarms: Vec<Alarm>,
+    /// `before` of the next page; null on the last one.
+    next_before: Option<i64>,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -41,7 +45,7 @@ pub(crate) struct LogQuery {
     /// Only lines before this moment.
     #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 253_402_300_799_999_i64)]
     to_ms: Option<String>,
-    /// Only lines older than the one with this id. The last id of an answer leads to the next page.
+    /// The next page: `next_before` of the page before.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
     before: Option<String>,
     /// The most lines to return; 100 by default.
@@ -72,7 +76,10 @@ fn whole(field: &'static str, text: Option<String>) -> Result<Option<i64>, Inval
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct LimitQuery {
+pub(crate) struct AlarmQuery {
+    /// The next page: `next_before` of the page before.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 1)]
+    before: Option<String>,
     /// The most entries to return; 100 by default.
     #[param(value_type = Option<i64>, nullable = false, minimum = 1, maximum = 1000)]
     limit: Option<String>,
@@ -85,12 +92,13 @@ pub(crate) struct LimitQuery {
     get,
     path = "/api/v1/admin/audit-log",
     params(LogQuery),
-    responses((status = 200, description = "The newest lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
+    responses((status = 200, description = "A page of lines that pass the filter", body = AuditLog), NotReadSomeGuarded),
 )]
 pub(super) async fn audit_log(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let filter = caller.query::<LogQuery>()?.filter()?;
-        Ok(AuditLog { lines: office.audit_log(&caller.account, filter).await? })
+        let (lines, next_before) = office.audit_log(&caller.account, filter).await?;
+        Ok(AuditLog { lines, next_before })
     })
     .await
 }
@@ -101,13 +109,14 @@ pub(super) async fn audit_log(ask: Ask) -> Answer {
 #[utoipa::path(
     get,
     path = "/api/v1/admin/alarms",
-    params(LimitQuery),
-    responses((status = 200, description = "The newest alarms", body = Alarms), NotReadSome),
+    params(AlarmQuery),
+    responses((status = 200, description = "A page of alarms", body = Alarms), NotReadSome),
 )]
 pub(super) async fn alarms(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
-        let limit = limit(&caller.query::<LimitQuery>()?.limit)?;
-        Ok(Alarms { alarms: office.alarms(&caller.account, limit).await? })
+        let AlarmQuery { before, limit: most } = caller.query()?;
+        let (alarms, next_before) = office.alarms(&caller.account, before_number(&before)?, limit(&most)?).await?;
+        Ok(Alarms { alarms, next_before })
     })
     .await
 }

@@ -24,7 +24,10 @@ use seckill_money::api::Money;
 #[serde(deny_unknown_fields)]
 struct RefundOrder {
     /// One line, which is kept with the refund and in the audit log.
-    #[schema(max_length = 500, pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]+$")]
+    #[schema(
+        max_length = 500,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
     reason: String,
 }
 
@@ -57,10 +60,10 @@ pub(super) async fn search_orders(ask: Ask) -> Answer {
 
 /// Orders of all buyers, as a file
 ///
-/// For operators. CSV (RFC 4180) with a line of column names: the orders of one moment, newest first, at most a million. Where there
-/// are more, `before` with the last order of the file gives the next file. A cell that a spreadsheet would take for a formula begins
-/// with an apostrophe. A file that is not complete ends with a connection that is broken off. The audit log has each export; an
-/// instance makes one at a time. `order` and `limit` have no meaning here.
+/// For operators. CSV (RFC 4180) with a line of column names: all orders of one moment, newest first. A cell that a
+/// spreadsheet would take for a formula begins with an apostrophe. A file that takes longer than five minutes, or that is not complete
+/// for another reason, ends with a connection that is broken off; `before` with its last whole order gives the rest. The audit log has
+/// each export; an instance makes one at a time. `order` and `limit` have no meaning here.
 #[utoipa::path(
     get,
     path = "/api/v1/admin/orders.csv",

@@ -31,10 +31,12 @@ struct StockForm {
     units: i32,
 }
 
-/// Sales, newest first.
+/// A page of sales, newest first.
 #[derive(Serialize, ToSchema)]
 struct ManagedSales {
     sales: Vec<ManagedSale>,
+    /// `before` of the next page; null on the last one.
+    next_before: Option<SaleId>,
 }
 
 /// The change of a sale is done.
@@ -47,6 +49,8 @@ struct SaleChanged {
 #[derive(Serialize, ToSchema)]
 struct LapsedLines {
     lapsed: Vec<LapsedHolds>,
+    /// Whether there are more than `limit`.
+    more: bool,
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -76,7 +80,8 @@ problems! {
 pub(super) async fn list_managed_sales(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
         let search = caller.query::<SaleQuery>()?.search()?;
-        Ok(ManagedSales { sales: office.sales(&search).await? })
+        let (sales, next_before) = office.sales(search).await?;
+        Ok(ManagedSales { sales, next_before })
     })
     .await
 }
@@ -193,8 +198,8 @@ pub(super) async fn lapsed_holds(ask: Ask) -> Answer {
             Some("address") => true,
             Some(_) => return Err(Invalid::new("by", "must be buyer or address").into()),
         };
-        let lapsed = office.lapsed_holds(&caller.account, sale, by_address, limit(&query.limit)?).await?;
-        Ok(LapsedLines { lapsed })
+        let (lapsed, more) = office.lapsed_holds(&caller.account, sale, by_address, limit(&query.limit)?).await?;
+        Ok(LapsedLines { lapsed, more })
     })
     .await
 }

@@ -3,11 +3,13 @@
 use actix_web::HttpResponse;
 use askama::Template;
 use askama::filters::Safe;
+use serde::Deserialize;
 
-use super::frame::{Frame, page};
+use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
 use crate::admin::log::Alarm;
+use crate::admin::paging::before_number;
 use crate::api::Ask;
 use crate::runbooks;
 
@@ -19,6 +21,12 @@ struct AlarmsPage {
     frame: Frame,
     open: Vec<Alarm>,
     cleared: Vec<Alarm>,
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Place {
+    before: Option<String>,
 }
 
 impl AlarmsPage {
@@ -30,9 +38,11 @@ impl AlarmsPage {
 
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "alarms", async |office, caller, frame| {
-        let alarms = office.alarms(&caller.account, SHOWN_MAX).await?.into_iter();
-        let (open, cleared) = alarms.partition(|alarm| alarm.cleared_at_ms.is_none());
-        Ok(AlarmsPage { frame, open, cleared })
+        let before = before_number(&caller.query::<Place>()?.before)?;
+        let (alarms, next) = office.alarms(&caller.account, before, SHOWN_MAX).await?;
+        let (open, cleared) = alarms.into_iter().partition(|alarm| alarm.cleared_at_ms.is_none());
+        let next = next.map(|last| address("/admin/alarms", &[], Some(&last)));
+        Ok(AlarmsPage { frame, open, cleared, next })
     })
     .await
 }

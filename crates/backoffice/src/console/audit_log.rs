@@ -109,12 +109,8 @@ impl AuditLogPage {
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "audit-log", async |office, caller, frame| {
         let filters = caller.query::<Filters>()?;
-        let lines = office.audit_log(&caller.account, filters.parse()?).await?;
-        let is_full = usize::try_from(LINES).is_ok_and(|most| lines.len() >= most);
-        let older = lines.last().filter(|_| is_full).map(|last| {
-            let filters = Filters { before: last.id.to_string(), ..filters.clone() };
-            filters.address()
-        });
+        let (lines, next) = office.audit_log(&caller.account, filters.parse()?).await?;
+        let older = next.map(|last| Filters { before: last.to_string(), ..filters.clone() }.address());
         Ok(AuditLogPage { frame, filters, lines, older })
     })
     .await

@@ -8,7 +8,6 @@ use askama::Template;
 use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
-use crate::admin::paging::cut;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
 use crate::api::{Ask, Caller};
 use seckill_domain::currency::Currency;
@@ -56,10 +55,9 @@ impl SalePage {
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |office, caller, frame| {
         let query = SaleQuery { limit: None, ..caller.query()? };
-        // One sale more than is shown says whether there are older ones.
-        let mut rows = office.sales(&SaleSearch { limit: SALES_MAX + 1, ..query.search()? }).await?;
+        let (rows, next) = office.sales(SaleSearch { limit: SALES_MAX, ..query.search()? }).await?;
         let conditions = [("q", &query.q), ("status", &query.status)];
-        let older = cut(&mut rows, SALES_MAX).map(|last| address("/admin/sales", &conditions, Some(&last.id)));
+        let older = next.map(|last| address("/admin/sales", &conditions, Some(&last)));
         let (q, status) = (query.q.unwrap_or_default(), query.status.unwrap_or_default());
         Ok(SalesPage { frame, rows, older, q, status })
     })

@@ -33,7 +33,7 @@ pub async fn retry_all(
 ) -> Result<RetriedAll, LedgerError> {
     let retried = in_steps(most, async || ledger.outbox.unpark_step(kind, actor).await).await?;
     wake_workers(ledger, retried).await;
-    let left = ledger.outbox.parked_page(kind, None, 1).await;
+    let left = ledger.outbox.parked(kind, None, 1).await;
     Ok(RetriedAll { retried, more: left.map_or(true, |left| !left.is_empty()) })
 }
 

@@ -204,24 +204,23 @@ impl Alarms {
             .await
     }
 
-    /// Newest first, but open alarms before all others.
-    pub async fn alarms(&self, limit: i64) -> Result<Vec<Alarm>, LedgerError> {
+    /// The alarms of all kinds or of some, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
+    /// Only alarms after `before` in this list.
+    pub async fn alarms(
+        &self,
+        kinds: Option<&[String]>,
+        before: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
             "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms
-             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $1",
-            limit
-        );
-        Ok(alarms.fetch_all(&self.0.pool).await?)
-    }
-
-    /// The alarms of some kinds, in the order of the index `alarms_newest`: newest first, but open alarms before all others.
-    pub async fn alarms_of(&self, kinds: &[String], limit: i64) -> Result<Vec<Alarm>, LedgerError> {
-        let alarms = sqlx::query_as!(
-            Alarm,
-            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms WHERE kind = ANY($1)
-             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $2",
+             WHERE ($1::text[] IS NULL OR kind = ANY($1))
+               AND ($2::bigint IS NULL
+                    OR (cleared_at IS NULL, id) < ((SELECT last.cleared_at IS NULL FROM alarms last WHERE last.id = $2), $2))
+             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $3",
             kinds,
+            before,
             limit
         );
         Ok(alarms.fetch_all(&self.0.pool).await?)

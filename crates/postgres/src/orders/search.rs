@@ -66,9 +66,10 @@ impl Orders {
         Ok(Some(FoundOrders { orders: found, next, lacks_accepted }))
     }
 
-    /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist.
+    /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist. Its reader may pause.
     pub async fn export_orders(&self, search: OrderSearch) -> Result<Option<OrderExport>, LedgerError> {
         let mut tx = self.0.begin_reading().await?;
+        (&mut *tx).execute("SET LOCAL idle_in_transaction_session_timeout = '5min'").await?;
         let with_accepted =
             search.status == Some(OrderStatus::Accepted) || search.status.is_none() && search.before.is_none();
         let list = if with_accepted { List::Accepted } else { List::Orders };

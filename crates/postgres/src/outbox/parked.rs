@@ -34,15 +34,8 @@ pub struct ParkedRow {
 }
 
 impl Outbox {
-    /// The newest parked rows, in ascending order.
-    pub async fn parked(&self, limit: i64) -> Result<Vec<ParkedRow>, LedgerError> {
-        let mut rows = self.parked_page(None, None, limit).await?;
-        rows.reverse();
-        Ok(rows)
-    }
-
     /// Parked outbox rows and parked webhook events, newest first, with ids below `before`. Both tables have an index of parked rows.
-    pub async fn parked_page(
+    pub async fn parked(
         &self,
         kind: Option<ParkedKind>,
         before: Option<i64>,

@@ -128,12 +128,16 @@ impl Sales {
             Needs::Steps => !row.steps_cleared,
         };
         for check in CHECKS.iter().filter(|check| is_kept(check.needs)) {
-            let rows: Vec<String> = sqlx::query_scalar(check.rows)
+            let mut rows: Vec<String> = sqlx::query_scalar(check.rows)
                 .bind(sale.get())
                 .bind(overdue_grace_ms)
-                .bind(EVIDENCE_MAX)
+                .bind(EVIDENCE_MAX + 1)
                 .fetch_all(&mut *tx)
                 .await?;
+            if rows.len() > EVIDENCE_MAX as usize {
+                rows.pop();
+                rows.push("and more".to_owned());
+            }
             if !rows.is_empty() {
                 findings.push(Finding { invariant: check.invariant, problem: check.problem.into(), evidence: rows });
             }

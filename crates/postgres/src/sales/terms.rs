@@ -35,6 +35,11 @@ impl SaleSearch {
         Self { limit, ..Self::default() }
     }
 
+    /// The next sales of a list of all of them.
+    pub fn after(last: Option<&SaleFigures>, limit: i64) -> Self {
+        Self { before: last.map(|last| last.sale.id), ..Self::newest(limit) }
+    }
+
     pub fn one(sale: SaleId) -> Self {
         Self { only: Some(sale), ..Self::newest(1) }
     }
