@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 use seckill_webhook::is_http;
 use url::Url;
 
-use super::servers::{SENTINEL_PASSWORD, each_server};
+use super::servers::{AT_SENTINELS, each_server};
 use super::{Config, ConfigError};
 
 /// One secret a line; lines with # are comments.
@@ -63,7 +63,7 @@ impl Config {
         let management = password_in(&self.amqp.management_url);
         let of_locks =
             self.redis.lock_urls.iter().filter_map(|url| password_in(url)).find(|password| is_published(password));
-        let of_sentinels = |url: &String| parameter(url, &[SENTINEL_PASSWORD]);
+        let of_sentinels = |url: &String| parameter(url, &AT_SENTINELS[1..]);
         for (password, setting) in [
             (database_password, "database.url"),
             (password_in(&self.redis.url), "redis.url"),

@@ -58,8 +58,8 @@ pub(super) fn problem(address: &str) -> Option<&'static str> {
 
 /// The schemes of addresses that name sentinels, or nodes of a cluster, instead of servers. The second of each pair uses TLS.
 const SENTINELS: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
-const SENTINEL_USER: &str = "sentinel_user";
-pub(super) const SENTINEL_PASSWORD: &str = "sentinel_password";
+/// The parameters for the user and the password at sentinels.
+pub(super) const AT_SENTINELS: [&str; 2] = ["sentinel_user", "sentinel_password"];
 const CLUSTER: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
 
 /// Servers that know others: sentinels know their master, and nodes of a cluster know all nodes. Sentinels are named by
@@ -86,9 +86,9 @@ pub fn sentinels(address: &str) -> Option<Guides> {
     let (before, list, rest) = parts(address)?;
     let (master, terms) = rest.split_once('?').unwrap_or((rest, ""));
     let term = |name: &str| terms.split('&').find_map(|term| term.strip_prefix(name)?.strip_prefix('='));
-    let login = match (term(SENTINEL_USER), term(SENTINEL_PASSWORD)) {
-        (None, None) => String::new(),
-        (user, password) => format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default()),
+    let login = match AT_SENTINELS.map(term) {
+        [None, None] => String::new(),
+        [user, password] => format!("{}:{}@", user.unwrap_or_default(), password.unwrap_or_default()),
     };
     let before = before.replacen(scheme, plain, 1);
     let addresses = list.split(',').map(|server| format!("{plain}{login}{server}/")).collect();
@@ -102,11 +102,11 @@ pub(super) fn sentinels_problem(address: &str) -> Option<&'static str> {
         return Some("must end in /NAME, the name under which the sentinels know the master, of A-Z a-z 0-9 . _ -");
     }
     let terms = address.split_once('?').map_or("", |(_, terms)| terms).split('&').filter(|term| !term.is_empty());
-    let is_known =
-        |term: &str| [SENTINEL_USER, SENTINEL_PASSWORD].iter().any(|name| term.starts_with(&format!("{name}=")));
-    let (known, unknown): (Vec<&str>, Vec<&str>) = terms.partition(|term| is_known(term));
-    let has_password =
-        known.iter().any(|term| term.len() > SENTINEL_PASSWORD.len() + 1 && term.starts_with(SENTINEL_PASSWORD));
+    let is_of = |term: &str, name: &str| term.strip_prefix(name).is_some_and(|value| value.starts_with('='));
+    let (known, unknown): (Vec<&str>, Vec<&str>) =
+        terms.partition(|term| AT_SENTINELS.iter().any(|name| is_of(term, name)));
+    let [_, password] = AT_SENTINELS;
+    let has_password = known.iter().any(|term| is_of(term, password) && term.len() > password.len() + 1);
     if !unknown.is_empty() || (!known.is_empty() && !has_password) {
         return Some(
             "may have ?sentinel_user=USER&sentinel_password=PASSWORD after the name, percent-encoded: a user needs a password",
@@ -188,7 +188,8 @@ mod tests {
             assert_eq!(watched.server_at("a", 3), format!("rediss://{USER}@a:3/"));
             assert_eq!((&*watched.master, sentinels_problem(&address)), ("shop", None));
         }
-        for wrong in ["sentinel_user=me", "sentinel_password=", "password=x", "sentinel_password=x&tls=1", "x"] {
+        let empty = format!("{}=", AT_SENTINELS[1]);
+        for wrong in ["sentinel_user=me", &empty, "password=x", "sentinel_password=x&tls=1", "x"] {
             assert!(sentinels_problem(&format!("redis+sentinel://one:1/shop?{wrong}")).is_some(), "{wrong}");
         }
     }
