@@ -319,7 +319,8 @@ export const session = {
   },
   claims() {
     try {
-      return JSON.parse(atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/")));
+      const bytes = atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/"));
+      return JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0))));
     } catch {
       return {};
     }

@@ -57,8 +57,8 @@ pub(crate) fn csv(with_columns: bool, orders: &[OwnedOrder]) -> Result<Vec<u8>, 
     lines.into_inner().map_err(|error| error.into_error().into())
 }
 
-/// Spreadsheets calculate a cell that begins so, and a formula can call programs and send data away. With an apostrophe before it,
-/// which no buyer's name has, the cell is a text.
+/// Spreadsheets calculate a cell that begins so, and a formula can call programs and send data away. With an apostrophe before it
+/// the cell is a text. A cell that has one itself gets another: so different buyers stay different.
 fn no_formula(cell: String) -> String {
-    if cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']) { format!("'{cell}") } else { cell }
+    if cell.starts_with(['=', '+', '-', '@', '\'', '\t', '\r', '\n']) { format!("'{cell}") } else { cell }
 }
