@@ -19,7 +19,6 @@ use seckill_buying::sale::Stores;
 use seckill_channel::Channels;
 use seckill_config::Config;
 use seckill_domain::origin::Origin;
-use seckill_http::Tokens;
 use seckill_money::PaymentService;
 use seckill_pages as pages;
 use seckill_postgres::Ledger;
@@ -32,12 +31,6 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
         ledger: Ledger::new(&config.database, config.purchase.committers)?,
         gate: Gate::new(&config.redis, &config.purchase)?,
     })
-}
-
-pub(crate) fn tokens(config: &Config) -> anyhow::Result<Tokens> {
-    let auth = &config.auth;
-    let tokens = Tokens::new(&auth.jwt_secret, &auth.jwt_public_key, config.dev)?;
-    Ok(tokens.requiring(&auth.jwt_audience, &auth.jwt_issuer))
 }
 
 /// The settings for rendering pages. `api`: the API's origin, if it differs from the pages'.

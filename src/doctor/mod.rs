@@ -58,13 +58,14 @@ pub struct Report {
 pub async fn examine(config: &Config, limit: Duration) -> Report {
     let deadline = Instant::now() + limit;
     // Boxed: together they are too large for a thread's stack.
-    let (redis, postgres, rabbitmq, routes) = tokio::join!(
+    let (redis, postgres, rabbitmq, routes, keys) = tokio::join!(
         Box::pin(redis_checks::ask(config, deadline, limit)),
         Box::pin(postgres_checks::ask(config, deadline, limit)),
         Box::pin(rabbitmq_checks::ask(config, deadline, limit)),
         Box::pin(settings_checks::locate(config, deadline)),
+        Box::pin(settings_checks::issuer_keys(config, deadline)),
     );
-    let mut checks = settings_checks::checks(config, &routes);
+    let mut checks = settings_checks::checks(config, &routes, &keys);
     checks.extend(redis_checks::checks(&redis, &postgres));
     checks.extend(postgres_checks::checks(config, &postgres));
     checks.extend(rabbitmq_checks::checks(&rabbitmq));

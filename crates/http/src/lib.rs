@@ -23,7 +23,7 @@ pub use bulkhead::{Bulkhead, Bulkheads};
 pub use content::Content;
 pub use cors::cors;
 pub use event_stream::event_stream;
-pub use extract::{Tokens, query};
+pub use extract::query;
 pub use metrics_page::MetricsPage;
 pub use problem::Problem;
 pub use requests::count_request;
@@ -36,6 +36,7 @@ use std::time::Duration;
 use actix_web::{HttpResponse, Route, web};
 
 use seckill_domain::database_clock::DatabaseClock;
+use seckill_tokens::Tokens;
 
 /// State for the handlers of all features.
 pub struct AppState {
