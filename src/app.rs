@@ -37,7 +37,13 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
 pub(crate) fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
     let own = &config.pages.currency;
     let currency = if own.is_empty() { &config.payments.currency } else { own };
-    pages::Settings { origin: config.pages.origin.clone(), currency: currency.clone(), api }
+    pages::Settings {
+        origin: config.pages.origin.clone(),
+        currency: currency.clone(),
+        api,
+        id_claim: config.auth.jwt_claim_id.clone(),
+        level_claim: config.auth.jwt_claim_level.clone(),
+    }
 }
 
 /// Payments and refunds, for commands. Sends no notices: workers find the work by polling.

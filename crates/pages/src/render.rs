@@ -16,6 +16,9 @@ pub struct Settings {
     /// ISO 4217.
     pub currency: String,
     pub api: Option<Origin>,
+    /// The claims of a buyer's token with the buyer's id and level.
+    pub id_claim: String,
+    pub level_claim: String,
 }
 
 /// Why pages cannot be made: this program's files are not consistent, which tests exclude.
@@ -33,6 +36,8 @@ pub(crate) struct Site {
     pub(crate) api: String,
     pub(crate) origin: String,
     pub(crate) currency: String,
+    pub(crate) id_claim: String,
+    pub(crate) level_claim: String,
 }
 
 #[derive(Template)]
@@ -76,6 +81,8 @@ impl Site {
             api: text(settings.api),
             origin: text(settings.origin),
             currency: settings.currency,
+            id_claim: settings.id_claim,
+            level_claim: settings.level_claim,
         })
     }
 
@@ -142,7 +149,8 @@ mod tests {
 
     fn site(origin: Option<&str>) -> Site {
         let origin = origin.map(|origin| origin.parse().unwrap());
-        Site::new(Settings { origin, currency: "CNY".into(), api: None }).unwrap()
+        let (id_claim, level_claim) = ("sub".into(), "https://shop.example/level".into());
+        Site::new(Settings { origin, currency: "CNY".into(), api: None, id_claim, level_claim }).unwrap()
     }
 
     #[test]

@@ -98,6 +98,9 @@ async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
     for (claims, status) in [
         (json!({ "aud": shop, "iss": issuer }), 200),
         (json!({ "aud": ["other.example", shop], "iss": issuer }), 200),
+        (json!({ "aud": shop, "iss": issuer, "exp": chrono::Utc::now().timestamp() as f64 + 3600.5 }), 200),
+        (json!({ "aud": shop, "iss": issuer, "nbf": chrono::Utc::now().timestamp() + 3600 }), 401),
+        (json!({ "aud": shop, "iss": issuer, "sub": "auth0|5f7c" }), 200),
         (json!({}), 401),
         (json!({ "aud": "other.example", "iss": issuer }), 401),
         (json!({ "aud": shop, "iss": "https://other.example" }), 401),
