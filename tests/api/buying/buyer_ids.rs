@@ -94,7 +94,7 @@ async fn a_buyer_of_any_name_buys_reads_cancels_and_is_found() {
 /// By the buyer, in the console, and on the command line.
 async fn assert_is_found(system: &System, [max, vic]: [&Person; 2], user: &str, order: &str) {
     let (_, own) = system.get("/api/v1/orders", Some(user)).await;
-    assert_eq!((own["orders"].as_array().unwrap().len(), &own["orders"][0]["order_id"]), (1, &json!(order)), "{user}");
+    assert_eq!((own.as_array().unwrap().len(), &own[0]["order_id"]), (1, &json!(order)), "{user}");
     let query = format!("user={}", utf8_percent_encode(user, NON_ALPHANUMERIC));
     let found = max.get(&format!("orders?{query}")).await.body;
     let found = (found["orders"].as_array().unwrap().len(), &found["orders"][0]["user"]);
