@@ -27,7 +27,7 @@ use Algorithm::{ES256, ES384, EdDsa, HS256, PS256, PS384, PS512, RS256, RS384, R
 
 /// The algorithms of an RSA key that names none.
 pub(crate) const RSA: &[Algorithm] = &[RS256, RS384, RS512, PS256, PS384, PS512];
-/// The bytes of the shortest RSA key in PEM form: such a modulus, and an exponent of a byte.
+/// The bytes of the shortest RSA key that is taken: a modulus of 2048 bits, and an exponent of a byte.
 const RSA_MIN: usize = 268;
 
 impl Algorithm {

@@ -5,6 +5,8 @@
 mod claims;
 mod fault;
 mod issuer;
+#[cfg(test)]
+mod issuer_tests;
 mod jwks;
 mod key;
 mod key_set;
