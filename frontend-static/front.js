@@ -313,6 +313,8 @@ addEventListener("online", () => {
   for (const failed of jobs) if (failed.fails) failed.soon(jitter(500));
 });
 
+const [idClaim, levelClaim] = ["id", "level"].map((claim) => document.querySelector(`meta[name=${claim}-claim]`).content);
+
 /** The buyer's token. A shop with a sign-in of its own stores the token under the same name. */
 export const session = {
   token: () => kept.get("seckill.token"),
@@ -322,13 +324,14 @@ export const session = {
   },
   claims() {
     try {
-      return JSON.parse(atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/")));
+      const bytes = atob(this.token().split(".")[1].replace(/-/g, "+").replace(/_/g, "/"));
+      return JSON.parse(new TextDecoder().decode(Uint8Array.from(bytes, (byte) => byte.charCodeAt(0))));
     } catch {
       return {};
     }
   },
-  user() { return this.claims().sub ?? null; },
-  level() { return this.claims().level ?? 0; },
+  user() { return this.claims()[idClaim] ?? null; },
+  level() { return this.claims()[levelClaim] ?? 0; },
 };
 
 $("language").addEventListener("click", () => {

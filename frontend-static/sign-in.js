@@ -30,7 +30,7 @@ export async function offer() {
 $("sign-in").addEventListener("submit", async (event) => {
   event.preventDefault();
   const { user, level } = event.target.elements;
-  const answer = await askForToken(user.value.trim(), Number(level.value));
+  const answer = await askForToken(user.value, Number(level.value));
   if (answer.ok) {
     say();
     session.set(answer.data.token);

@@ -21,9 +21,9 @@ else
   redis.call('UNLINK', unpack(KEYS))
   -- `serves` compares these ids: the refill is void after a loss of memory.
   redis.call('HSET', sale_key, 'epoch', epoch, 'state', 'filling', 'replid', (replication_ids()), 'server', this_server() or '')
-  for _, hash in ipairs({ tickets_key, buyers_key, passes_key, loans_key }) do redis.call('HSET', hash, '#', '') end
-  redis.call('ZADD', unconfirmed_key, '+inf', '#')
-  redis.call('RPUSH', holders_key, '#')
-  redis.call('SADD', waves_key, '#')
+  for _, hash in ipairs({ tickets_key, buyers_key, passes_key, loans_key }) do redis.call('HSET', hash, '', '') end
+  redis.call('ZADD', unconfirmed_key, '+inf', '')
+  redis.call('RPUSH', holders_key, '')
+  redis.call('SADD', waves_key, '')
 end
 return 1

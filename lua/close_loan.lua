@@ -15,10 +15,10 @@ local closed = 0
 for i = 2, #ARGV do
   local id = ARGV[i]
   local ticket = redis.call('HGET', tickets_key, id) or ''
-  local units, user, lender = string.match(ticket, '^o|(%d+)|([^|]*)|(%d+)|%d+$')
+  local units, lender, user = string.match(ticket, '^o|(%d+)|(%d+)|%d+|(.*)$')
   if units then
     local owned, _, lapses, lapsed_at = read_buyer(redis.call('HGET', buyers_key, user))
-    redis.call('HSET', tickets_key, id, 'b|' .. units .. '|' .. user .. '|' .. lender)
+    redis.call('HSET', tickets_key, id, 'b|' .. units .. '|' .. lender .. '|' .. user)
     redis.call('HSET', buyers_key, user, buyer_text(owned + units, id, lapses, lapsed_at))
     redis.call('ZREM', unconfirmed_key, id)
     redis.call('RPUSH', holders_key, user)

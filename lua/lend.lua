@@ -34,7 +34,7 @@ local codes, lent = {}, 0
 for i = 0, n - 1 do
   local id, user, units, number = ARGV[5 + i * 4], ARGV[6 + i * 4], tonumber(ARGV[7 + i * 4]), ARGV[8 + i * 4]
   local ticket = redis.call('HGET', tickets_key, id) or ''
-  local text = string.format('l|%d|%s|%s', units, user, number)
+  local text = 'l|' .. string.format('%d', units) .. '|' .. number .. '|' .. user
   local barred = string.match(ticket, '^x|(%d+)$')
   local is_free = ticket == '' or barred and tonumber(barred) < tonumber(number)
   codes[i + 1] = NO

@@ -46,7 +46,7 @@ local codes, numbers, changes = {}, {}, 0
 for i = 0, n - 1 do
   local id, lender = ARGV[5 + i * 3], ARGV[7 + i * 3]
   local ticket = redis.call('HGET', tickets_key, id) or ''
-  local units, user, of = string.match(ticket, '^o|(%d+)|([^|]*)|%d+|(%d+)$')
+  local units, of, user = string.match(ticket, '^o|(%d+)|%d+|(%d+)|(.*)$')
   if of ~= ARGV[6 + i * 3] then
     codes[i + 1] = LOST
   else
@@ -56,7 +56,7 @@ for i = 0, n - 1 do
       codes[i + 1] = RESERVED
     elseif sale[2] == 'open' and lender ~= '-1' then
       number = number + 1
-      redis.call('HSET', tickets_key, id, string.format('o|%s|%s|%s|%.0f', units, user, lender, number))
+      redis.call('HSET', tickets_key, id, string.format('o|%s|%s|%.0f|%s', units, lender, number, user))
       redis.call('ZADD', unconfirmed_key, now_text, id)
       codes[i + 1] = BORROW
       numbers[#numbers + 1] = number

@@ -27,8 +27,8 @@ for i = 1, n do
   -- A ticket counts once, also when a call is repeated after a time-out.
   if not tickets_now[i] and not tickets[id] then
     local lender = string.match(kind, '^b(%d+)$')
-    tickets[id] = (lender and 'b' or kind == 'e' and 't' or kind) .. '|' .. units .. '|' .. user
-    if lender then tickets[id] = tickets[id] .. '|' .. lender elseif kind == 'l' then tickets[id] = tickets[id] .. '|0' end
+    local of_loan = lender and lender .. '|' or kind == 'l' and '0|' or ''
+    tickets[id] = (lender and 'b' or kind == 'e' and 't' or kind) .. '|' .. units .. '|' .. of_loan .. user
     local is_guest = kind == 'l' or kind == 'e'
     if not is_guest then
       local owned, _, lapses, lapsed_at = read_buyer(buyers[user] or buyers_now[i])

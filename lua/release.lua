@@ -14,6 +14,14 @@ if not sale[1] then return { UNKNOWN_SALE } end
 if sale[2] == 'filling' or not serves(sale[4], sale[5]) then return { REFILLING } end
 local n = tonumber(ARGV[1])
 
+-- The numbers between units and user in a ticket of each kind.
+local OF_LOAN = { h = '', t = '', b = '%d+|', l = '%d+|', o = '%d+|%d+|' }
+local function read_ticket(ticket)
+  local kind = string.sub(ticket, 1, 1)
+  local units, user = string.match(ticket, '^%a|(%d+)|' .. (OF_LOAN[kind] or '') .. '(.*)$')
+  if units then return kind, units, user end
+end
+
 ---------------------------------------------------------------- changes from here on
 
 local asks_pass = ARGV[2 + n * 3] -- nil: the sale has one shard
@@ -32,7 +40,7 @@ end
 for i = 0, n - 1 do
   local id, returns, lapsed_now = ARGV[2 + i * 3], ARGV[3 + i * 3], tonumber(ARGV[4 + i * 3])
   local ticket = redis.call('HGET', tickets_key, id)
-  local kind, units, user = string.match(ticket or '', '^(%a)|(%d+)|([^|]*)')
+  local kind, units, user = read_ticket(ticket or '')
   if kind and kind ~= 't' then
     redis.call('HSET', tickets_key, id, 't|' .. units .. '|' .. user)
     redis.call('ZREM', unconfirmed_key, id)

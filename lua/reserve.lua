@@ -2,7 +2,7 @@
 --          crates/redis/src/scripts.rs puts its parts in front of it: sale_begin, reserve_begin and the other reserve_PART.
 --
 -- KEYS: as sale_begin, and 9 limit of buyers   10 limit of addresses   11 limit of the sale
---         (hashes of counts in the current window; '#' is "window|its width in ms"); unused without such a limit
+--         (hashes of counts in the current window; '' is "window|its width in ms"); unused without such a limit
 --
 -- ARGV: 1 n, 1 to 1000   2 epoch and 3 length up to which the caller knows the holders
 --       4 sold_out_ms: how long the caller may remember "sold out" (0: not at all)   5 the database's time in ms

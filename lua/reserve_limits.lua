@@ -8,9 +8,9 @@ local function open_limit(key, terms, names)
   if not terms then return nil end
   local l = { key = key, max = tonumber(ARGV[terms + 1]), window_ms = tonumber(ARGV[terms + 2]), counts = {}, found = false }
   if names then
-    l.found = redis.call('HMGET', key, '#', unpack(ARGV, names + 1, names + n))
+    l.found = redis.call('HMGET', key, '', unpack(ARGV, names + 1, names + n))
   else
-    l.found = redis.call('HMGET', key, '#', 'n')
+    l.found = redis.call('HMGET', key, '', 'n')
   end
   local stored, width = string.match(l.found[1] or '', '^(%d+)|(%d+)$')
   stored, width = tonumber(stored), tonumber(width)
@@ -52,7 +52,7 @@ end
 local function close_limit(l)
   if not l or not next(l.counts) then return end
   local is_new, counts = l.fresh or l.changed_width, {}
-  if is_new then counts = { '#', string.format('%.0f|%.0f', l.window, l.window_ms) } end
+  if is_new then counts = { '', string.format('%.0f|%.0f', l.window, l.window_ms) } end
   local last = #counts
   for name, count in pairs(l.counts) do
     counts[last + 1] = name; counts[last + 2] = count

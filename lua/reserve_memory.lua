@@ -9,7 +9,7 @@ local function remember()
   local is_sold_out = sold_out_ms > 0 and available == 0 and aside == 0
   if not is_sold_out and ARGV[6] ~= '1' then return 0, known, holders end
   if ARGV[2] == epoch then known = tonumber(ARGV[3]) end
-  -- The first entry is '#'.
+  -- The first entry is the empty one.
   local length = redis.call('LLEN', holders_key) - 1
   if known < length then
     holders = redis.call('LRANGE', holders_key, known + 1, known + HOLDERS_CHUNK)
@@ -17,7 +17,7 @@ local function remember()
   end
   if known ~= length or lenders and redis.call('HLEN', loans_key) > BORROWERS_MAX then return 0, known, holders end
   for _, borrower in ipairs(lenders and redis.call('HKEYS', loans_key) or {}) do
-    if borrower ~= '#' then holders[#holders + 1] = borrower end
+    if borrower ~= '' then holders[#holders + 1] = borrower end
   end
   if not is_sold_out then return 1, known, holders end
   set_sold_out_until(math.max(now, database_now) + sold_out_ms)

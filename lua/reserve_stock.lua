@@ -30,7 +30,7 @@ local function borrow(i, id, user, units_text)
   if lender == '-1' then return available == 0 and SOLD_OUT or TOO_FEW_LEFT end
   loan_number = (loan_number or tonumber(redis.call('HGET', sale_key, 'loan') or 0)) + 1
   local number = string.format('%.0f', loan_number)
-  tickets[id] = 'o|' .. units_text .. '|' .. user .. '|' .. lender .. '|' .. number
+  tickets[id] = 'o|' .. units_text .. '|' .. lender .. '|' .. number .. '|' .. user
   loans[user] = id
   new_loans[#new_loans + 1] = { id = id, user = user, ticket = tickets[id] }
   return BORROW, number

@@ -6,7 +6,7 @@ local function answer_repeat(ticket, id, units)
   local kind, held = string.match(ticket, '^(%a)|(%d+)|')
   if tonumber(held) ~= units then return MISMATCH end
   if kind == 't' then return REPEAT_ENDED end
-  if kind == 'o' then return OPEN_LOAN, string.match(ticket, '(%d+|%d+)$') end
+  if kind == 'o' then return OPEN_LOAN, string.match(ticket, '^o|%d+|(%d+|%d+)|') end
   local unconfirmed = tickets[id] or redis.call('ZSCORE', unconfirmed_key, id)
   return REPEAT, unconfirmed and 'u' or 'c'
 end

@@ -3,14 +3,14 @@
 --
 -- KEYS: 1 sale (hash: terms, state, epoch and stock)
 --       2 tickets (hash: order id -> "h|units|user" live, "t|units|user" ended). In a sale with shards also at the home shard
---         "o|units|user|lender|number", an open loan, and "b|units|user|lender", a closed one; at the lender
---         "l|units|user|number", lent, and "x|number", barred
+--         "o|units|lender|number|user", an open loan, and "b|units|lender|user", a closed one; at the lender
+--         "l|units|number|user", lent, and "x|number", barred. The user is last: a user's id has any characters but control characters
 --       3 buyers (hash: user -> read_buyer below)
 --       4 unconfirmed (sorted set: order id by time)   5 holders (list of users, append-only)
 --       6 waves (set: ids of the waves in this epoch's stock)   7 passes (hash: user -> passes spent)
 --       8 loans (hash: user -> order id of the open loan)
---       Keys of one script alone follow. From the beginning of a refill on, each of the eight has an entry '#', which is no order, user or
---       wave. So none is ever empty, and a missing key was lost.
+--       Keys of one script alone follow. From the beginning of a refill on, each of the eight has an empty entry (''), which is no order, user
+--       or wave. So none is ever empty, and a missing key was lost.
 --
 -- Codes of their replies:
 --   code -1  UNKNOWN_SALE   this server does not know the sale; nothing was changed

@@ -18,7 +18,7 @@ local taken_back = 0
 for i = 0, n - 1 do
   local id = ARGV[2 + i * 2]
   local ticket = redis.call('HGET', tickets_key, id) or ''
-  local user, number = string.match(ticket, '^o|%d+|([^|]*)|%d+|(%d+)$')
+  local number, user = string.match(ticket, '^o|%d+|%d+|(%d+)|(.*)$')
   if number == ARGV[3 + i * 2] then
     redis.call('HDEL', tickets_key, id)
     redis.call('ZREM', unconfirmed_key, id)

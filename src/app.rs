@@ -19,7 +19,6 @@ use seckill_buying::sale::Stores;
 use seckill_channel::Channels;
 use seckill_config::Config;
 use seckill_domain::origin::Origin;
-use seckill_http::Tokens;
 use seckill_money::PaymentService;
 use seckill_pages as pages;
 use seckill_postgres::Ledger;
@@ -34,15 +33,14 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
     })
 }
 
-pub(crate) fn tokens(config: &Config) -> anyhow::Result<Tokens> {
-    let auth = &config.auth;
-    let tokens = Tokens::new(&auth.jwt_secret, &auth.jwt_public_key, config.dev)?;
-    Ok(tokens.requiring(&auth.jwt_audience, &auth.jwt_issuer))
-}
-
 /// The settings for rendering pages. `api`: the API's origin, if it differs from the pages'.
 pub(crate) fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
-    pages::Settings { origin: config.pages.origin.clone(), api }
+    pages::Settings {
+        origin: config.pages.origin.clone(),
+        api,
+        id_claim: config.auth.jwt_claim_id.clone(),
+        level_claim: config.auth.jwt_claim_level.clone(),
+    }
 }
 
 /// Payments and refunds, for commands. Sends no notices: workers find the work by polling.

@@ -41,6 +41,7 @@ use seckill_rabbitmq::Broker;
 use seckill_redis::limiter::Limiter;
 use seckill_redis::reserve::batcher::ReserveBatcher;
 use seckill_telemetry as telemetry;
+use seckill_tokens::Tokens;
 
 pub struct Service {
     parts: Parts,
@@ -74,7 +75,7 @@ impl Service {
     pub async fn bind(config: Config, with_workers: bool) -> anyhow::Result<Self> {
         config.check_for_service()?;
         let metrics = telemetry::metrics();
-        let tokens = super::tokens(&config)?;
+        let tokens = Tokens::new(&config.auth, config.dev)?;
         let listener = http_server::listen(config.http.bind)
             .with_context(|| format!("cannot listen on {} (http.bind)", config.http.bind))?;
         let address = listener.local_addr()?;
@@ -113,6 +114,10 @@ impl Service {
         let connections = http_server::connections(&config.http);
         let threads = Threads::start(&parts, &catalog, connections).await?;
 
+        if let Some(issuer) = tokens.issuer() {
+            issuer.read().await;
+            parts.follow_issuer(issuer);
+        }
         parts.fold_metrics(metrics.clone());
         parts.follow_catalog(&catalog, &health, &threads.committer);
         parts.follow_policies(&policies);

@@ -24,6 +24,7 @@ use seckill_postgres::processes::WORKERS_REPORT_S;
 use seckill_redis::GateError;
 use seckill_redis::limiter::Limiter;
 use seckill_runtime::failure_log::FailureLog;
+use seckill_tokens::Issuer;
 
 const EVERY_SECOND: Duration = Duration::from_secs(1);
 /// How soon a new backlog of purchases is reported, and how often after that. A report stays valid for five times the interval.
@@ -42,6 +43,12 @@ impl Parts {
                 metrics.run_upkeep();
             }
         });
+    }
+
+    /// Keeps the keys of the tokens' issuer current.
+    pub(super) fn follow_issuer(&self, issuer: &Arc<Issuer>) {
+        let (issuer, stop) = (Arc::clone(issuer), self.stop.clone());
+        self.tasks.spawn(async move { stop.run_until_cancelled(issuer.follow()).await });
     }
 
     /// Keeps every sale complete in Redis. Reports in `health` whether Redis and PostgreSQL could be asked. Leaves an incomplete sale to

@@ -7,11 +7,11 @@ use anyhow::{Context, bail};
 
 use super::arguments::user;
 use super::print;
-use crate::app::{self, stores};
+use crate::app::stores;
 use seckill_buying::sale::Stores;
 use seckill_config::Config;
 use seckill_domain::ids::UserId;
-use seckill_http::Tokens;
+use seckill_tokens::Tokens;
 
 #[derive(clap::Args)]
 pub(super) struct TokenArgs {
@@ -63,11 +63,11 @@ impl TokenIssuer {
         if !config.dev {
             bail!("tokens are issued in development mode only (SECKILL_DEV=1)");
         }
-        Ok(Self { tokens: app::tokens(config)?, now_s: stores.ledger.now_ms().await? / 1000 })
+        Ok(Self { tokens: Tokens::new(&config.auth, config.dev)?, now_s: stores.ledger.now_ms().await? / 1000 })
     }
 
     pub(super) fn issue(&self, user: &UserId, level: i64, ttl_s: i64) -> anyhow::Result<String> {
         let token = self.tokens.issue(user, level, self.now_s + ttl_s);
-        token.context("with auth.jwt_public_key set, only the holder of the private key can issue tokens")
+        token.context("without auth.jwt_secret, only the issuer can issue tokens: it has the private keys")
     }
 }

@@ -60,14 +60,15 @@ pub struct Report {
 pub async fn examine(config: &Config, limit: Duration) -> Report {
     let deadline = Instant::now() + limit;
     // Boxed: together they are too large for a thread's stack.
-    let (redis, postgres, rabbitmq, routes, unreadable_clients) = tokio::join!(
+    let (redis, postgres, rabbitmq, routes, unreadable_clients, keys) = tokio::join!(
         Box::pin(redis_checks::ask(config, deadline, limit)),
         Box::pin(postgres_checks::ask(config, deadline, limit)),
         Box::pin(rabbitmq_checks::ask(config, deadline, limit)),
         Box::pin(settings_checks::locate(config, deadline)),
         Box::pin(running_instance::unreadable_clients(config.http.bind, deadline)),
+        Box::pin(settings_checks::issuer_keys(config, deadline)),
     );
-    let mut checks = settings_checks::checks(config, &routes, unreadable_clients);
+    let mut checks = settings_checks::checks(config, &routes, unreadable_clients, &keys);
     checks.extend(redis_checks::checks(&redis, &postgres));
     checks.extend(postgres_checks::checks(config, &postgres));
     checks.extend(rabbitmq_checks::checks(&rabbitmq));

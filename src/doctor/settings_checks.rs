@@ -15,6 +15,7 @@ use seckill_domain::proxies::ProxyNetwork;
 use seckill_postgres as ledger;
 use seckill_rabbitmq::Broker;
 use seckill_redis::Gate;
+use seckill_tokens::Tokens;
 
 pub(super) struct LocatedRoute {
     setting: &'static str,
@@ -89,7 +90,12 @@ fn place_of_ip(ip: IpAddr) -> Place {
     }
 }
 
-pub(super) fn checks(config: &Config, routes: &[LocatedRoute], unreadable_clients: u64) -> Vec<Check> {
+pub(super) fn checks(
+    config: &Config,
+    routes: &[LocatedRoute],
+    unreadable_clients: u64,
+    keys: &Option<Answer<usize>>,
+) -> Vec<Check> {
     vec![
         Topic(
             "settings.development",
@@ -103,6 +109,11 @@ pub(super) fn checks(config: &Config, routes: &[LocatedRoute], unreadable_client
         .check(secrets(config)),
         Topic("settings.receivers", "A2: without TLS anybody between can read and change what is sent to receivers")
             .check(receivers(config)),
+        Topic(
+            "settings.issuer",
+            "I2: who is between us and the issuer of tokens can be any buyer, and without its keys nobody buys",
+        )
+        .check(issuer(config, keys)),
         Topic("settings.play-bank", "I4: the sandbox bank approves every payment: goods without money")
             .check(play_bank(config)),
         Topic("settings.tls", "without TLS anybody between reads passwords, and changes what is said (security.md)")
@@ -160,6 +171,28 @@ fn receivers(config: &Config) -> Finding {
         return Finding::pass("channels and webhooks have https:// addresses, or none");
     }
     unless_allowed(config, refused, format!("http:// in {}", some_of(&settings)), "use https:// addresses")
+}
+
+/// How many keys the issuer publishes that we can use. `None`: the settings name no issuer.
+pub(super) async fn issuer_keys(config: &Config, deadline: Instant) -> Option<Answer<usize>> {
+    let tokens = Tokens::new(&config.auth, config.dev).ok()?;
+    let issuer = tokens.issuer()?;
+    Some(in_time(deadline, issuer.count()).await)
+}
+
+fn issuer(config: &Config, keys: &Option<Answer<usize>>) -> Finding {
+    let (settings, refused) = unfit(config, UnfitKind::PlainIssuer);
+    if !settings.is_empty() {
+        return unless_allowed(config, refused, "auth.jwks_url is http://".to_owned(), "use an https:// address");
+    }
+    match keys {
+        None => Finding::pass("the settings have the keys of buyers' tokens"),
+        Some(Ok(keys)) => Finding::pass(format!("the issuer publishes {keys} keys that we can use")),
+        Some(Err(why)) => Finding::could_not_look(
+            format!("the keys of auth.jwks_url are not read: {why}"),
+            "correct the address, or look at the issuer: an instance that starts now refuses every buyer",
+        ),
+    }
 }
 
 fn play_bank(config: &Config) -> Finding {

@@ -89,7 +89,7 @@ async fn sold_out_and_back_again() {
     let bought = shop.system.buy(&sale, "bob").send().await;
     assert_eq!(bought.code(), "202");
     page.visit(&shop.page_of(&sale)).await;
-    page.sign_in("ann").await;
+    page.sign_in("auth0|日本 é").await;
     page.wait(&says("sold out")).await;
     page.evaluate("window.sameDocument = true").await;
     let cancel = format!("/api/v1/orders/{}/cancel", bought.order_id());

@@ -15,8 +15,8 @@ use seckill_config::Config;
 use seckill_domain::ids::{SaleId, UserId};
 use seckill_domain::shards::{SaleShards, ShardCount};
 use seckill_harness::nginx::Nginx;
-use seckill_http::Tokens;
 use seckill_rabbitmq::Broker;
+use seckill_tokens::Tokens;
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
@@ -130,7 +130,7 @@ impl World {
             stores: stores(&config)?,
             sql: pool.connect(&format!("{primary}/{name}")).await?,
             redis: redis::Client::open(setup.redis.as_deref().unwrap_or(&config.redis.url))?,
-            tokens: Tokens::new(&config.auth.jwt_secret, "", true)?,
+            tokens: Tokens::new(&config.auth, true)?,
             serve: Vec::new(),
             work: Vec::new(),
             sale: Sale {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::{Channel, ChannelKind, Config, ConfigError, servers};
 use seckill_domain::payment::NO_CHANNEL;
 use seckill_webhook::Secret;
+use url::Url;
 
 /// Signs buyers' tokens in development mode, so that `SECKILL_DEV=1` is enough to start.
 const DEV_SECRET: &str = "development-only-secret-0123456789abcdef";
@@ -74,7 +75,7 @@ impl Config {
 
     /// Refuses numbers out of their bounds. No loop is without a pause, and no wait without an end.
     fn check_numbers(&self) -> Result<(), ConfigError> {
-        let Self { http, database, redis, amqp, purchase, captcha, outbox, orders, retention, .. } = self;
+        let Self { auth, http, database, redis, amqp, purchase, captcha, outbox, orders, retention, .. } = self;
         let Self { reconcile, flow, alarms, admin, outflow, payments, traces, .. } = self;
         for (setting, number, bounds) in [
             ("http.client_timeout_ms", http.client_timeout_ms.into(), 100..=HOUR_MS),
@@ -85,6 +86,10 @@ impl Config {
             ("http.line_max", http.line_max as i128, 1..=100_000),
             ("http.streams_max", http.streams_max as i128, 1..=1_000_000),
             ("http.buyer_reads", http.buyer_reads.into(), 1..=i128::from(u32::MAX)),
+            ("auth.jwks_refresh_s", auth.jwks_refresh_s.into(), 10..=86_400),
+            ("auth.jwks_min_interval_s", auth.jwks_min_interval_s.into(), 1..=3600),
+            ("auth.jwks_timeout_ms", auth.jwks_timeout_ms.into(), 100..=60_000),
+            ("auth.jwt_leeway_s", auth.jwt_leeway_s.into(), 0..=300),
             ("database.acquire_timeout_ms", database.acquire_timeout_ms.into(), 10..=600_000),
             ("database.statement_timeout_ms", database.statement_timeout_ms.into(), 10..=600_000),
             ("redis.connect_timeout_ms", redis.connect_timeout_ms.into(), 10..=600_000),
@@ -169,18 +174,35 @@ impl Config {
 
     fn check_auth(&mut self) -> Result<(), ConfigError> {
         let auth = &mut self.auth;
-        if self.dev && auth.jwt_secret.is_empty() && auth.jwt_public_key.is_empty() {
+        if self.dev && auth.jwt_secret.is_empty() && auth.jwt_public_key.is_empty() && auth.jwks_url.is_empty() {
             DEV_SECRET.clone_into(&mut auth.jwt_secret);
         }
-        match (auth.jwt_secret.len(), auth.jwt_public_key.len()) {
-            (0, 0) => wrong("auth.jwt_secret", "is missing, and so is auth.jwt_public_key"),
-            (1..32, _) => wrong("auth.jwt_secret", "must be at least 32 bytes"),
-            (32.., _) if auth.jwt_secret.bytes().collect::<HashSet<_>>().len() < SECRET_KINDS_MIN => {
-                wrong("auth.jwt_secret", "must have at least 8 different characters")
-            }
-            (32.., 1..) => wrong("auth.jwt_public_key", "cannot be combined with auth.jwt_secret"),
-            _ => Ok(()),
+        let without_key = auth.jwt_secret.is_empty() && auth.jwt_public_key.is_empty() && auth.jwks_url.is_empty();
+        must(!without_key, "auth.jwt_secret", "is missing, and so are auth.jwt_public_key and auth.jwks_url")?;
+        for (secret, setting) in
+            [(&auth.jwt_secret, "auth.jwt_secret"), (&auth.jwt_secret_previous, "auth.jwt_secret_previous")]
+        {
+            must(secret.is_empty() || secret.len() >= 32, setting, "must be at least 32 bytes")?;
+            let kinds = secret.bytes().collect::<HashSet<_>>().len();
+            let problem = "must have at least 8 different characters";
+            must(secret.is_empty() || kinds >= SECRET_KINDS_MIN, setting, problem)?;
         }
+        let problem = "needs auth.jwt_secret, which signs the new tokens";
+        must(auth.jwt_secret_previous.is_empty() || !auth.jwt_secret.is_empty(), "auth.jwt_secret_previous", problem)?;
+        let is_source = |url: &str| match url.strip_prefix("file://") {
+            Some(path) => path.starts_with('/'),
+            None => is_address(url) && Url::parse(url).is_ok_and(|url| url.username().is_empty() && url.has_host()),
+        };
+        let problem = "must be an https:// address without a user, or file:// and a path from the root";
+        must(auth.jwks_url.is_empty() || is_source(&auth.jwks_url), "auth.jwks_url", problem)?;
+        for (claim, setting) in
+            [(&auth.jwt_claim_id, "auth.jwt_claim_id"), (&auth.jwt_claim_level, "auth.jwt_claim_level")]
+        {
+            let is_taken = ["", "exp", "nbf", "aud", "iss"].contains(&claim.as_str());
+            must(!is_taken, setting, "must be the name of a claim that has no other meaning here")?;
+        }
+        let problem = "must be another claim than auth.jwt_claim_id";
+        must(auth.jwt_claim_id != auth.jwt_claim_level, "auth.jwt_claim_level", problem)
     }
 
     fn check_servers(&self) -> Result<(), ConfigError> {

@@ -20,6 +20,8 @@ const HAS_PUBLISHED: &str = "has a password that is published with the source co
                              or use development mode (SECKILL_DEV=1)";
 const NOT_HTTPS: &str =
     "must be https:// outside development mode, unless SECKILL_ALLOW__HTTP_RECEIVERS=1 allows receivers without TLS";
+const IS_PLAIN_ISSUER: &str =
+    "must be https:// outside development mode: anybody on the way could give keys of their own, and be any buyer";
 const IS_SANDBOX_BANK: &str = "offer the sandbox bank, which approves every payment: remove them, or set \
                             SECKILL_ALLOW__SANDBOX_CHANNEL=1 if this is what you want";
 
@@ -33,6 +35,8 @@ pub struct Unfit {
 pub enum UnfitKind {
     PublishedSecret,
     PlainReceiver,
+    /// Anybody on the way to the issuer can replace its keys, and so be any buyer.
+    PlainIssuer,
     /// The sandbox bank, which approves every payment.
     PlayBank,
 }
@@ -81,6 +85,7 @@ impl Config {
         let one = std::slice::from_ref;
         for (secrets, setting) in [
             (one(&self.auth.jwt_secret), "auth.jwt_secret"),
+            (one(&self.auth.jwt_secret_previous), "auth.jwt_secret_previous"),
             (&self.shop.webhook_secrets[..], "shop.webhook_secrets"),
             (one(&self.alarms.webhook_secret), "alarms.webhook_secret"),
             (one(&self.sandbox.secret), "sandbox.secret"),
@@ -88,6 +93,9 @@ impl Config {
             if secrets.iter().any(|secret| is_published(secret)) {
                 found(UnfitKind::PublishedSecret, setting, IS_PUBLISHED);
             }
+        }
+        if is_http(&self.auth.jwks_url) {
+            found(UnfitKind::PlainIssuer, "auth.jwks_url", IS_PLAIN_ISSUER);
         }
         for (url, setting) in
             [(&self.shop.webhook_url, "shop.webhook_url"), (&self.alarms.webhook_url, "alarms.webhook_url")]

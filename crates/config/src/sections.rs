@@ -52,9 +52,17 @@ pub struct Pages {
 #[serde(deny_unknown_fields)]
 pub struct Auth {
     pub jwt_secret: String,
+    pub jwt_secret_previous: String,
     pub jwt_public_key: String,
+    pub jwks_url: String,
+    pub jwks_refresh_s: u64,
+    pub jwks_min_interval_s: u64,
+    pub jwks_timeout_ms: u64,
     pub jwt_audience: String,
     pub jwt_issuer: String,
+    pub jwt_leeway_s: u64,
+    pub jwt_claim_id: String,
+    pub jwt_claim_level: String,
 }
 
 #[derive(Clone, Deserialize)]

@@ -24,7 +24,7 @@ pub use bulkhead::{Bulkhead, Bulkheads};
 pub use content::Content;
 pub use cors::cors;
 pub use event_stream::event_stream;
-pub use extract::{Tokens, TrustedProxies, query};
+pub use extract::{TrustedProxies, query};
 pub use metrics_page::MetricsPage;
 pub use problem::Problem;
 pub use requests::count_request;
@@ -36,6 +36,7 @@ use std::time::Duration;
 use actix_web::{HttpResponse, Route, web};
 
 use seckill_domain::database_clock::DatabaseClock;
+use seckill_tokens::Tokens;
 
 /// State for the handlers of all features.
 pub struct AppState {

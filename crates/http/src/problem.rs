@@ -88,7 +88,7 @@ impl Problem {
         Self::from(Code::InvalidRequest).detail(detail)
     }
 
-    pub fn unauthenticated(detail: &'static str) -> Self {
+    pub fn unauthenticated(detail: impl fmt::Display) -> Self {
         Self::from(Code::Unauthenticated).detail(detail).header(WWW_AUTHENTICATE, "Bearer")
     }
 

@@ -154,7 +154,8 @@ pub async fn worker_metrics(metrics: Data<PrometheusHandle>) -> HttpResponse {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct TokenRequest {
-    #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$", example = "alice")]
+    /// 1 to 128 bytes of UTF-8.
+    #[schema(pattern = "^[^\\u0000-\\u001F\\u007F-\\u009F]{1,128}$", example = "alice")]
     user: String,
     #[serde(default)]
     #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]

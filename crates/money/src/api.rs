@@ -117,7 +117,7 @@ pub async fn pay_order(
     money: Data<Money>,
     body: Result<Body, Problem>,
 ) -> Answer {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Pay { channel } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
     let mut span = request_span(request.head(), "POST payments");
@@ -160,7 +160,7 @@ pub async fn refund_order(
     money: Data<Money>,
     body: Result<Body, Problem>,
 ) -> Answer {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let Refund { reason } = json_object::from_slice(&body?.0).map_err(Problem::invalid)?;
     let reason = RefundReason::parse(&reason)?;

@@ -14,6 +14,9 @@ use seckill_http::static_files::{AssetError, Assets};
 pub struct Settings {
     pub origin: Option<Origin>,
     pub api: Option<Origin>,
+    /// The claims of a buyer's token with the buyer's id and level.
+    pub id_claim: String,
+    pub level_claim: String,
 }
 
 /// Why pages cannot be made: this program's files are not consistent, which tests exclude.
@@ -32,6 +35,8 @@ pub(crate) struct Site {
     pub(crate) origin: String,
     /// The digits of the currencies that do not have two, such as `JPY0 KWD3`.
     pub(crate) digits: String,
+    pub(crate) id_claim: String,
+    pub(crate) level_claim: String,
 }
 
 #[derive(Template)]
@@ -77,6 +82,8 @@ impl Site {
             api: text(settings.api),
             origin: text(settings.origin),
             digits: digits.join(" "),
+            id_claim: settings.id_claim,
+            level_claim: settings.level_claim,
         })
     }
 
@@ -139,7 +146,8 @@ mod tests {
 
     fn site(origin: Option<&str>) -> Site {
         let origin = origin.map(|origin| origin.parse().unwrap());
-        Site::new(Settings { origin, api: None }).unwrap()
+        let (id_claim, level_claim) = ("sub".into(), "https://shop.example/level".into());
+        Site::new(Settings { origin, api: None, id_claim, level_claim }).unwrap()
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl TicketKind {
     }
 }
 
-/// `KIND|UNITS|USER`; a loan has also `|LENDER`, and an open loan `|NUMBER`.
+/// `KIND|UNITS|USER`. A loan has `LENDER|` before the user, an open one `LENDER|NUMBER|`, a lent hold `NUMBER|`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTicket {
     pub kind: TicketKind,
@@ -48,21 +48,29 @@ pub struct StoredTicket {
 
 impl StoredTicket {
     pub(super) fn parse(text: &str) -> Result<Self, GateError> {
-        let mut parts = text.split('|');
-        let mut next = || parts.next().ok_or(MALFORMED);
-        let kind = next()?.parse().map_err(|_| MALFORMED)?;
         let number = |text: &str| text.parse::<i64>().map_err(|_| MALFORMED);
-        let units = number(next()?)?;
+        let (kind, mut rest) = text.split_once('|').ok_or(MALFORMED)?;
+        let kind = kind.parse().map_err(|_| MALFORMED)?;
         if kind == TicketKind::Barred {
-            return Ok(Self { kind, units: 0, user: String::new(), lender: None, number: Some(units) });
+            return Ok(Self { kind, units: 0, user: String::new(), lender: None, number: Some(number(rest)?) });
         }
-        let user = next()?.to_owned();
+        // The rest after all numbers is the user, who may contain the separator.
+        let mut next = || {
+            let (text, after) = rest.split_once('|').ok_or(MALFORMED)?;
+            rest = after;
+            number(text)
+        };
+        let units = next()?;
         let lender = match kind {
-            TicketKind::OpenLoan | TicketKind::ClosedLoan => Some(Shard(next()?.parse().map_err(|_| MALFORMED)?)),
+            TicketKind::OpenLoan | TicketKind::ClosedLoan => Some(next()?),
             _ => None,
         };
-        let number = if kind == TicketKind::OpenLoan { Some(number(next()?)?) } else { None };
-        Ok(Self { kind, units, user, lender, number })
+        let lender = lender.map(|lender| lender.try_into().map(Shard)).transpose().map_err(|_| MALFORMED)?;
+        let number = match kind {
+            TicketKind::OpenLoan | TicketKind::Lent => Some(next()?),
+            _ => None,
+        };
+        Ok(Self { kind, units, user: rest.to_owned(), lender, number })
     }
 }
 
@@ -222,18 +230,21 @@ mod tests {
 
     #[test]
     fn each_kind_of_ticket_is_read_as_the_scripts_write_it() {
-        let read = |text| {
+        let read = |text: &str| {
             let StoredTicket { kind, units, user, lender, number } = StoredTicket::parse(text).unwrap();
             (kind, units, user, lender, number)
         };
-        let ann = || "ann".to_owned();
-        assert_eq!(read("h|2|ann"), (TicketKind::Live, 2, ann(), None, None));
-        assert_eq!(read("l|2|ann|7"), (TicketKind::Lent, 2, ann(), None, None));
-        assert_eq!(read("o|2|ann|63|7"), (TicketKind::OpenLoan, 2, ann(), Some(Shard(63)), Some(7)));
-        assert_eq!(read("b|2|ann|63"), (TicketKind::ClosedLoan, 2, ann(), Some(Shard(63)), None));
+        for user in ["ann", "auth0|5f7c", "7|8|9", "|"] {
+            let of_user = |ticket: &str| read(&format!("{ticket}|{user}"));
+            let named = || user.to_owned();
+            assert_eq!(of_user("h|2"), (TicketKind::Live, 2, named(), None, None));
+            assert_eq!(of_user("l|2|7"), (TicketKind::Lent, 2, named(), None, Some(7)));
+            assert_eq!(of_user("o|2|63|7"), (TicketKind::OpenLoan, 2, named(), Some(Shard(63)), Some(7)));
+            assert_eq!(of_user("b|2|63"), (TicketKind::ClosedLoan, 2, named(), Some(Shard(63)), None));
+            assert_eq!(of_user("t|2"), (TicketKind::Ended, 2, named(), None, None));
+        }
         assert_eq!(read("x|7"), (TicketKind::Barred, 0, String::new(), None, Some(7)));
-        assert_eq!(read("t|2|ann"), (TicketKind::Ended, 2, ann(), None, None));
-        for bad in ["", "h", "h|2", "q|2|ann", "h|two|ann", "o|2|ann", "o|2|ann|3", "b|2|ann|-"] {
+        for bad in ["", "h", "h|2", "q|2|ann", "h|two|ann", "o|2|ann", "o|2|3|ann", "b|2|-|ann"] {
             assert!(StoredTicket::parse(bad).is_err(), "{bad:?}");
         }
     }

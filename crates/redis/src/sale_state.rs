@@ -14,7 +14,7 @@ use seckill_domain::sale::SaleStatus;
 use seckill_domain::shards::SaleShards;
 
 /// The entry of begin_refill.lua in each key.
-const MARK: &str = "#";
+const MARK: &str = "";
 
 #[derive(Debug, Clone)]
 pub struct SaleView {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::backoffice::admin_api::Person;
 use crate::backoffice::admin_sessions::seckill;
 use crate::flow::permits_and_policies::policies_are_followed;
-use seckill_harness::{System, until};
+use seckill_harness::{Answer, System, until};
 
 /// The answer to a token at each instance.
 async fn asked(system: &System, token: &str) -> Vec<u16> {
@@ -93,16 +93,22 @@ async fn buyers_tokens_are_for_this_shop_when_it_says_so() {
         let signature = hmac::sign(&key, format!("{header}.{claims}").as_bytes());
         let token = format!("{header}.{claims}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature));
         let request = reqwest::Client::new().get(system.url("/api/v1/orders")).bearer_auth(token);
-        request.send().await.unwrap().status().as_u16()
+        Answer::of(request.send().await.unwrap()).await
     };
+    // Development mode names the claim.
+    let detail = read(json!({ "aud": shop, "iss": issuer, "level": "gold" })).await.body["detail"].clone();
+    assert_eq!(detail, "the token is not valid: the claim level is not a whole number");
     for (claims, status) in [
         (json!({ "aud": shop, "iss": issuer }), 200),
         (json!({ "aud": ["other.example", shop], "iss": issuer }), 200),
+        (json!({ "aud": shop, "iss": issuer, "exp": chrono::Utc::now().timestamp() as f64 + 3600.5 }), 200),
+        (json!({ "aud": shop, "iss": issuer, "nbf": chrono::Utc::now().timestamp() + 3600 }), 401),
+        (json!({ "aud": shop, "iss": issuer, "sub": "auth0|5f7c" }), 200),
         (json!({}), 401),
         (json!({ "aud": "other.example", "iss": issuer }), 401),
         (json!({ "aud": shop, "iss": "https://other.example" }), 401),
     ] {
-        assert_eq!(read(claims.clone()).await, status, "{claims}");
+        assert_eq!(read(claims.clone()).await.status, status, "{claims}");
     }
     // The tokens of development mode are for this shop.
     let issued = reqwest::Client::new().post(system.url("/api/v1/dev/token")).json(&json!({ "user": "ann" }));

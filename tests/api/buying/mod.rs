@@ -1,5 +1,6 @@
 //! Purchases: answers, limits, challenges, groups, crowds.
 
+pub mod buyer_ids;
 pub mod challenges;
 pub mod crowds;
 pub mod dense_commits;

@@ -9,5 +9,6 @@ pub mod service_killed;
 pub mod slow_clients;
 pub mod tls_purchase;
 pub mod tls_servers;
+pub mod token_issuer;
 pub mod unread_answers;
 pub mod wrong_clocks;

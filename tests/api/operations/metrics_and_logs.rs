@@ -36,7 +36,11 @@ const NOT_HERE: [&str; 17] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_stage_shows_its_metrics_and_no_others_exist() {
-    let settings = [("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "300"), ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0")];
+    let settings = [
+        ("SECKILL_RECONCILE__SWEEP_INTERVAL_MS", "300"),
+        ("SECKILL_PURCHASE__SOLD_OUT_MEMORY_MS", "0"),
+        ("SECKILL_AUTH__JWKS_URL", "file:///dev/null"),
+    ];
     let system = System::start_with(&settings).await;
     let sale = system.create_sale(terms(2)).await;
     let shop = Caller::new(&system, "shop").await;

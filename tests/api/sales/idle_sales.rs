@@ -69,10 +69,10 @@ impl World {
                 sale.arg(&["epoch", "1", "state", "open", "state_version", "0", "stock", "5", "returning", "0"]);
                 let key = |name: &str| format!("{prefix}{{{id}}}:{name}");
                 for hash in ["tickets", "buyers", "passes", "loans"] {
-                    fill.cmd("HSET").arg(key(hash)).arg(&["#", ""]);
+                    fill.cmd("HSET").arg(key(hash)).arg(&["", ""]);
                 }
-                fill.cmd("ZADD").arg(key("unconfirmed")).arg(&["+inf", "#"]);
-                fill.cmd("RPUSH").arg(key("holders")).arg("#").cmd("SADD").arg(key("waves")).arg("#");
+                fill.cmd("ZADD").arg(key("unconfirmed")).arg(&["+inf", ""]);
+                fill.cmd("RPUSH").arg(key("holders")).arg("").cmd("SADD").arg(key("waves")).arg("");
             }
             let _: Vec<i64> = fill.query_async(&mut redis).await.unwrap();
             self.sales.extend(planned.into_iter().map(SaleId::from_db));

@@ -189,7 +189,7 @@ impl<'a> Dead<'a> {
         let (buyer, idempotency) = (UserId::parse(&user).unwrap(), IdempotencyKey::parse("k").unwrap());
         let order = OrderId::derive(&secret, sale.id, &buyer, &idempotency).to_string();
         let dead = Self { system, of, user, order, lender };
-        dead.set(0, "tickets", &dead.order, &format!("o|1|{}|{lender}|1", dead.user)).await;
+        dead.set(0, "tickets", &dead.order, &format!("o|1|{lender}|1|{}", dead.user)).await;
         dead.set(0, "loans", &dead.user, &dead.order).await;
         dead.set(0, "sale", "loan", "1").await;
         dead
@@ -207,7 +207,7 @@ impl<'a> Dead<'a> {
 
     /// The lender has given the unit too.
     async fn after_the_hold(&self) {
-        self.set(self.lender, "tickets", &self.order, &format!("l|1|{}|1", self.user)).await;
+        self.set(self.lender, "tickets", &self.order, &format!("l|1|1|{}", self.user)).await;
         let sale = key(self.system, self.of, self.lender, "sale");
         redis::<()>(self.system, &["HINCRBY", &sale, "stock", "-1"]).await;
         self.list(self.lender).await;
@@ -280,7 +280,7 @@ async fn loans_that_wait_for_their_lender_hide_none_behind_them() {
     let [tickets, loans, unconfirmed] = ["tickets", "loans", "unconfirmed"].map(|name| key(&system, of, 0, name));
     for (n, user) in buyers_of(of, 0).skip(1).take(500).enumerate() {
         let order = Uuid::from_u128(n as u128 + 1).to_string();
-        redis::<()>(&system, &["HSET", &tickets, &order, &format!("o|1|{user}|1|{}", n + 2)]).await;
+        redis::<()>(&system, &["HSET", &tickets, &order, &format!("o|1|1|{}|{user}", n + 2)]).await;
         redis::<()>(&system, &["HSET", &loans, &user, &order]).await;
         redis::<()>(&system, &["ZADD", &unconfirmed, "1", &order]).await;
     }

@@ -30,12 +30,12 @@ pub(crate) struct Buyer {
 
 /// Issues tokens to this many new buyers.
 pub(crate) async fn buyers(count: u64, prefix: &str) -> anyhow::Result<Vec<Buyer>> {
-    // A line each: user, space, token.
+    // A line each: user, space, token. A user may contain a space, a token none.
     let file = ".dev/bench/tokens";
     seckill(&["token", "--count", &count.to_string(), "--prefix", prefix, "--out", file]).await?;
     let tokens = std::fs::read_to_string(file)?;
     let buyer = |(user, token): (&str, &str)| Buyer { user: user.to_owned(), token: token.to_owned() };
-    Ok(tokens.lines().filter_map(|line| line.split_once(' ')).map(buyer).collect())
+    Ok(tokens.lines().filter_map(|line| line.rsplit_once(' ')).map(buyer).collect())
 }
 
 /// The answers to purchases, by the service's own metrics.

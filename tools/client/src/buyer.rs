@@ -36,8 +36,8 @@ impl BuyerClient {
         Self { service: service.clone(), bearer: None, retry: RetryTerms::default() }
     }
 
-    /// Signs a buyer in for a day at a service in development mode. `user` is 1 to 64 of `A-Z a-z 0-9 _ -`; `level` is 0 for an
-    /// ordinary buyer.
+    /// Signs a buyer in for a day at a service in development mode. `user` is 1 to 128 bytes without control characters;
+    /// `level` is 0 for an ordinary buyer.
     ///
     /// # Errors
     /// [`Error::Problem`] with 404 outside development mode, with 400 for an invalid name; or no answer.

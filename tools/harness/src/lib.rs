@@ -32,8 +32,8 @@ use seckill_domain::ids::{SaleId, Units, UserId};
 use seckill_domain::sale::NewSale;
 use seckill_domain::shards::{SaleShards, ShardCount};
 use seckill_domain::stock::Stock;
-use seckill_http::Tokens;
 use seckill_rabbitmq::Broker;
+use seckill_tokens::Tokens;
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
 use sqlx::{Connection, Decode, PgConnection, PgPool, Postgres, SqlSafeStr};
@@ -310,11 +310,10 @@ impl System {
 
     async fn of(environment: Environment) -> Self {
         let config = Config::read(&environment).unwrap();
-        let tokens = Tokens::new(&config.auth.jwt_secret, "", true).unwrap();
         Self {
             stores: stores(&config).unwrap(),
             sql: PgPool::connect(&config.database.url).await.unwrap(),
-            tokens: tokens.requiring(&config.auth.jwt_audience, &config.auth.jwt_issuer),
+            tokens: Tokens::new(&config.auth, true).unwrap(),
             http: http_client(),
             instances: Vec::new(),
             shared: None,

@@ -31,11 +31,11 @@ pub fn records<T: Serialize>(
 }
 
 /// Spreadsheets calculate a cell that begins so, and a formula can call programs and send data away. With an apostrophe before it, the
-/// cell is a text. A negative number is no formula.
+/// cell is a text. A cell that has one itself gets another, so different cells stay different. A negative number is no formula.
 fn no_formula(cell: &str) -> Cow<'_, str> {
     let is_number = || cell.strip_prefix('-').is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
     // Some spreadsheets take the wide forms for the narrow ones.
-    let begins_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
+    let begins_formula = cell.starts_with(['=', '+', '-', '@', '\'', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
     if begins_formula && !is_number() { format!("'{cell}").into() } else { cell.into() }
 }
 
@@ -53,6 +53,7 @@ mod tests {
             ("\t=1", "'\t=1"),
             ("\r=1", "\"'\r=1\""),
             ("＝1", "'＝1"),
+            ("'=1", "''=1"),
             ("-1200.50", "-1200.50"),
             ("a=b", "a=b"),
             ("say \"1,5\"", "\"say \"\"1,5\"\"\""),

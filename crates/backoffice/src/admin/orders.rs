@@ -36,8 +36,8 @@ pub(crate) struct OrderQuery {
     /// Only orders of this status. `accepted` is a purchase whose order is not made yet.
     #[param(value_type = Option<OrderStatus>, nullable = false)]
     pub(crate) status: Option<String>,
-    /// Only this buyer's orders.
-    #[param(value_type = Option<String>, nullable = false, pattern = "^[A-Za-z0-9_-]{1,64}$")]
+    /// Only this buyer's orders: 1 to 128 bytes of UTF-8, with the spaces that they begin and end with.
+    #[param(value_type = Option<String>, nullable = false, pattern = "^[^\\u0000-\\u001F\\u007F-\\u009F]{1,128}$")]
     pub(crate) user: Option<String>,
     /// Only this order.
     #[param(value_type = Option<OrderId>, nullable = false)]
@@ -56,7 +56,8 @@ impl OrderQuery {
         Ok(OrderSearch {
             sale: given(&self.sale).map(SaleId::parse).transpose()?,
             status: given(&self.status).map(status).transpose()?,
-            user: given(&self.user).map(UserId::parse).transpose()?,
+            // Not trimmed: a buyer's id may begin or end with a space.
+            user: self.user.as_deref().filter(|user| !user.is_empty()).map(UserId::parse).transpose()?,
             before: given(&self.before).map(|text| uuid(text, "before")).transpose()?.map(OrderId),
             limit: limit(&self.limit)?,
         })

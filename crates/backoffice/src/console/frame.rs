@@ -12,7 +12,6 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded::Serializer;
 
 use super::files::Files;
-use crate::admin::paging::given;
 use crate::admin::{AdminError, Office, admins_only, operators_only};
 use crate::api::{Ask, Caller};
 use seckill_domain::account::Account;
@@ -125,7 +124,9 @@ struct NoPage;
 /// An address with all conditions that are not empty, and with the last entry of the page before.
 pub(crate) fn address(path: &str, conditions: &[(&str, &Option<String>)], before: Option<&dyn Display>) -> String {
     let mut query = Serializer::new(String::new());
-    query.extend_pairs(conditions.iter().filter_map(|(name, text)| Some((name, given(text)?))));
+    query.extend_pairs(
+        conditions.iter().filter_map(|(name, text)| Some((name, text.as_deref().filter(|text| !text.is_empty())?))),
+    );
     query.extend_pairs(before.map(|before| ("before", before.to_string())));
     let query = query.finish();
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }

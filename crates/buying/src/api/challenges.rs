@@ -201,7 +201,7 @@ pub async fn ask_challenge(
     if thread.challenges.gives_way() {
         return Err(Problem::shed("challenges"));
     }
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let ChallengeWish { kind } = match body.is_empty() {
         true => ChallengeWish::default(),
@@ -236,7 +236,7 @@ pub async fn answer_challenge(
     Call { request, thread, app_state }: Call,
     Body(body): Body,
 ) -> Result<HttpResponse, Problem> {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let sale = sale_id(&request)?;
     let given: ChallengeAnswer = json_object::from_slice(&body).map_err(Problem::invalid)?;
     if given.challenge_id.chars().count() > ID_MAX {

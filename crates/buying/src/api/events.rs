@@ -53,7 +53,7 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExcee
 )]
 pub(super) async fn follow_order(Call { request, thread, app_state }: Call, streams: Data<OrderStreams>) -> Answer {
     let now_ms = thread.catalog.clock.now_ms();
-    let buyer = app_state.tokens.buyer(request.head(), now_ms)?;
+    let buyer = app_state.buyer(request.head(), now_ms)?;
     let valid = Duration::from_millis(buyer.expires_at_ms.saturating_sub(now_ms).unsigned_abs());
     let until = Instant::now() + valid.min(STREAM_MAX);
     let last_event_id = request.headers().get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());

@@ -41,7 +41,7 @@ problems! {
     responses((status = 200, description = "The order", body = Order), NotShown),
 )]
 pub(super) async fn show_order(Call { request, thread, app_state }: Call) -> Answer {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let order = thread.order_of(&buyer.user, order_id(&request)?).await?;
     Ok(HttpResponse::Ok().json(order.ok_or(Code::UnknownOrder)?))
@@ -60,7 +60,7 @@ pub(super) async fn show_order(Call { request, thread, app_state }: Call) -> Ans
     responses((status = 200, description = "A page of at most 100", body = [Order]), NotShown),
 )]
 pub(super) async fn list_orders(Call { request, thread, app_state }: Call) -> Answer {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     app_state.bulkheads.count_read(&buyer.user)?;
     let query = Query::<ListQuery>::from_query(request.query_string()).map_err(Problem::invalid)?;
     let sale = query.sale_id.as_deref().map(SaleId::parse).transpose()?;
@@ -90,7 +90,7 @@ pub(super) async fn list_orders(Call { request, thread, app_state }: Call) -> An
     responses((status = 200, description = "The order is cancelled", body = Order), NotCancelled),
 )]
 pub(super) async fn cancel_order(Call { request, thread, app_state }: Call) -> Answer {
-    let buyer = app_state.tokens.buyer(request.head(), thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request.head(), thread.catalog.clock.now_ms())?;
     let order = order_id(&request)?;
     let cancelled = match thread.cancellations.cancel(order, &buyer.user).await? {
         Some(cancelled) => cancelled,

@@ -16,7 +16,7 @@ use seckill_domain::ids::{IdempotencyKey, SaleId, Units};
 use seckill_domain::json_object;
 use seckill_domain::sale::Sale;
 use seckill_http::codes::{self, problems};
-use seckill_http::extract::{Body, client_address, request_span, sale_id, unverified_user};
+use seckill_http::extract::{Body, client_address, request_span, sale_id};
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, AppState};
 
@@ -86,13 +86,13 @@ pub(super) async fn purchase(
 ) -> Answer {
     let began = Instant::now();
     // Before all slow steps.
-    let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(unverified_user(request));
+    let buyer = |sale: SaleId| thread.catalog.look_at(sale, Sale::sharding).zip(app_state.unverified_user(request));
     if sale.as_ref().is_ok_and(|sale| thread.load_shedder.sheds(*sale, || buyer(*sale))) {
         let problem = Problem::shed("purchases");
         Box::pin(thread.load_shedder.hold_back()).await;
         return Err(problem);
     }
-    let buyer = app_state.tokens.buyer(request, thread.catalog.clock.now_ms())?;
+    let buyer = app_state.buyer(request, thread.catalog.clock.now_ms())?;
     let sale = sale?;
     let asked: PurchaseRequest = json_object::from_body(body).map_err(Problem::invalid)?;
     if !(1..=KEY_MAX).contains(&asked.key.chars().count()) {

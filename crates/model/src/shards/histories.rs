@@ -98,12 +98,13 @@ impl Real {
         let Some(text) = text else { return Ticket::None };
         let parts: Vec<&str> = text.split('|').collect();
         let number = |at: usize| parts[at].parse::<u8>().unwrap();
-        assert!(parts[0] == "x" || parts[1..3] == ["1", &*user(buyer(order))], "{text}");
+        let of = [parts[1], parts[parts.len() - 1]];
+        assert!(parts[0] == "x" || of == ["1", &*user(buyer(order))], "{text}");
         match parts[0] {
             "h" => Ticket::Held,
-            "o" => Ticket::Open { lender: number(3).into(), number: number(4) },
-            "b" => Ticket::Closed { lender: number(3).into() },
-            "l" => Ticket::Lent { number: number(3) },
+            "o" => Ticket::Open { lender: number(2).into(), number: number(3) },
+            "b" => Ticket::Closed { lender: number(2).into() },
+            "l" => Ticket::Lent { number: number(2) },
             "x" => Ticket::Barred { number: number(1) },
             "t" => Ticket::Ended,
             _ => panic!("{text}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seckill::doctor::Verdict::{self, Fail, Pass, Warn};
+use seckill::doctor::Verdict::{self, Fail, Pass, Unknown, Warn};
 use seckill_harness::{Environment, System, terms};
 
 use super::{Look, config, shows_in_time};
@@ -44,11 +44,13 @@ async fn unsafe_settings_are_found() {
     let bank_allowed = [&bank[..], &[("SECKILL_ALLOW__SANDBOX_CHANNEL", "1")]].concat();
     let open = [("SECKILL_HTTP__BIND", "10.0.0.7:8080"), ("SECKILL_HTTP__TRUSTED_PROXIES", "")];
     let unproven = "postgres://seckill@10.255.255.1/x?sslmode=require";
-    let cases: [(Settings<'_>, &str, Verdict, &str); 20] = [
+    let cases: [(Settings<'_>, &str, Verdict, &str); 22] = [
         (&[dev], "development", Warn, "this machine only"),
         (&[dev, everywhere], "development", Fail, "0.0.0.0:8080"),
         (&shop, "receivers", Fail, "shop.webhook_url"),
         (&shop_allowed, "receivers", Warn, "allow"),
+        (&[("SECKILL_AUTH__JWKS_URL", "http://127.0.0.1:9/keys")], "issuer", Fail, "http://"),
+        (&[("SECKILL_AUTH__JWKS_URL", "https://127.0.0.1:9/keys")], "issuer", Unknown, "not read"),
         (&bank, "play-bank", Fail, "sandbox bank"),
         (&bank_allowed, "play-bank", Warn, "allow"),
         (&[("REDIS_URL", "redis://203.0.113.7/")], "tls", Fail, "redis.url (over the internet)"),
