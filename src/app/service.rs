@@ -81,6 +81,10 @@ impl Service {
         let address = listener.local_addr()?;
         let parts = Parts::assemble(config, with_workers).await?;
         let (config, ledger) = (&parts.config, &parts.stores.ledger);
+        // Before the catalogue: from then on, changes of sales wait for this instance.
+        if let Some(issuer) = tokens.issuer() {
+            issuer.read().await;
+        }
         let catalog = Catalog::load(&parts.stores, config.reconcile.retire_after_ms)
             .await
             .context("cannot load the catalogue from PostgreSQL")?;
@@ -115,7 +119,6 @@ impl Service {
         let threads = Threads::start(&parts, &catalog, connections).await?;
 
         if let Some(issuer) = tokens.issuer() {
-            issuer.read().await;
             parts.follow_issuer(issuer);
         }
         parts.fold_metrics(metrics.clone());

@@ -22,11 +22,11 @@ pub(super) enum BuyerCommand {
 impl BuyerCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let Self::Erase { user } = self;
-        match stores(config)?.ledger.orders.erase_buyer(ACTOR, user.as_str()).await? {
+        match stores(config)?.ledger.sales.erase_buyer(ACTOR, user.as_str()).await? {
             Ok(report) => print::json(&report),
             Err(obstacles) => {
                 let obstacles: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
-                bail!("nothing was erased, because of the sales of this buyer: {}", obstacles.join("; "))
+                bail!("the buyer is not erased: {}", obstacles.join("; "))
             }
         }
     }

@@ -116,4 +116,14 @@ mod tests {
         assert!((150..200).contains(&all.len()), "{}", all.len());
         assert!(all.iter().all(|currency| currency.code().parse() == Ok(*currency)));
     }
+
+    /// A sale in any other currency would keep an instance from loading its catalogue.
+    #[test]
+    fn the_schema_takes_the_currencies_that_the_program_knows() {
+        let migration = include_str!("../../../migrations/0001_sales.sql");
+        let (_, list) = migration.split_once("CHECK (currency IN (").unwrap();
+        let list = list.split_once("))").unwrap().0;
+        let codes: Vec<&str> = list.split(',').map(|code| code.trim().trim_matches('\'')).collect();
+        assert_eq!(codes, Currency::all().map(Currency::code).collect::<Vec<_>>());
+    }
 }

@@ -21,7 +21,7 @@ use crate::key_set::KeySet;
 /// A longer document is not read: keys take a few hundred bytes each.
 const DOCUMENT_MAX: u64 = 256 * 1024;
 /// Names that wait for a read. More of them, and longer ones, are invented.
-const NAMES_MAX: usize = 1000;
+pub(crate) const NAMES_MAX: usize = 1000;
 const NAME_BYTES_MAX: usize = 256;
 
 /// Why the keys could not be read. Those of the last read stay.
@@ -94,7 +94,7 @@ impl Issuer {
         let is_no_name = name.len() > NAME_BYTES_MAX || state.refuted.contains(name);
         if !state.wanted.contains(name) {
             // Until a first read, nothing is known of any key.
-            if state.has_read && (is_no_name || state.wanted.len() >= NAMES_MAX) {
+            if state.has_read && is_no_name {
                 return false;
             }
             if !is_no_name && state.wanted.len() < NAMES_MAX {
@@ -104,6 +104,11 @@ impl Issuer {
         drop(state);
         self.wanted.notify_one();
         true
+    }
+
+    #[cfg(test)]
+    pub(crate) fn names_waiting(&self) -> usize {
+        self.state.lock().wanted.len()
     }
 
     /// Reads the keys again and again, after a first read.
@@ -146,7 +151,8 @@ impl Issuer {
             }
             Err(error) => {
                 let mut state = self.state.lock();
-                state.wanted.extend(asked);
+                let room = NAMES_MAX.saturating_sub(state.wanted.len());
+                state.wanted.extend(asked.into_iter().take(room));
                 let failure = Some(error.to_string());
                 if state.failure != failure {
                     tracing::warn!(%error, "the keys of the tokens' issuer are not read, and tried again until they are; known keys stay");

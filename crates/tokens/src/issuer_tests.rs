@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::tests::{SECRET, SIGNED_BY_KEYS, auth, buyer, message, of, signed, tokens};
 use super::*;
+use crate::issuer::NAMES_MAX;
 
 type Signer = Box<dyn Fn(&str) -> Vec<u8>>;
 
@@ -181,9 +182,36 @@ async fn an_unknown_name_waits_for_one_read() {
     assert_eq!(buyer(&published.tokens, &of_late), Ok("ann".into()));
     let invented = (0..2_000).map(|n| buyer(&published.tokens, &known.token(Some(&format!("invented {n}")))));
     let waiting = invented.filter(|outcome| *outcome == Err(TokenFault::KeyNotRead)).count();
-    assert_eq!(waiting, 1_000);
+    assert_eq!(waiting, 2_000);
+    let issuer = published.tokens.issuer().unwrap();
+    assert_eq!(issuer.names_waiting(), NAMES_MAX);
+    // Failed reads forget nothing, and add nothing.
+    for round in 0..3 {
+        published.publish("garbage").await;
+        assert_eq!(
+            buyer(&published.tokens, &known.token(Some(&format!("again {round}")))),
+            Err(TokenFault::KeyNotRead)
+        );
+        assert!(issuer.names_waiting() <= NAMES_MAX);
+    }
     assert_eq!(buyer(&published.tokens, &known.token(Some(&"x".repeat(257)))), Err(TokenFault::UnknownKey));
     assert_eq!(buyer(&published.tokens, &known.token(Some("known"))), Ok("ann".into()));
+}
+
+/// Few keys are tried for one token: the one that it names, before those that have no name.
+#[tokio::test]
+async fn the_key_that_a_token_names_is_tried_first() {
+    let published = Published::new("named-first");
+    let nameless: Vec<Value> = (0..6)
+        .map(|_| {
+            let mut jwk = Pair::ed25519("").jwk;
+            jwk["kid"] = Value::Null;
+            jwk
+        })
+        .collect();
+    let named = Pair::ed25519("named");
+    published.keys(&nameless.iter().chain([&named.jwk]).collect::<Vec<_>>()).await;
+    assert_eq!(buyer(&published.tokens, &named.token(Some("named"))), Ok("ann".into()));
 }
 
 /// No token asks for a read here: that of the old key is known.

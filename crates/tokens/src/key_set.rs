@@ -67,7 +67,11 @@ impl KeySet {
         let text = |name: &str| parameters.get(name).and_then(Value::as_str);
         let algorithm = text("alg").and_then(|name| name.parse().ok()).ok_or(TokenFault::Algorithm)?;
         let name = text("kid");
-        let keys = self.keys.iter().filter(|key| key.is_for(algorithm, name)).take(TRIED_MAX).cloned().collect();
+        // The key that the token names is tried first.
+        let is_named = |key: &&&Arc<Key>| name.is_some() && key.name.as_deref() == name;
+        let fitting = || self.keys.iter().filter(|key| key.is_for(algorithm, name));
+        let named_first = fitting().filter(|key| is_named(&key)).chain(fitting().filter(|key| !is_named(&key)));
+        let keys = named_first.take(TRIED_MAX).cloned().collect();
         Ok(Signers { header: header.into(), algorithm, name: name.map(Into::into), keys })
     }
 }

@@ -183,6 +183,12 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3
         let answer = max.get(&format!("orders.csv?{wrong}")).await;
         assert_eq!(answer.code(), "400 invalid-request", "{wrong}");
     }
+    // The headers alone are no export.
+    let head = max.request("HEAD", "orders.csv", None).send().await.unwrap();
+    assert_eq!(
+        (head.status().as_u16(), &head.headers()["content-type"]),
+        (200, &"text/csv; charset=utf-8".parse().unwrap())
+    );
     let lines: Vec<(String, Value)> =
         sqlx::query_as("SELECT actor, details FROM audit_log WHERE action = 'export orders' ORDER BY id")
             .fetch_all(&system.sql)

@@ -105,8 +105,11 @@ async fn an_erased_buyer_is_in_no_table_and_no_key_and_the_books_hold() {
     let books = async || sqlx::query_scalar::<_, Option<String>>(books).fetch_one(&system.sql).await.unwrap();
     let before = books().await;
     assert_eq!(vic.post("buyers/erasures", json!({ "user": BUYER })).await.code(), "403 forbidden");
+    let epochs = async || system.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1", &refunded).await;
+    let epoch = epochs().await;
     let (done, report, why) = erase(&system, BUYER).await;
     assert!(done, "{why}");
+    assert!(epochs().await > epoch, "a refill that has read the id could go on");
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     let counts = ["orders", "purchase_groups", "sale_buyers", "lapsed_holds", "refunds", "audit_log"]
         .map(|t| report[t].as_u64());

@@ -31,12 +31,19 @@ pub fn records<T: Serialize>(
 }
 
 /// Spreadsheets calculate a cell that begins so, and a formula can call programs and send data away. With an apostrophe before it, the
-/// cell is a text. A cell that has one itself gets another, so different cells stay different. A negative number is no formula.
+/// cell is a text. A cell that has one itself gets another, so different cells stay different. A negative number is no formula. Where the
+/// machine's separator is a semicolon, a cell begins after each of them.
 fn no_formula(cell: &str) -> Cow<'_, str> {
-    let is_number = || cell.strip_prefix('-').is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
+    let is_number =
+        |text: &str| text.strip_prefix('-').is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
     // Some spreadsheets take the wide forms for the narrow ones.
-    let begins_formula = cell.starts_with(['=', '+', '-', '@', '\'', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
-    if begins_formula && !is_number() { format!("'{cell}").into() } else { cell.into() }
+    let begins = ['=', '+', '-', '@', '\'', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+    let is_formula = |text: &str| text.trim_start_matches([' ', '"']).starts_with(begins) && !is_number(text);
+    if !cell.split(';').any(is_formula) {
+        return cell.into();
+    }
+    let parts = cell.split(';').map(|part| if is_formula(part) { format!("'{part}") } else { part.to_owned() });
+    parts.collect::<Vec<_>>().join(";").into()
 }
 
 #[cfg(test)]
@@ -54,6 +61,9 @@ mod tests {
             ("\r=1", "\"'\r=1\""),
             ("＝1", "'＝1"),
             ("'=1", "''=1"),
+            ("x;=1+1;", "x;'=1+1;"),
+            ("x; ＝1", "x;' ＝1"),
+            ("a;b", "a;b"),
             ("-1200.50", "-1200.50"),
             ("a=b", "a=b"),
             ("say \"1,5\"", "\"say \"\"1,5\"\"\""),

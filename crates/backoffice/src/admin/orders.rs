@@ -17,11 +17,11 @@ use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
 use seckill_money::{PaymentService, RefundOutcome};
 pub use seckill_postgres::orders::details::OrderDetails;
-use seckill_postgres::orders::erasure::ErasureReport;
 use seckill_postgres::orders::read::OrderSearch;
 pub use seckill_postgres::orders::read::OwnedOrder;
 pub use seckill_postgres::orders::search::FoundOrders;
 use seckill_postgres::orders::search::OrderExport;
+use seckill_postgres::sales::erasure::ErasureReport;
 
 /// How long a file may take to be read: its snapshot keeps PostgreSQL from tidying up.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(300);
@@ -120,13 +120,21 @@ impl Office {
     }
 
     /// Begins an export of all orders that are asked for. An instance makes one at a time, because it holds a connection. The audit
-    /// log has the export before its first order is read.
-    pub(crate) async fn export_orders(&self, account: &Account, query: &OrderQuery) -> Result<Export, AdminError> {
+    /// log has the export before its first order is read. `None` if only the headers are wanted.
+    pub(crate) async fn export_orders(
+        &self,
+        account: &Account,
+        query: &OrderQuery,
+        only_headers: bool,
+    ) -> Result<Option<Export>, AdminError> {
         operators_only(account)?;
         let mut search = query.search()?;
         search.limit = i64::MAX;
         if query.order()?.is_some() {
             return Err(Invalid::new("order", "cannot be exported alone").into());
+        }
+        if only_headers {
+            return Ok(None);
         }
         let place = Arc::clone(&self.exports).try_acquire_owned().map_err(|_| AdminError::Busy("exports"))?;
         let details = json!({
@@ -139,14 +147,14 @@ impl Office {
             .await?
             .ok_or(Invalid::new("before", "is no order of this list"))?;
         self.ledger.accounts.record(account.name.as_str(), "export orders", "orders", details).await?;
-        Ok(Export { orders, until: Instant::now() + EXPORT_TIME_MAX, _place: place })
+        Ok(Some(Export { orders, until: Instant::now() + EXPORT_TIME_MAX, _place: place }))
     }
 
     pub(crate) async fn erase_buyer(&self, account: &Account, user: &UserId) -> Result<ErasureReport, AdminError> {
         operators_only(account)?;
-        self.ledger.orders.erase_buyer(account.name.as_str(), user.as_str()).await?.map_err(|obstacles| {
+        self.ledger.sales.erase_buyer(account.name.as_str(), user.as_str()).await?.map_err(|obstacles| {
             let obstacles: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
-            AdminError::Conflict(format!("nothing was erased: {}", obstacles.join("; ")))
+            AdminError::Conflict(format!("the buyer is not erased: {}", obstacles.join("; ")))
         })
     }
 

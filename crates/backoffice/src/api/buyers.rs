@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::{Answer, NotMade};
 use crate::api::Ask;
 use seckill_domain::ids::UserId;
-use seckill_postgres::orders::erasure::ErasureReport;
+use seckill_postgres::sales::erasure::ErasureReport;
 
 /// The buyer to erase.
 #[derive(Deserialize, ToSchema)]

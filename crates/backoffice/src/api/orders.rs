@@ -17,6 +17,7 @@ use seckill_domain::ids::{Invalid, OrderId};
 use seckill_domain::payment::{RefundId, RefundStatus};
 use seckill_http::AppState;
 use seckill_http::codes::problems;
+use seckill_http::head_requests::was_head;
 use seckill_money::api::Money;
 
 /// Why an order is refunded.
@@ -79,9 +80,10 @@ pub(super) async fn search_orders(ask: Ask) -> Answer {
     ),
 )]
 pub(super) async fn export_orders(ask: Ask) -> Answer {
-    let app_state = ask.app_state.clone();
-    let export =
-        ask.act(async |office, caller| office.export_orders(&caller.account, &caller.query::<OrderQuery>()?).await);
+    let (app_state, is_head) = (ask.app_state.clone(), was_head(&ask.request));
+    let export = ask.act(async move |office, caller| {
+        office.export_orders(&caller.account, &caller.query::<OrderQuery>()?, is_head).await
+    });
     let lines = lines(export.await?, app_state);
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"))
@@ -91,8 +93,8 @@ pub(super) async fn export_orders(ask: Ask) -> Answer {
 
 /// The lines of an export, a piece at a time. Each piece is read in the line of the admin API, so that an export gives way as all reads
 /// do; none is read before its reader has taken the one before.
-fn lines(export: Export, app_state: Data<AppState>) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
-    unfold((Some(export), true), move |(export, is_first)| {
+fn lines(export: Option<Export>, app_state: Data<AppState>) -> impl Stream<Item = Result<Bytes, actix_web::Error>> {
+    unfold((export, true), move |(export, is_first)| {
         let app_state = app_state.clone();
         async move {
             let mut export = export?;

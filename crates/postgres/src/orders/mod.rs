@@ -4,7 +4,6 @@ pub mod cancel;
 mod commit;
 pub mod committer;
 pub mod details;
-pub mod erasure;
 pub mod expiry;
 pub mod groups;
 mod insert;

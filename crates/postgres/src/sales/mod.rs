@@ -4,6 +4,7 @@ pub mod audit;
 mod audit_checks;
 pub mod catalog;
 pub mod epochs;
+pub mod erasure;
 pub mod lapsed_holds;
 pub mod live;
 pub mod products;

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{LedgerError, Orders, audit_log};
+use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::SaleId;
 
 /// Groups of purchases per statement.
@@ -35,63 +35,59 @@ pub struct ErasureReport {
     pub refilled_sales: Vec<i64>,
 }
 
-impl Orders {
+impl ErasureReport {
+    fn add(&mut self, of_sale: Self) {
+        self.orders += of_sale.orders;
+        self.purchase_groups += of_sale.purchase_groups;
+        self.sale_buyers += of_sale.sale_buyers;
+        self.lapsed_holds += of_sale.lapsed_holds;
+        self.refunds += of_sale.refunds;
+        self.refilled_sales.extend(of_sale.refilled_sales);
+    }
+}
+
+impl Sales {
     /// Erases a buyer: one transaction for each sale. After a death between two of them, a second call erases the rest, under another
-    /// pseudonym. Changes nothing if a sale of the buyer still runs, or an order can still change by itself.
+    /// pseudonym. Stops at a sale that still runs, or in which an order of the buyer can still change by itself; all are looked at first.
     pub async fn erase_buyer(
         &self,
         actor: &str,
         user: &str,
     ) -> Result<Result<ErasureReport, Vec<Obstacle>>, LedgerError> {
-        let (sales, obstacles) = self.sales_of_buyer(user).await?;
+        let sales = sales_of_buyer(&mut *self.0.pool.acquire().await?, user, None).await?;
+        let obstacles: Vec<Obstacle> = sales.iter().filter_map(|(_, obstacle)| obstacle.clone()).collect();
         if !obstacles.is_empty() {
             return Ok(Err(obstacles));
         }
         let mut report = ErasureReport { pseudonym: format!("erased-{}", Uuid::new_v4()), ..Default::default() };
-        for sale in sales {
-            self.erase_from_sale(user, sale, &mut report).await?;
+        for (sale, _) in sales {
+            if let Some(obstacle) = self.erase_from_sale(actor, user, sale, &mut report).await? {
+                return Ok(Err(vec![obstacle]));
+            }
         }
         self.erase_from_log(actor, user, &mut report).await?;
         Ok(Ok(report))
     }
 
-    async fn sales_of_buyer(&self, user: &str) -> Result<(Vec<SaleId>, Vec<Obstacle>), LedgerError> {
-        let rows = sqlx::query!(
-            r#"SELECT s.id, s.status <> 'closed' AND s.ends_at > now() AS "runs!", s.ends_at,
-                      EXISTS (SELECT FROM orders o WHERE o.user_id = $1 AND o.sale_id = s.id
-                              AND o.status || '' IN ('pending_payment', 'refunding')) AS "unsettled!",
-                      EXISTS (SELECT FROM purchase_groups g WHERE num_nulls(g.settled_at) = 1 AND g.sale_id = s.id
-                              AND g.user_ids @> ARRAY[$1] COLLATE "C") AS "accepted!"
-               FROM sales s WHERE s.id IN (
-                 SELECT sale_id FROM orders WHERE user_id = $1
-                 UNION SELECT sale_id FROM purchase_groups
-                       WHERE num_nulls(settled_at) = 1 AND user_ids @> ARRAY[$1] COLLATE "C")
-               ORDER BY s.id"#,
-            user
-        );
-        let rows = rows.fetch_all(&self.0.pool).await?;
-        let obstacle = |sale, why| Obstacle { sale: SaleId::from_db(sale), why };
-        let obstacles = rows.iter().filter_map(|row| {
-            if row.runs {
-                Some(obstacle(
-                    row.id,
-                    format!("runs until {}, and knows its buyers by their ids", row.ends_at.to_rfc3339()),
-                ))
-            } else {
-                let open = "has an order of this buyer that is accepted, pending_payment or refunding";
-                (row.unsettled || row.accepted).then(|| obstacle(row.id, open.to_owned()))
-            }
-        });
-        Ok((rows.iter().map(|row| SaleId::from_db(row.id)).collect(), obstacles.collect()))
-    }
-
-    /// All rows of a sale change together: the auditor compares groups with orders.
-    async fn erase_from_sale(&self, user: &str, sale: SaleId, report: &mut ErasureReport) -> Result<(), LedgerError> {
-        let (mut tx, pseudonym, id) = (self.0.begin().await?, report.pseudonym.as_str(), sale.get());
-        let groups = erase_from_groups(&mut tx, user, pseudonym, sale).await?;
+    /// All rows of a sale change together: the auditor compares groups with orders. The new epoch stops purchases that are on their way,
+    /// and a refill that has read the id.
+    async fn erase_from_sale(
+        &self,
+        actor: &str,
+        user: &str,
+        sale: SaleId,
+        whole: &mut ErasureReport,
+    ) -> Result<Option<Obstacle>, LedgerError> {
+        let (mut tx, id) = (self.lock_epoch(sale).await?, sale.get());
+        if let Some((_, Some(obstacle))) = sales_of_buyer(&mut tx, user, Some(sale)).await?.pop() {
+            return Ok(Some(obstacle));
+        }
+        let mut report = ErasureReport { pseudonym: whole.pseudonym.clone(), ..Default::default() };
+        let pseudonym = report.pseudonym.as_str();
+        report.purchase_groups = erase_from_groups(&mut tx, user, pseudonym, sale).await?;
         let orders =
             sqlx::query!("UPDATE orders SET user_id = $2 WHERE user_id = $1 AND sale_id = $3", user, pseudonym, id);
-        let orders = orders.execute(&mut *tx).await?.rows_affected();
+        report.orders = orders.execute(&mut *tx).await?.rows_affected();
         let refunds = sqlx::query!(
             "UPDATE refunds SET asked_by = 'buyer ' || $2, reason = ''
              WHERE asked_by = 'buyer ' || $1 AND payment_id IN (
@@ -100,32 +96,36 @@ impl Orders {
             pseudonym,
             id
         );
-        let refunds = refunds.execute(&mut *tx).await?.rows_affected();
+        report.refunds = refunds.execute(&mut *tx).await?.rows_affected();
         let buyers = sqlx::query!(
             "UPDATE sale_buyers SET user_id = $2 WHERE user_id = $1 AND sale_id = $3",
             user,
             pseudonym,
             id
         );
-        let buyers = buyers.execute(&mut *tx).await?.rows_affected();
+        report.sale_buyers = buyers.execute(&mut *tx).await?.rows_affected();
         let holds = sqlx::query!(
             "UPDATE lapsed_holds SET user_id = $2, address = NULL WHERE user_id = $1 AND sale_id = $3",
             user,
             pseudonym,
             id
         );
-        let holds = holds.execute(&mut *tx).await?.rows_affected();
+        report.lapsed_holds = holds.execute(&mut *tx).await?.rows_affected();
         // Redis has the id in hashes and lists of the sale. A refill replaces them all.
-        let refilled = sqlx::query!("UPDATE sale_epochs SET run_id = NULL WHERE sale_id = $1 AND in_redis", id);
-        let refilled = refilled.execute(&mut *tx).await?.rows_affected() > 0;
+        let refilled =
+            sqlx::query!("UPDATE sale_epochs SET epoch = epoch + 1, run_id = NULL WHERE sale_id = $1 AND in_redis", id);
+        report.refilled_sales.extend((refilled.execute(&mut *tx).await?.rows_affected() > 0).then_some(id));
+        audit_log::append(
+            &mut tx,
+            actor,
+            "erase buyer",
+            &format!("buyer {pseudonym}"),
+            json!({ "sale": id, "rows": report }),
+        )
+        .await?;
         tx.commit().await?;
-        report.purchase_groups += groups;
-        report.orders += orders;
-        report.refunds += refunds;
-        report.sale_buyers += buyers;
-        report.lapsed_holds += holds;
-        report.refilled_sales.extend(refilled.then_some(id));
-        Ok(())
+        whole.add(report);
+        Ok(None)
     }
 
     /// Buyers stand in the log only as filters of exports.
@@ -142,6 +142,42 @@ impl Orders {
         tx.commit().await?;
         Ok(())
     }
+}
+
+/// The sales of a buyer, or the given one if the buyer has bought in it; each with what prevents an erasure from it.
+async fn sales_of_buyer(
+    executor: &mut PgConnection,
+    user: &str,
+    only: Option<SaleId>,
+) -> Result<Vec<(SaleId, Option<Obstacle>)>, LedgerError> {
+    let rows = sqlx::query!(
+        r#"SELECT s.id, s.status <> 'closed' AND s.ends_at > now() AS "runs!", s.ends_at,
+                  EXISTS (SELECT FROM orders o WHERE o.user_id = $1 AND o.sale_id = s.id
+                          AND o.status || '' IN ('pending_payment', 'refunding'))
+                  OR EXISTS (SELECT FROM purchase_groups g WHERE num_nulls(g.settled_at) = 1 AND g.sale_id = s.id
+                             AND g.user_ids @> ARRAY[$1] COLLATE "C") AS "unsettled!"
+           FROM sales s
+           WHERE ($2::bigint IS NULL OR s.id = $2) AND s.id IN (
+             SELECT sale_id FROM orders WHERE user_id = $1
+             UNION SELECT sale_id FROM purchase_groups WHERE num_nulls(settled_at) = 1 AND user_ids @> ARRAY[$1] COLLATE "C")
+           ORDER BY s.id"#,
+        user,
+        only.map(SaleId::get)
+    );
+    let rows = rows.fetch_all(executor).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let sale = SaleId::from_db(row.id);
+            let why = if row.runs {
+                Some(format!("runs until {}, and knows its buyers by their ids", row.ends_at.to_rfc3339()))
+            } else {
+                let open = "has an order of this buyer that is accepted, pending_payment or refunding";
+                row.unsettled.then(|| open.to_owned())
+            };
+            (sale, why.map(|why| Obstacle { sale, why }))
+        })
+        .collect())
 }
 
 /// Also from groups that were split. Returns the number of changed groups.
