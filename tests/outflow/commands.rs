@@ -76,7 +76,9 @@ async fn outside_development_mode_nothing_is_sent_without_tls_unless_allowed() {
     eventually(|| async {
         let rests = "SELECT count(*) = 1 FROM receivers_away WHERE receiver = 'outflow c' AND pauses_until > now() + interval '20 s'";
         let rests: bool = sqlx::query_scalar(rests).fetch_one(&works.sql).await.map_err(|e| e.to_string())?;
-        rests.then_some(()).ok_or_else(|| "the outflow does not rest".to_owned())
+        // A claim is given back after the failure is noted.
+        let statuses = works.statuses("c").await;
+        (rests && statuses == [("pending".to_owned(), 3)]).then_some(()).ok_or_else(|| format!("{rests} {statuses:?}"))
     })
     .await;
     drop(at_work);

@@ -136,6 +136,7 @@ pub const RULES: &[Rule] = &[
     rule("GET /api/v1/admin/orders.csv", Operators, "", ""),
     rule("GET /api/v1/admin/orders/{id}", SignedIn, "$order", ""),
     rule("POST /api/v1/admin/orders/{id}/refunds", Operators, "$order", r#"{"reason": "broken"}"#),
+    rule("POST /api/v1/admin/buyers/erasures", Operators, "", r#"{"user": "a buyer of nothing"}"#),
     rule("GET /api/v1/admin/payments", Operators, "", ""),
     rule("GET /api/v1/admin/payments/conflicts", Operators, "", ""),
     rule("POST /api/v1/admin/payments/conflicts/{id}/settle", Operators, "$callback", "{}"),

@@ -126,7 +126,7 @@ async fn sales_and_their_state_are_read() {
     let ticket = carl.purchase(&Purchase::new(shown.id, state.key)).await.unwrap();
     let listed = carl.orders(Some(shown.id), None).await.unwrap();
     assert_eq!((listed.orders.len(), listed.orders[0].order_id, listed.next), (1, ticket.order_id, None));
-    let refused = BuyerClient::sign_in(&service, "no name", 0).await.unwrap_err();
+    let refused = BuyerClient::sign_in(&service, "no\tname", 0).await.unwrap_err();
     assert_eq!(refused.code(), Some(&Code::InvalidRequest));
 }
 

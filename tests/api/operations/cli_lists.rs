@@ -37,8 +37,8 @@ async fn an_export_has_every_order_and_needs_little_memory() {
     // Rows go in faster without what the export does not use.
     system.execute("ALTER TABLE orders DISABLE TRIGGER ALL; DROP INDEX orders_of_user, orders_of_sale").await;
     let insert = format!(
-        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at, created_at, group_id)
-         SELECT lpad(to_hex(i), 32, '0')::uuid, {}, 'buyer ' || i, 1, 100, CASE WHEN i % 3 = 0 THEN 'cancelled' ELSE 'paid' END, now(),
+        "INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, expires_at, created_at, group_id)
+         SELECT lpad(to_hex(i), 32, '0')::uuid, {}, 'buyer ' || i, 1, 100, 'CNY', CASE WHEN i % 3 = 0 THEN 'cancelled' ELSE 'paid' END, now(),
                 now() - interval '1 ms' * (i / 2), gen_random_uuid() FROM generate_series(1, {ORDERS}) i",
         sale.id
     );
@@ -69,12 +69,12 @@ async fn a_list_is_whole_or_says_that_it_is_cut() {
     let id = sale.id.to_string();
     let series = format!("FROM generate_series(1, {}) i", ROWS - 1);
     for insert in [
-        format!("INSERT INTO sales (product_id, price_cents, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms,
+        format!("INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at, pay_within_ms,
                                     purchase_key, waiting_key)
-                 SELECT product_id, price_cents, 5, 5, 1, 0, starts_at, ends_at, pay_within_ms, 'a' || i, 'b' || i
+                 SELECT product_id, price_cents, currency, 5, 5, 1, 0, starts_at, ends_at, pay_within_ms, 'a' || i, 'b' || i
                  FROM sales, generate_series(1, {}) i WHERE id = {id}", ROWS - 1),
-        format!("INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, status, expires_at, group_id)
-                 SELECT gen_random_uuid(), {id}, 'u' || i, 1, 100, 'paid', now(), gen_random_uuid() {series}"),
+        format!("INSERT INTO orders (id, sale_id, user_id, quantity, amount_cents, currency, status, expires_at, group_id)
+                 SELECT gen_random_uuid(), {id}, 'u' || i, 1, 100, 'CNY', 'paid', now(), gen_random_uuid() {series}"),
         "INSERT INTO payments (id, order_id, channel, amount_cents, currency, status, pays, ended_at)
                  SELECT gen_random_uuid(), id, 'sandbox', 100, 'CNY', 'succeeded', true, now() FROM orders".to_owned(),
         "INSERT INTO refunds (id, payment_id, order_id, channel, amount_cents, currency, cause, asked_by, reason, status, key, queued, ended_at)

@@ -13,7 +13,8 @@ use seckill_postgres::sales::erasure::ErasureReport;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct EraseBuyer {
-    /// The buyer's id, as in the token.
+    /// The buyer's id, as in the token: 1 to 128 bytes of UTF-8.
+    #[schema(pattern = "^[^\\u0000-\\u001F\\u007F-\\u009F]{1,128}$")]
     user: String,
 }
 
