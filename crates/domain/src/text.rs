@@ -1,5 +1,5 @@
 //! Texts that people write and other people read: names, reasons, descriptions. Two texts that look the same are stored as the same
-//! characters, so that a unique constraint holds both. Characters that nobody sees, and those that reorder their neighbours, are refused.
+//! characters, so that a unique constraint holds both. Invisible characters, and characters that reorder text, are refused.
 
 use std::ops::RangeInclusive;
 

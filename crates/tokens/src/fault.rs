@@ -37,7 +37,7 @@ impl TokenFault {
         }
     }
 
-    /// For those who run the service.
+    /// For the log.
     pub(crate) fn reason(self, terms: &ClaimTerms) -> String {
         let ClaimTerms { id, level, .. } = terms;
         match self {

@@ -131,7 +131,7 @@ impl Issuer {
         }
     }
 
-    /// Reads the keys once. After a failure, which is logged, those that are known stay.
+    /// Reads the keys once. A failure is logged, and changes no key.
     pub async fn read(&self) {
         let asked = std::mem::take(&mut self.state.lock().wanted);
         let read = self.published().await;

@@ -198,7 +198,7 @@ async fn an_unknown_name_waits_for_one_read() {
     assert_eq!(buyer(&published.tokens, &known.token(Some("known"))), Ok("ann".into()));
 }
 
-/// Few keys are tried for one token: the one that it names, before those that have no name.
+/// Few keys are tried for one token. The named key comes first, then keys without a name.
 #[tokio::test]
 async fn the_key_that_a_token_names_is_tried_first() {
     let published = Published::new("named-first");

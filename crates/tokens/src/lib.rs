@@ -144,7 +144,7 @@ impl Tokens {
         self.claims.read(&json)?.id().map(str::to_owned)
     }
 
-    /// Why a token is refused, for those who run the service.
+    /// The reason for the log: it names the claim.
     pub fn reason(&self, fault: TokenFault) -> String {
         fault.reason(&self.claims)
     }

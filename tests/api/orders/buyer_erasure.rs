@@ -26,7 +26,7 @@ async fn tables_with(system: &System, id: &str) -> Vec<String> {
     found
 }
 
-/// The keys in Redis, among those that do not expire by themselves, with the buyer's id in their name or value.
+/// The Redis keys without an expiry whose name or value has the id.
 async fn keys_with(system: &System, id: &str) -> Vec<String> {
     let mut redis = redis_at(&system.config.redis.url).await.unwrap();
     let keys: Vec<String> = redis.keys(format!("{}*", system.config.redis.prefix)).await.unwrap();
@@ -105,6 +105,22 @@ async fn an_erased_buyer_is_in_no_table_and_no_key_and_the_books_hold() {
     let books = async || sqlx::query_scalar::<_, Option<String>>(books).fetch_one(&system.sql).await.unwrap();
     let before = books().await;
     assert_eq!(vic.post("buyers/erasures", json!({ "user": BUYER })).await.code(), "403 forbidden");
+    // A group that was split stays beside the groups of one that replaced it.
+    let split = "INSERT INTO purchase_groups (id, sale_id, epoch, shard, members, units, order_ids, user_ids, quantities, addresses,
+                                              was_split, settled_at)
+                 VALUES (gen_random_uuid(), $1, 1, 0, 2, 2, ARRAY[gen_random_uuid(), gen_random_uuid()], ARRAY['other', $2],
+                         '{1,1}', '{203.0.113.8,203.0.113.9}', true, now())";
+    sqlx::query(split).bind(refunded.id.get()).bind(BUYER).execute(&system.sql).await.unwrap();
+    // A sale that somebody else holds is left as it is, and others sell.
+    let beside = system.create_sale(terms(5)).await;
+    let mut holder = system.sql.begin().await.unwrap();
+    let hold = "SELECT FROM sale_epochs WHERE sale_id = $1 FOR SHARE";
+    sqlx::query(hold).bind(refunded.id.get()).execute(&mut *holder).await.unwrap();
+    let (held, sold) = tokio::join!(erase(&system, BUYER), bought(&system, &beside, "other-0"));
+    assert!(!held.0 && held.2.contains("locked"), "{}", held.2);
+    becomes(&system, sold, "other-0", "pending_payment").await;
+    holder.rollback().await.unwrap();
+    assert!(tables_with(&system, BUYER).await.contains(&"orders".to_owned()));
     let epochs = async || system.count("SELECT epoch FROM sale_epochs WHERE sale_id = $1", &refunded).await;
     let epoch = epochs().await;
     let (done, report, why) = erase(&system, BUYER).await;
@@ -113,10 +129,13 @@ async fn an_erased_buyer_is_in_no_table_and_no_key_and_the_books_hold() {
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     let counts = ["orders", "purchase_groups", "sale_buyers", "lapsed_holds", "refunds", "audit_log"]
         .map(|t| report[t].as_u64());
-    assert_eq!(counts, [2, 2, 2, 1, 1, 1].map(Some), "{report}");
+    assert_eq!(counts, [2, 3, 2, 1, 1, 1].map(Some), "{report}");
     let pseudonym = report["pseudonym"].as_str().unwrap();
     assert_eq!(tables_with(&system, BUYER).await, Vec::<String>::new());
     assert_eq!(tables_with(&system, "Erna").await, Vec::<String>::new());
+    let removed =
+        "DELETE FROM purchase_groups WHERE was_split AND user_ids[1] = 'other' AND addresses = '{203.0.113.8,NULL}'";
+    assert_eq!(system.execute(removed).await, 1, "the other member's address stays");
     eventually(|| async {
         let left = keys_with(&system, BUYER).await;
         left.is_empty().then_some(()).ok_or_else(|| format!("{left:?}"))

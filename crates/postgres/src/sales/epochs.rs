@@ -192,7 +192,7 @@ impl Sales {
     }
 
     /// Locks an epoch's row. New shared row locks overtake a waiting exclusive one, so the second attempt queues for the table.
-    pub(super) async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
+    async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
         for wait in [IN_ROW, IN_TABLE] {
             let mut tx = self.0.begin().await?;
             (&mut *tx).execute(wait).await?;

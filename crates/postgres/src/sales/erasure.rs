@@ -78,13 +78,30 @@ impl Sales {
         sale: SaleId,
         whole: &mut ErasureReport,
     ) -> Result<Option<Obstacle>, LedgerError> {
-        let (mut tx, id) = (self.lock_epoch(sale).await?, sale.get());
+        // Read before the transaction, which then is short, however many groups the sale has.
+        let groups = self.groups_with(user, sale).await?;
+        let (mut tx, id) = (self.0.begin().await?, sale.get());
+        // Not by `lock_epoch`, which may lock out the commits of all sales: nobody commits purchases of a sale that is over.
+        sqlx::query!("SELECT FROM sale_epochs WHERE sale_id = $1 FOR UPDATE", id).execute(&mut *tx).await?;
         if let Some((_, Some(obstacle))) = sales_of_buyer(&mut tx, user, Some(sale)).await?.pop() {
             return Ok(Some(obstacle));
         }
         let mut report = ErasureReport { pseudonym: whole.pseudonym.clone(), ..Default::default() };
         let pseudonym = report.pseudonym.as_str();
-        report.purchase_groups = erase_from_groups(&mut tx, user, pseudonym, sale).await?;
+        // The orders' own groups, too: one that was committed late may have been read by nobody.
+        let groups = sqlx::query!(
+            "UPDATE purchase_groups g
+             SET user_ids = array_replace(user_ids, $1, $2),
+                 addresses = ARRAY(SELECT CASE m.user_id WHEN $1 THEN NULL ELSE m.address END
+                                   FROM unnest(g.user_ids, g.addresses) WITH ORDINALITY AS m (user_id, address, n) ORDER BY m.n)
+             WHERE g.id = ANY ($4::uuid[] || ARRAY(SELECT group_id FROM orders WHERE user_id = $1 AND sale_id = $3))
+               AND $1 = ANY (g.user_ids)",
+            user,
+            pseudonym,
+            id,
+            &groups
+        );
+        report.purchase_groups = groups.execute(&mut *tx).await?.rows_affected();
         let orders =
             sqlx::query!("UPDATE orders SET user_id = $2 WHERE user_id = $1 AND sale_id = $3", user, pseudonym, id);
         report.orders = orders.execute(&mut *tx).await?.rows_affected();
@@ -126,6 +143,25 @@ impl Sales {
         tx.commit().await?;
         whole.add(report);
         Ok(None)
+    }
+
+    /// The groups of a sale that have the buyer, also those that were split.
+    async fn groups_with(&self, user: &str, sale: SaleId) -> Result<Vec<Uuid>, LedgerError> {
+        let (mut from, mut found) = (0, Vec::new());
+        loop {
+            let page = sqlx::query!(
+                r#"SELECT place, id, $1 = ANY (user_ids) AS "has_buyer!" FROM purchase_groups
+                   WHERE sale_id = $2 AND place > $3 ORDER BY place LIMIT $4"#,
+                user,
+                sale.get(),
+                from,
+                GROUPS
+            );
+            let page = page.fetch_all(&self.0.pool).await?;
+            let Some(last) = page.last() else { return Ok(found) };
+            from = last.place;
+            found.extend(page.iter().filter(|group| group.has_buyer).map(|group| group.id));
+        }
     }
 
     /// Buyers stand in the log only as filters of exports.
@@ -178,37 +214,4 @@ async fn sales_of_buyer(
             (sale, why.map(|why| Obstacle { sale, why }))
         })
         .collect())
-}
-
-/// Also from groups that were split. Returns the number of changed groups.
-async fn erase_from_groups(
-    tx: &mut PgConnection,
-    user: &str,
-    pseudonym: &str,
-    sale: SaleId,
-) -> Result<u64, LedgerError> {
-    let (mut from, mut changed) = (0, 0);
-    loop {
-        let page = sqlx::query!(
-            r#"WITH page AS (SELECT id, place FROM purchase_groups WHERE sale_id = $3 AND place > $4 ORDER BY place LIMIT $5),
-                    changed AS (
-                      UPDATE purchase_groups g
-                      SET user_ids = array_replace(user_ids, $1, $2),
-                          addresses = ARRAY(SELECT CASE m.user_id WHEN $1 THEN NULL ELSE m.address END
-                                            FROM unnest(g.user_ids, g.addresses) WITH ORDINALITY AS m (user_id, address, n)
-                                            ORDER BY m.n)
-                      FROM page WHERE g.id = page.id AND $1 = ANY (g.user_ids)
-                      RETURNING g.id)
-               SELECT (SELECT max(place) FROM page) AS next, (SELECT count(*) FROM changed) AS "changed!""#,
-            user,
-            pseudonym,
-            sale.get(),
-            from,
-            GROUPS
-        );
-        let page = page.fetch_one(&mut *tx).await?;
-        changed += page.changed.unsigned_abs();
-        let Some(next) = page.next else { return Ok(changed) };
-        from = next;
-    }
 }

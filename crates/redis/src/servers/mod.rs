@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    /// Asks one of the named servers for what the service needs of it.
+    /// Sends one of the named servers the command that the service depends on.
     pub(super) async fn ask_named(&self, index: usize, timeouts: Timeouts) -> RedisResult<()> {
         let missing = || redis::RedisError::from((ErrorKind::InvalidClientConfig, "no such server"));
         let mut server = connected_once(self.named().get(index).ok_or_else(missing)?, timeouts).await?;
