@@ -8,7 +8,7 @@ missing() { # THING…: prints the packages that provide the missing ones
       redis) command -v redis-server >/dev/null || echo redis-server ;;
       pg) [ -n "$(pg_bin initdb)" ] || echo postgresql ;;
       mq) [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || echo rabbitmq-server ;;
-      curl | wrk | shellcheck) command -v "$thing" >/dev/null || echo "$thing" ;;
+      curl | openssl | wrk | shellcheck) command -v "$thing" >/dev/null || echo "$thing" ;;
       nginx) [ -x /usr/sbin/nginx ] || echo nginx ;;
       promtool) command -v promtool >/dev/null || echo prometheus ;;   # the server comes with it
       pgbouncer) [ -x /usr/sbin/pgbouncer ] || echo pgbouncer ;;

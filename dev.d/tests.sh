@@ -150,7 +150,7 @@ run_check() { # what one runs before each commit: nothing of it needs a server
 
 needs() { # AREA: the packages that its tests need, besides the servers
   case $1 in
-    api) echo faketime nginx pgbouncer promtool python ;;
+    api) echo faketime nginx openssl pgbouncer promtool python ;;
     repository) echo promtool ;;
     browser) echo chinese chromium faketime npm ;;
   esac
@@ -191,7 +191,7 @@ run_tests() {
   # shellcheck disable=SC2064 # the time is that of now
   trap "finish_tests 'all tests and checks' \$? $(now)" EXIT
   mapfile -t servers < <(private_servers)
-  ensure curl cc chinese chromium faketime nginx npm pgbouncer pip promtool python shellcheck "${servers[@]}"
+  ensure curl cc chinese chromium faketime nginx npm openssl pgbouncer pip promtool python shellcheck "${servers[@]}"
   install_axe
   rm -rf target/screenshots                      # those that the tests leave are of this run
 

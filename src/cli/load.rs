@@ -91,16 +91,15 @@ impl LoadArgs {
         let plan = self.plan(config, &stores, sale).await?;
         let buyers = Self::new_buyers(config, &stores, &plan).await?;
         let report = seckill_load::run(&plan, buyers, true).await?;
-        eprintln!("{}", report.render_text());
+        print::lines([report.render_text()])?;
 
         let promised: Vec<OrderId> =
             report.accepted.iter().filter_map(|a| Uuid::try_parse(&a.order_id).ok().map(OrderId)).collect();
         let known = stores.ledger.sales.known_orders(sale, &promised).await?.len();
         let lost = promised.len().saturating_sub(known);
         let verdict = stores.audit(sale, config.reconcile.retire_after_ms).await?.context("the sale was removed")?;
-        eprintln!("promised with a 202: {}, of them in the ledger: {known}", promised.len());
         let mut audited = audit::sale_text(&verdict);
-        print::lines([&audited])?;
+        print::lines([&format!("promised with a 202: {}, of them in the ledger: {known}", promised.len()), &audited])?;
         if lost > 0 {
             audited += &format!("\n{}", lost_orders(lost));
         }

@@ -63,3 +63,31 @@ fn the_catalogue_of_errors_is_complete() {
         }
     }
 }
+
+/// A reader of the document sees each error of an address as it comes, and not one example for all.
+#[test]
+fn every_error_has_an_example_of_its_own() {
+    let document = Document::of_development_mode();
+    let mut compared = 0;
+    for (method, path, operation) in document.operations() {
+        for (status, answer) in operation["responses"].as_object().unwrap() {
+            let content = &answer["content"]["application/problem+json"];
+            let Some(codes) = content["schema"]["allOf"][1]["properties"]["code"]["enum"].as_array() else { continue };
+            let examples = content["examples"].as_object().unwrap();
+            let named: BTreeSet<_> = examples.keys().map(String::as_str).collect();
+            assert_eq!(named, codes.iter().map(|code| code.as_str().unwrap()).collect(), "{method} {path} {status}");
+            let schema = serde_json::json!({ "allOf": [content["schema"]], "components": document.0["components"] });
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            for (code, example) in examples {
+                let value = &example["value"];
+                assert_eq!(
+                    (value["code"].as_str(), value["status"].to_string()),
+                    (Some(code.as_str()), status.clone())
+                );
+                assert!(validator.is_valid(value), "{method} {path}: {value}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 300, "{compared}");
+}

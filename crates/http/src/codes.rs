@@ -9,10 +9,13 @@ use metrics::{Counter, Histogram};
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
+use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::header::{Header, HeaderBuilder};
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr};
+
+use super::problem::Problem;
 
 /// The error as one word for programs. docs/errors.md tells callers what to do about each code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema, IntoStaticStr, VariantArray)]
@@ -151,7 +154,11 @@ fn answer(codes: &[Code]) -> Response {
         .enum_values(Some(codes.iter().map(|code| code.into_str())));
     let schema =
         AllOfBuilder::new().item(Ref::from_schema_name("Problem")).item(ObjectBuilder::new().property("code", code));
-    let content = ContentBuilder::new().schema(Some(schema)).build();
+    let examples = codes.iter().map(|code| {
+        let example = ExampleBuilder::new().summary(code.title()).value(Problem::example(*code).ok());
+        (code.into_str(), example.build())
+    });
+    let content = ContentBuilder::new().schema(Some(schema)).examples_from_iter(examples).build();
     let response = ResponseBuilder::new().description(meanings.join(" ")).content("application/problem+json", content);
     let headers = codes.iter().flat_map(|code| code.headers());
     headers.fold(response, |response, (name, meaning)| response.header(*name, text_header(meaning))).build()

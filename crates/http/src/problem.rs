@@ -10,8 +10,10 @@ use actix_web::http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETR
 use actix_web::web::{Bytes, Data};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Serialize;
+use serde_json::Value;
 use strum::VariantArray;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::codes::Code;
 use super::{Answer, AppState};
@@ -187,6 +189,17 @@ impl Problem {
         let kept = |code: &Code| Bytes::from_static(written(&Self::from(*code)).leak());
         let bare = BARE.get_or_init(|| Code::VARIANTS.iter().map(kept).collect());
         bare.get(self.code as usize).cloned().unwrap_or_default()
+    }
+
+    /// A problem with this code, for the API's document.
+    pub(super) fn example(code: Code) -> serde_json::Result<Value> {
+        let members = match code {
+            Code::AlreadyPurchased => Members { order_id: Some(OrderId(Uuid::nil())), ..Members::default() },
+            Code::NotStarted => Members { starts_at_ms: Some(1_767_225_600_000), ..Members::default() },
+            Code::LevelTooLow => Members { min_level: Some(2), ..Members::default() },
+            _ => Members::default(),
+        };
+        serde_json::to_value(Self::from(code).with(members).body())
     }
 
     fn body(&self) -> Body<'_> {

@@ -9,7 +9,7 @@ mod drill;
 mod lost_servers;
 mod messages;
 mod money;
-mod programs;
+pub mod programs;
 mod prometheus;
 mod sales;
 mod scene;

@@ -1,6 +1,6 @@
 //! Limits your own work by a policy: asks for a permit, works, and returns it.
 //!
-//!     SECKILL_APP_TOKEN=… cargo run -p seckill-client --example acquire -- http://127.0.0.1:8080 shop login alice
+//!     APP_TOKEN=… cargo run -p seckill-client --example acquire -- http://127.0.0.1:8080 shop login alice
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let [address, app, policy, key] = ["http://127.0.0.1:8080", "shop", "login", "alice"]
         .map(|default| arguments.next().unwrap_or_else(|| default.to_owned()));
-    let token =
-        std::env::var("SECKILL_APP_TOKEN").map_err(|_| "set SECKILL_APP_TOKEN: seckill app create prints it")?;
+    let token = std::env::var("APP_TOKEN").map_err(|_| "set APP_TOKEN: seckill app create prints it")?;
 
     // One client for the whole program. If the service is away, a login page lets everybody in instead of nobody.
     let flow = FlowClient::new(&Service::new(&address)?, &app, &token)?
