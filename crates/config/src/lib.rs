@@ -2,6 +2,7 @@
 
 mod check;
 pub mod production;
+mod secret_files;
 mod sections;
 pub mod servers;
 pub mod tls;
@@ -54,6 +55,10 @@ pub enum ConfigError {
     Unreadable(#[from] config::ConfigError),
     #[error("configuration: {0} is not a setting; config.default.toml lists all settings")]
     Unknown(String),
+    #[error("configuration: {name} and {name}_FILE are both set; one of them must go")]
+    GivenTwice { name: String },
+    #[error("configuration: {variable}: cannot read {path}: {error}")]
+    NoFile { variable: String, path: String, error: String },
     #[error("configuration: {setting} {problem} (set {})", variable_of(setting))]
     Wrong { setting: &'static str, problem: &'static str },
     #[error("configuration: {setting} must be {least} to {most} (set {})", variable_of(setting))]
@@ -72,7 +77,11 @@ impl ConfigError {
         match self {
             Self::Wrong { setting, .. } | Self::OutOfBounds { setting, .. } => Some((*setting).to_owned()),
             Self::WrongChannel { channel, setting, .. } => Some(format!("channels.{channel}.{setting}")),
-            Self::Unreadable(_) | Self::Unknown(_) | Self::WrongChannelName(_) => None,
+            Self::Unreadable(_)
+            | Self::Unknown(_)
+            | Self::GivenTwice { .. }
+            | Self::NoFile { .. }
+            | Self::WrongChannelName(_) => None,
         }
     }
 }
@@ -116,6 +125,7 @@ const TEST_PREFIX: &str = "SECKILL_TEST_";
 
 fn layers(environment: &HashMap<String, String>) -> Result<Source, ConfigError> {
     let defaults = Source::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml)).build()?;
+    let environment = secret_files::read(environment, |name| is_setting(name, &defaults))?;
     let well_known = |name: &str| environment.get(name).cloned();
     let settings =
         environment.iter().filter(|(name, _)| name.starts_with("SECKILL_") && !name.starts_with(TEST_PREFIX));
@@ -150,7 +160,8 @@ fn variable_of(setting: &str) -> String {
 /// Whether a variable names a setting. Every setting has a default, except in `[channels.NAME]`, where deserialisation
 /// checks the keys because any NAME is allowed.
 fn is_setting(variable: &str, defaults: &Source) -> bool {
-    let key = variable.trim_start_matches("SECKILL_").to_ascii_lowercase().replace("__", ".");
+    let Some(key) = variable.strip_prefix("SECKILL_") else { return false };
+    let key = key.to_ascii_lowercase().replace("__", ".");
     let in_channel = key.strip_prefix("channels.").is_some_and(|rest| rest.contains('.'));
     in_channel || defaults.get::<config::Value>(&key).is_ok_and(|value| !matches!(value.kind, ValueKind::Table(_)))
 }

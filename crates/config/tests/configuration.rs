@@ -177,3 +177,58 @@ fn secrets_do_not_print() {
     let shown = format!("{config:?}");
     assert!(!shown.contains("0123456789abcdef") && !shown.contains("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
 }
+
+/// A file in the place of a value, as secrets are mounted.
+#[test]
+fn a_setting_may_be_read_from_a_file() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = |name: &str, content: &[u8]| {
+        let path = folder.join(format!("{}-{name}", std::process::id()));
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let address = file("address", b"postgres://x:word@127.0.0.1:7/x\n");
+    let key = file("key", b"a secret with a space at its end \r\n");
+    let hook = format!("whsec_{}", "A".repeat(40));
+    let hooks = file("hooks", format!("{hook},{hook}").as_bytes());
+    let config = read(&[
+        ("SECKILL_AUTH__JWT_SECRET_FILE", &key),
+        ("SECKILL_CHANNELS__BANK__KIND", "sandbox"),
+        ("SECKILL_CHANNELS__BANK__URL", "https://bank.example"),
+        ("SECKILL_CHANNELS__BANK__SECRETS_FILE", &hooks),
+        ("SECKILL_CHANNELS__BANK__RATE", "1"),
+        ("SECKILL_CHANNELS__BANK__REFUND_RATE", "1"),
+        ("SECKILL_CHANNELS__BANK__JITTER_MS", "1"),
+        ("SECKILL_CHANNELS__BANK__TIMEOUT_MS", "1000"),
+        // A compose file passes variables on that are not set.
+        ("SECKILL_ALARMS__WEBHOOK_SECRET_FILE", ""),
+        ("SECKILL_REDIS__CA_FILE", ""),
+    ])
+    .unwrap();
+    assert_eq!(config.auth.jwt_secret, "a secret with a space at its end ");
+    assert_eq!(config.channels["bank"].secrets.len(), 2);
+    let alone: HashMap<String, String> = [
+        ("DATABASE_URL_FILE", address.as_str()),
+        ("REDIS_URL", "redis://127.0.0.1:1/"),
+        ("AMQP_URL", "amqp://127.0.0.1:1/%2f"),
+        ("SECKILL_DEV", "1"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    assert_eq!(Config::read(&alone).unwrap().database.url, "postgres://x:word@127.0.0.1:7/x");
+
+    let (large, binary) = (file("large", &[b'a'; 65_537]), file("binary", &[0xff, 0xfe]));
+    for (name, path, named) in [
+        ("SECKILL_AUTH__JWT_SECRET_FILE", "/no/such/file", "SECKILL_AUTH__JWT_SECRET_FILE: cannot read /no/such/file"),
+        ("SECKILL_AUTH__JWT_SECRET_FILE", &large, "64 KiB"),
+        ("SECKILL_SHOP__WEBHOOK_SECRETS_FILE", &binary, "SECKILL_SHOP__WEBHOOK_SECRETS_FILE"),
+        ("DATABASE_URL_FILE", &address, "DATABASE_URL and DATABASE_URL_FILE are both set"),
+        ("SECKILL_AUTH__NO_SUCH_FILE", &key, "SECKILL_AUTH__NO_SUCH_FILE is not a setting"),
+        // What is in the file is checked as if it stood in the variable.
+        ("SECKILL_HTTP__BIND_FILE", &key, "http.bind"),
+    ] {
+        let error = read(&[(name, path)]).map(drop).unwrap_err();
+        assert!(error.contains(named), "{name}: {error}");
+        assert!(!error.contains("word") && !error.contains("a secret"), "{error}");
+    }
+}
