@@ -68,7 +68,10 @@ pub struct Sale {
     pub per_user: Units,
     pub min_level: i64,
     pub captcha: CaptchaKind,
-    pub unlimited: bool,
+    /// All units ever put up for sale, with future waves.
+    pub total_stock: Stock,
+    /// Whether buyers see how far the sale is sold.
+    pub show_stock: bool,
     #[serde(default)]
     pub shards: ShardCount,
     pub starts_at_ms: i64,
@@ -159,6 +162,7 @@ pub enum Document {
     Product(Product),
 }
 
+/// The terms of a sale, as a manager sets them.
 #[derive(Debug, Clone)]
 pub struct NewSale {
     pub product: String,
@@ -171,6 +175,8 @@ pub struct NewSale {
     pub pay_within_ms: i64,
     /// Whether the units of a refunded order are for sale again.
     pub refund_returns_stock: bool,
+    /// Whether buyers see how far the sale is sold.
+    pub show_stock: bool,
     pub min_level: i64,
     pub captcha: CaptchaKind,
     pub shards: ShardCount,
@@ -199,6 +205,28 @@ impl Wave {
 
 impl NewSale {
     const DAY_MS: i64 = 86_400_000;
+    /// How long a sale lasts by default.
+    pub const LASTS_MS: i64 = 3_600_000;
+
+    /// A sale that starts now, with the defaults for all else.
+    pub fn of_defaults(product: String, price_cents: i64, currency: Currency, stock: Stock) -> Self {
+        Self {
+            product,
+            price_cents,
+            currency,
+            stock,
+            per_user: Units::ONE,
+            starts_in_ms: 0,
+            ends_in_ms: Self::LASTS_MS,
+            pay_within_ms: 900_000,
+            refund_returns_stock: true,
+            show_stock: false,
+            min_level: 0,
+            captcha: CaptchaKind::None,
+            shards: ShardCount::ONE,
+            waves: Vec::new(),
+        }
+    }
 
     /// Units that are not for sale from the start.
     pub fn held_back(&self) -> u64 {
@@ -256,7 +284,8 @@ mod tests {
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,
-            unlimited: false,
+            total_stock: Stock::Units(10),
+            show_stock: false,
             shards: ShardCount::ONE,
             starts_at_ms: 1000,
             ends_at_ms: 2000,
