@@ -115,6 +115,17 @@ impl Sale {
     pub fn phase_at(&self, now_ms: i64) -> SalePhase {
         SalePhase::at(now_ms, self.status, self.starts_at_ms, self.ends_at_ms)
     }
+
+    /// How far the sale is sold, in whole per cent, rounded down: 100 only when no unit is left. `available`: the units for sale now. `None`
+    /// if buyers do not see it.
+    pub fn sold_percent(&self, available: i64, now_ms: i64) -> Option<u8> {
+        let Stock::Units(total @ 1..) = self.total_stock else { return None };
+        let is_to_come =
+            |wave: &&PlannedWave| self.starts_at_ms.saturating_add(wave.after_s.saturating_mul(1000)) > now_ms;
+        let to_come: u64 = self.waves.iter().filter(is_to_come).map(|wave| u64::from(wave.units)).sum();
+        let sold = total.saturating_sub(to_come).saturating_sub(available.max(0).unsigned_abs());
+        self.show_stock.then(|| u8::try_from(sold * 100 / total).unwrap_or(100))
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -303,6 +314,33 @@ mod tests {
         assert_eq!([999, 1000, 1999, 2000].map(|now| sale.key_at(now)), ["waiting", "real", "real", "waiting"]);
         let paused = Sale { status: SaleStatus::Paused, ..sale };
         assert_eq!(paused.key_at(1500), "waiting");
+    }
+
+    #[test]
+    fn only_a_shown_sale_without_a_unit_left_is_sold_to_a_hundred_per_cent() {
+        let waves = vec![PlannedWave { after_s: 0, units: 20 }, PlannedWave { after_s: 60, units: 30 }];
+        let sale = Sale { show_stock: true, total_stock: Stock::Units(300), waves, ..sale() };
+        // Units for sale, the time, and what is shown.
+        for (available, now_ms, percent) in [
+            (250, 0, 0),
+            (270, 1_000, 0),
+            (268, 1_000, 0),
+            (267, 1_000, 1),
+            (0, 1_000, 90),
+            (30, 61_000, 90),
+            (1, 61_000, 99),
+            (0, 61_000, 100),
+            // A wave that is due is not in Redis yet; added units are not in the catalogue yet.
+            (0, 999, 83),
+            (400, 61_000, 0),
+        ] {
+            assert_eq!(sale.sold_percent(available, now_ms), Some(percent), "{available} {now_ms}");
+        }
+        let without_end = Sale { total_stock: Stock::Unlimited, ..sale.clone() };
+        let nothing = Sale { total_stock: Stock::Units(0), ..sale.clone() };
+        for hidden in [Sale { show_stock: false, ..sale }, without_end, nothing] {
+            assert_eq!(hidden.sold_percent(0, 61_000), None);
+        }
     }
 
     #[test]

@@ -227,3 +227,145 @@ fn differences(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String
     let both = old.iter().zip(new.values()).filter(|((_, old), new)| old != new);
     both.map(|((name, old), new)| (name.clone(), json!({ "from": old, "to": new }))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: i64 = 1_000_000_000;
+
+    /// Ten units are left of 60: 20 come in a wave, 30 are sold; of the ten, three are accepted.
+    fn standing(phase: SalePhase, is_bought: bool) -> SaleStanding {
+        let plain = NewSale::of_defaults("Phone".into(), 100, "CNY".parse().unwrap(), Stock::Units(60));
+        let waves = vec![Wave { after_ms: 600_000, units: 20 }];
+        let terms = NewSale { starts_in_ms: -60_000, ends_in_ms: 3_600_000, waves, ..plain };
+        let accepted = if is_bought { 3 } else { 0 };
+        SaleStanding { terms, phase, is_bought, left: Stock::Units(10), accepted }
+    }
+
+    /// What each rule speaks of.
+    fn changes() -> [(&'static str, SaleChange); 14] {
+        let none = SaleChange::default;
+        [
+            ("product", SaleChange { product: Some("Lamp".into()), ..none() }),
+            ("price_cents", SaleChange { price_cents: Some(101), ..none() }),
+            ("currency", SaleChange { currency: Some("JPY".parse().unwrap()), ..none() }),
+            ("per_user", SaleChange { per_user: Some(Units::parse(2).unwrap()), ..none() }),
+            ("min_level", SaleChange { min_level: Some(1), ..none() }),
+            ("captcha", SaleChange { captcha: Some(CaptchaKind::Work), ..none() }),
+            ("pay_within_ms", SaleChange { pay_within_ms: Some(60_000), ..none() }),
+            (STARTS_AT, SaleChange { starts: Some(SaleStart::InMs(60_000)), ..none() }),
+            ("stock", SaleChange { stock: Some(Stock::Unlimited), ..none() }),
+            (ENDS_AT, SaleChange { ends: Some(SaleEnd::AtMs(NOW_MS + 1)), ..none() }),
+            ("keep_refunded", SaleChange { refund_returns_stock: Some(false), ..none() }),
+            ("show_stock", SaleChange { show_stock: Some(true), ..none() }),
+            (WAVES, SaleChange { waves: Some(Vec::new()), ..none() }),
+            ("stock", SaleChange { stock: Some(Stock::Units(61)), ..none() }),
+        ]
+    }
+
+    #[test]
+    fn what_may_change_depends_on_purchases_and_on_the_phase() {
+        // The names of the changes that are refused, in their order, for each phase: before the first purchase, and after it.
+        let agreed = "product price_cents currency per_user min_level captcha pay_within_ms";
+        let bought = format!("{agreed} starts_at_ms stock");
+        let all: Vec<&str> = changes().iter().map(|(name, _)| *name).collect();
+        let all = all.join(" ");
+        for (phase, before, after) in [
+            (SalePhase::Scheduled, "", bought.as_str()),
+            (SalePhase::Paused, "", &bought),
+            (SalePhase::Open, agreed, &bought),
+            (SalePhase::Ended, &all, &all),
+        ] {
+            for (is_bought, expected) in [(false, before), (true, after)] {
+                let refused =
+                    |(_, change): &&(&str, SaleChange)| standing(phase, is_bought).allows(change, NOW_MS).is_err();
+                let changes = changes();
+                let refused: Vec<&str> = changes.iter().filter(refused).map(|(name, _)| *name).collect();
+                assert_eq!(refused.join(" "), expected, "{phase:?}, bought: {is_bought}");
+            }
+        }
+    }
+
+    #[test]
+    fn redis_and_keys_follow_what_they_know() {
+        for (name, change) in changes() {
+            let allowed = standing(SalePhase::Scheduled, false).allows(&change, NOW_MS).unwrap();
+            assert!(allowed.differences.contains_key(name));
+            assert_eq!(allowed.needs_keys, AGREED.contains(&name), "{name}");
+            assert_eq!(allowed.needs_refill, !["keep_refunded", "show_stock"].contains(&name), "{name}");
+            // A repeat changes nothing, also in a sale that is over.
+            let left = allowed.left;
+            let after = SaleStanding { terms: allowed.terms, left, ..standing(SalePhase::Ended, true) };
+            let repeated = SaleChange { starts: change.starts.map(|_| SaleStart::AtMs(NOW_MS + 60_000)), ..change };
+            assert!(after.allows(&repeated, NOW_MS).unwrap().differences.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_stock_is_never_less_than_what_is_sold_or_accepted() {
+        let waves = |units: &[u32]| Some(units.iter().map(|units| Wave { after_ms: 600_000, units: *units }).collect());
+        let change = |stock, waves| SaleChange { stock, waves, ..SaleChange::default() };
+        let total = |units| Some(Stock::Units(units));
+        // The units left, or the least total.
+        for (change, expected) in [
+            (change(total(61), None), Ok(11)),
+            (change(total(53), None), Ok(3)),
+            (change(total(52), None), Err(53)),
+            (change(total(20), None), Err(53)),
+            (change(None, waves(&[])), Ok(30)),
+            (change(None, waves(&[10])), Ok(20)),
+            (change(None, waves(&[20, 7])), Ok(3)),
+            (change(None, waves(&[20, 8])), Err(61)),
+            (change(total(33), waves(&[])), Ok(3)),
+            (change(total(32), waves(&[])), Err(33)),
+            (change(total(1_000), waves(&[900])), Ok(70)),
+        ] {
+            let left = standing(SalePhase::Open, true).allows(&change, NOW_MS);
+            match expected {
+                Ok(units) => assert_eq!(left.unwrap().left, Stock::Units(units), "{change:?}"),
+                Err(least) => assert_eq!(left.unwrap_err(), ChangeRefusal::TooLittle(least), "{change:?}"),
+            }
+        }
+        // A Redis that had lost its memory promised more than there is.
+        let promised = SaleStanding { accepted: 40, ..standing(SalePhase::Open, true) };
+        assert!(promised.allows(&change(total(61), None), NOW_MS).is_ok());
+        let open = standing(SalePhase::Open, false);
+        let unlimited = open.allows(&change(Some(Stock::Unlimited), None), NOW_MS).unwrap();
+        assert!(unlimited.left == Stock::Unlimited && unlimited.terms.waves.is_empty());
+        let unlimited = SaleStanding { terms: unlimited.terms, left: Stock::Unlimited, ..open };
+        let limited = unlimited.allows(&change(total(50), waves(&[20])), NOW_MS).unwrap();
+        assert_eq!(limited.left, Stock::Units(30));
+    }
+
+    #[test]
+    fn times_count_from_now_from_the_start_or_from_nothing() {
+        let times = |starts, ends| {
+            let change = SaleChange { starts, ends, ..SaleChange::default() };
+            let of = change.of(&standing(SalePhase::Scheduled, false).terms, NOW_MS);
+            (of.starts_in_ms, of.ends_in_ms)
+        };
+        let (at, within) = (Some(SaleStart::AtMs(NOW_MS + 5)), Some(SaleStart::InMs(7)));
+        assert_eq!(times(None, None), (-60_000, 3_600_000));
+        assert_eq!(times(at, None), (5, 3_600_000));
+        assert_eq!(times(within, Some(SaleEnd::AfterStartMs(10))), (7, 17));
+        assert_eq!(times(None, Some(SaleEnd::AfterStartMs(10))), (-60_000, -59_990));
+        assert_eq!(times(within, Some(SaleEnd::AtMs(NOW_MS + 9))), (7, 9));
+    }
+
+    #[test]
+    fn ends_and_waves_are_in_the_future() {
+        let open = standing(SalePhase::Open, false);
+        let refused = |change: SaleChange| open.allows(&change, NOW_MS).unwrap_err().to_string();
+        for at in [NOW_MS, NOW_MS - 1, NOW_MS - 59_000] {
+            let ends = Some(SaleEnd::AtMs(at));
+            assert!(refused(SaleChange { ends, ..SaleChange::default() }).contains("can be closed"), "{at}");
+        }
+        for after_ms in [0, 60_000] {
+            let waves = Some(vec![Wave { after_ms, units: 1 }]);
+            assert!(refused(SaleChange { waves, ..SaleChange::default() }).contains("later than now"), "{after_ms}");
+        }
+        let shards = Some(ShardCount::parse(2).unwrap());
+        assert!(refused(SaleChange { shards, ..SaleChange::default() }).contains("never"));
+    }
+}
