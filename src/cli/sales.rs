@@ -293,8 +293,9 @@ async fn duplicate(stores: &Stores, of: SaleId, change: SaleChange) -> anyhow::R
 /// Plans a sale with these terms and the change. Without an end, it ends `lasts_ms` after its start.
 async fn plan(stores: &Stores, plain: &NewSale, change: SaleChange, lasts_ms: i64) -> anyhow::Result<()> {
     let ends = change.ends.or(Some(SaleEnd::AfterStartMs(lasts_ms)));
-    let new = SaleChange { ends, ..change }.of(plain, stores.ledger.now_ms().await?);
-    let (sale, known_everywhere) = stores.create_sale(&new.check()?, ACTOR).await?;
+    let now_ms = stores.ledger.now_ms().await?;
+    let new = SaleChange { ends, ..change }.of(plain, now_ms);
+    let (sale, known_everywhere) = stores.create_sale_from(&new.check()?, Some(now_ms), ACTOR).await?;
     if !known_everywhere {
         tracing::warn!(%sale, "created, but a live instance has not confirmed that it knows the sale");
     }

@@ -266,7 +266,7 @@ async fn changes_at_once_during_refills_and_a_rush_add_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_one_sale_disturbs_no_other() {
     let system = System::shared_with(&UNLIMITED).await;
-    let (changed, other) = (system.create_sale(terms(50)).await, system.create_sale(terms(200)).await);
+    let (changed, other) = (system.create_sale(terms(50)).await, system.create_sale(terms(50_000)).await);
     assert_eq!(answered(&system, &changed, "first").await.status, 202);
     let changes = async {
         for total in [60, 70, 50, 80, 55] {
@@ -283,7 +283,6 @@ async fn a_change_of_one_sale_disturbs_no_other() {
             answer = click => { assert_eq!(answer.status, 202, "{}", answer.body); bought += 1; }
             () = &mut changes => break,
         }
-        assert!(bought < 200);
     }
     assert!(bought > 5, "{bought}");
     system.all_settled([&changed, &other]).await;

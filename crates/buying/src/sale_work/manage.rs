@@ -24,7 +24,17 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 impl Stores {
     /// Creates a sale and fills Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), None, actor).await?;
+        self.create_sale_from(new, None, actor).await
+    }
+
+    /// The same, with times that count from `from_ms`.
+    pub async fn create_sale_from(
+        &self,
+        new: &NewSale,
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<(SaleId, bool), SaleError> {
+        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), from_ms, actor).await?;
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 

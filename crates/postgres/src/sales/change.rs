@@ -170,7 +170,7 @@ async fn write_terms(
     }
     if allowed.starts() {
         sqlx::query!(
-            "UPDATE sale_waves SET due_at = due_at + $2::bigint * interval '1 ms'
+            "UPDATE sale_waves SET due_at = date_trunc('milliseconds', due_at + $2::bigint * interval '1 ms')
              WHERE sale_id = $1 AND planned AND released_at IS NULL",
             sale.get(),
             terms.starts_in_ms - old.starts_in_ms
