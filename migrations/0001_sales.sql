@@ -80,6 +80,8 @@ CREATE TABLE sales (
     -- state.js tells the purchase key while the sale is open. Before, it tells the waiting key, which buys nothing.
     purchase_key   text        NOT NULL,
     waiting_key    text        NOT NULL,
+    -- Rises with each change of what a buyer agrees to, such as the price (protocol, rule 19).
+    terms_version  integer     NOT NULL DEFAULT 0,
     created_at     timestamptz NOT NULL DEFAULT now(),
     -- Whether the units of a refunded order are for sale again.
     refund_returns_stock boolean NOT NULL DEFAULT true,

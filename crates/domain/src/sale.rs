@@ -80,6 +80,9 @@ pub struct Sale {
     pub status: SaleStatus,
     pub purchase_key: String,
     pub waiting_key: String,
+    /// Rises with each change of what a buyer agrees to (protocol, rule 19).
+    #[serde(default)]
+    pub terms_version: i32,
     /// Parts of the stock that go on sale after the start, in order.
     pub waves: Vec<PlannedWave>,
 }
@@ -304,6 +307,7 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            terms_version: 0,
             waves: Vec::new(),
         }
     }

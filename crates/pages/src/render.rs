@@ -134,6 +134,7 @@ mod tests {
             ends_at_ms: 1_767_229_200_000,
             purchase_key: "the-real-key".into(),
             waiting_key: "the-waiting-key".into(),
+            terms_version: 0,
             waves: vec![PlannedWave { after_s: 60, units: 5 }],
             per_user: Units::ONE,
             min_level: 0,

@@ -1,8 +1,10 @@
 //! Rule 19: a sale's terms are changed while it is planned, sold, and refilled.
 
+use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use seckill_domain::account::AccountRole;
 use seckill_domain::captcha::CaptchaKind;
+use seckill_domain::ids::Shard;
 use seckill_domain::sale::{NewSale, SaleStatus, Wave};
 use seckill_domain::sale_change::{SaleChange, SaleEnd, SaleStart};
 use seckill_domain::stock::Stock;
@@ -11,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::backoffice::admin_api::{Person, UNLIMITED};
 use crate::backoffice::admin_sessions::seckill;
+use crate::flow::callers_apart::redis;
 use crate::sales::shards::answered;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -128,6 +131,30 @@ async fn a_page_with_the_old_terms_buys_nothing() {
     system.settled(&sale).await;
 }
 
+/// As if this instance had not heard of a change of the price yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_knows_other_terms_sells_nothing() {
+    let system = System::shared_with(&UNLIMITED).await;
+    let sale = system.create_sale(terms(5)).await;
+    set_status(&system, &sale, SaleStatus::Paused).await;
+    let mut sales = vec![sale];
+    for price_cents in [999, 100] {
+        let sale = sales.last().unwrap();
+        change(&system, sale, SaleChange { price_cents: Some(price_cents), ..SaleChange::default() }).await;
+        sales.push(with_keys(&system, sale).await);
+    }
+    let sale = sales.pop().unwrap();
+    set_status(&system, &sale, SaleStatus::Open).await;
+    let of = system.shards(&sale).await;
+    let key = format!("{}{{{}}}:sale", system.config.redis.prefix, of.tag(Shard::FIRST));
+    for (there, status) in [("1", 503), ("3", 503), ("0", 503), ("2", 202)] {
+        let _: i64 = redis(&system, &["HSET", &key, "terms_version", there]).await;
+        let answer = system.buy(&sale, "ann").idempotent("k").send().await;
+        assert_eq!(answer.status, status, "{there}: {}", answer.body);
+    }
+    system.settled(&sale).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_purchase_its_terms_stay_and_the_rest_changes() {
     let system = System::shared_with(&UNLIMITED).await;
@@ -219,7 +246,9 @@ async fn a_moved_sale_sells_in_its_new_window_and_takes_its_waves_along() {
     assert_eq!(answered(&system, &sale, "ben").await.status, 202);
     let now_ms = system.stores.ledger.now_ms().await.unwrap();
     change(&system, &sale, SaleChange { ends: Some(SaleEnd::AtMs(now_ms + 1_500)), ..SaleChange::default() }).await;
-    until("403 ended".to_owned(), || async { answered(&system, &sale, "eve").await.code() }).await;
+    let open = async || system.get(&format!("/api/v1/sales/{}/state", sale.id), None).await.1["open"].clone();
+    until(json!(false), open).await;
+    assert_eq!(answered(&system, &sale, "eve").await.code(), "403 ended");
     until(2, || system.orders(&sale)).await;
 }
 
@@ -368,18 +397,22 @@ async fn the_command_line_sets_duplicates_and_takes_times_with_their_zone() {
     let new = "sale create --product Lamp --price-cents 12900 --stock 10 --per-user 2 --wave 60:4 --show-stock";
     let id = created(&format!("{new} --starts-at 2031-12-01T20:00:00+08:00 --ends-in 7200"));
     let row = show(&id);
-    assert_eq!((&row["starts_at"], &row["ends_at"]), (&json!("2031-12-01T12:00:00Z"), &json!("2031-12-01T14:00:00Z")));
+    let time = |row: &Value, name: &str| row[name].as_str().unwrap().parse::<DateTime<Utc>>().unwrap();
+    let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
+    assert_eq!(
+        [time(&row, "starts_at"), time(&row, "ends_at")],
+        [at("2031-12-01T12:00:00Z"), at("2031-12-01T14:00:00Z")]
+    );
     assert_eq!(row["show_stock"], true);
     // A planned sale's end counts from its start, by default, too.
     let later = show(&created(&format!("{new} --starts-in 7200")));
-    let time = |row: &Value, name: &str| row[name].as_str().unwrap().parse::<chrono::DateTime<chrono::Utc>>().unwrap();
     assert_eq!((time(&later, "ends_at") - time(&later, "starts_at")).num_seconds(), 3600);
 
     run(&format!("sale set {id} --price-cents 9900 --stock 20 --ends-at 2031-12-01T23:00:00+08:00 --show-stock=false"))
         .unwrap();
     let row = show(&id);
     assert_eq!((&row["price_cents"], &row["total_stock"], &row["stock"]), (&json!(9900), &json!(20), &json!(16)));
-    assert_eq!((&row["ends_at"], &row["show_stock"]), (&json!("2031-12-01T15:00:00Z"), &json!(false)));
+    assert_eq!((time(&row, "ends_at"), &row["show_stock"]), (at("2031-12-01T15:00:00Z"), &json!(false)));
     run(&format!("sale set {id} --no-waves")).unwrap();
     assert_eq!(show(&id)["stock"], 20);
 
@@ -387,7 +420,7 @@ async fn the_command_line_sets_duplicates_and_takes_times_with_their_zone() {
     for same in ["product", "price_cents", "currency", "per_user", "min_level", "captcha", "shards", "pay_within_s"] {
         assert_eq!(copy[same], row[same], "{same}");
     }
-    assert_eq!((&copy["total_stock"], &copy["ends_at"]), (&json!(7), &json!("2032-01-01T03:00:00Z")));
+    assert_eq!((&copy["total_stock"], time(&copy, "ends_at")), (&json!(7), at("2032-01-01T03:00:00Z")));
 
     for (words, why) in [
         (format!("sale set {id} --starts-at 2031-12-01T20:00:00"), "its zone"),

@@ -255,6 +255,7 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            terms_version: 0,
             waves: Vec::new(),
         }
     }

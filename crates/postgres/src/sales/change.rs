@@ -135,7 +135,8 @@ async fn write_terms(
              captcha = $9, pay_within_ms = $10, refund_returns_stock = $11, show_stock = $12,
              starts_at = coalesce('epoch'::timestamptz + $13::bigint * interval '1 ms', starts_at),
              ends_at = coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', ends_at),
-             purchase_key = coalesce($15, purchase_key), waiting_key = coalesce($16, waiting_key)
+             purchase_key = coalesce($15, purchase_key), waiting_key = coalesce($16, waiting_key),
+             terms_version = terms_version + ($15::text IS NOT NULL)::integer
          WHERE id = $1",
         sale.get(),
         product,

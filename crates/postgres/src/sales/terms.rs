@@ -250,7 +250,7 @@ pub(crate) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
 pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<SaleFigures>, LedgerError> {
     let rows = sqlx::query!(
         r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, currency, total_stock, stock, per_user, min_level,
-                  captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key, show_stock,
+                  captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key, terms_version, show_stock,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                   coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
                       AS "waves!: Json<Vec<PlannedWave>>"
@@ -280,6 +280,7 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
             status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
             purchase_key: row.purchase_key,
             waiting_key: row.waiting_key,
+            terms_version: row.terms_version,
             waves: row.waves.0,
         };
         Ok(SaleFigures { sale, total_stock: row.total_stock, stock: row.stock })
