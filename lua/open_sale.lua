@@ -2,7 +2,8 @@
 --
 -- KEYS: as sale_begin
 -- ARGV: 1 epoch   2 state (open|paused|closed)   3 stock (-1: unlimited)   4 n, then the ids of n waves in the stock; then pairs of field and
---       value, the terms: state_version, starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms
+--       value, the terms: state_version, starts_at_ms, ends_at_ms, key, per_user, min_level, pay_within_ms, and
+--       terms_version if it is not 0
 --
 -- Replies: 1 done | 0 refused: another epoch is being filled, or this one is open, or the server has lost the tickets
 

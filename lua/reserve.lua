@@ -14,10 +14,11 @@
 --         a   the limit of addresses: the number, the window in ms, n addresses
 --         s   the limit of the sale: the number, the window in ms
 --         u   n numbers of units; by default 1
---         f   n flags: 1 wrong purchase key, 2 level too low, 3 both, 0 neither; by default 0. The caller compares them with the sale's,
---             which never change
+--         f   n flags: 1 wrong purchase key, 2 level too low, 3 both, 0 neither; by default 0. The caller compares them with the sale's
+--             terms of the version v
 --         p   the sale asks for a pass: n times in ms when the buyers' passes expire (0: no pass), then n numbers of passes that each buyer had
 --             spent when the pass was earned
+--         v   the version of the terms that the callers know; by default 0. If the sale has another one, it is not served
 --         l   the sale has shards, and this is the buyers' home shard: n lenders to ask if this shard has too few units (-1: none)
 --
 -- Replies: {code}: the sale is not served here (see sale_begin)

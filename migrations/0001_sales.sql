@@ -49,7 +49,7 @@ CREATE TABLE sales (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     product_id     bigint      NOT NULL REFERENCES products,
     price_cents    bigint      NOT NULL CONSTRAINT sales_price_range CHECK (price_cents BETWEEN 0 AND 100000000000),
-    -- ISO 4217. An amount of minor units means nothing without it, so it never changes.
+    -- ISO 4217. An amount of minor units means nothing without it.
     currency       text        NOT NULL CONSTRAINT sales_currency_known CHECK (currency IN (
         'AED', 'AFN', 'ALL', 'AMD', 'AOA', 'ARS', 'AUD', 'AWG', 'AZN', 'BAM', 'BBD', 'BDT', 'BGN', 'BHD', 'BIF',
         'BMD', 'BND', 'BOB', 'BOV', 'BRL', 'BSD', 'BTN', 'BWP', 'BYN', 'BZD', 'CAD', 'CDF', 'CHE', 'CHF', 'CHW',
@@ -80,9 +80,13 @@ CREATE TABLE sales (
     -- state.js tells the purchase key while the sale is open. Before, it tells the waiting key, which buys nothing.
     purchase_key   text        NOT NULL,
     waiting_key    text        NOT NULL,
+    -- Rises with each change of what a buyer agrees to, such as the price (protocol, rule 19).
+    terms_version  integer     NOT NULL DEFAULT 0,
     created_at     timestamptz NOT NULL DEFAULT now(),
     -- Whether the units of a refunded order are for sale again.
     refund_returns_stock boolean NOT NULL DEFAULT true,
+    -- Whether buyers see how far the sale is sold.
+    show_stock     boolean     NOT NULL DEFAULT false,
     -- When retention released the sale's messages for clearing, and later its orders' steps. The auditor does not expect
     -- them from then on.
     cleared_at       timestamptz,
@@ -109,9 +113,19 @@ END $$;
 -- Every key of a sale in Redis, and the home of each buyer, depend on the number of shards.
 CREATE TRIGGER sales_shards_fixed BEFORE UPDATE OF shards ON sales FOR EACH ROW
     WHEN (NEW.shards <> OLD.shards) EXECUTE FUNCTION refuse_other_value('the number of shards');
--- A planned sale is published, and purchases without an order take their currency from it.
-CREATE TRIGGER sales_currency_fixed BEFORE UPDATE OF currency ON sales FOR EACH ROW
-    WHEN (NEW.currency <> OLD.currency) EXECUTE FUNCTION refuse_other_value('the currency');
+-- What was bought stays as it was bought: purchases without an order take product, price and currency from the sale. The program
+-- checks more (protocol, rule 19).
+CREATE FUNCTION refuse_other_terms_of_bought() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM orders WHERE sale_id = NEW.id) OR EXISTS (SELECT FROM purchase_groups WHERE sale_id = NEW.id) THEN
+        RAISE EXCEPTION 'sale %: product, price and currency never change after a purchase', NEW.id
+            USING ERRCODE = 'check_violation', CONSTRAINT = TG_NAME;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER sales_terms_fixed BEFORE UPDATE OF product_id, price_cents, currency ON sales FOR EACH ROW
+    WHEN ((NEW.product_id, NEW.price_cents, NEW.currency) IS DISTINCT FROM (OLD.product_id, OLD.price_cents, OLD.currency))
+    EXECUTE FUNCTION refuse_other_terms_of_bought();
 
 -- Stock for later: waves that were announced with the sale, and stock that was added afterwards. Each row is released
 -- once here, and applied once an epoch in Redis (protocol, rule 14).
@@ -122,12 +136,14 @@ CREATE TABLE sale_waves (
     due_at      timestamptz NOT NULL,
     released_at timestamptz,
     -- Whether it was announced with its sale: only then are buyers told.
-    planned     boolean     NOT NULL DEFAULT false
+    planned     boolean     NOT NULL DEFAULT false,
+    -- Of the request that added it. A repeat of the request adds nothing.
+    idempotency_key text    CONSTRAINT sale_waves_key_length CHECK (length(idempotency_key) BETWEEN 1 AND 200),
+    -- Its index is also for all readers of one sale, and for the reference when a sale is deleted.
+    CONSTRAINT sale_waves_once UNIQUE (sale_id, idempotency_key)
 );
 -- For the releaser of waves.
 CREATE INDEX sale_waves_to_release ON sale_waves (due_at) WHERE released_at IS NULL;
--- For all readers of one sale, and for the reference when a sale is deleted.
-CREATE INDEX sale_waves_of_sale ON sale_waves (sale_id);
 
 -- The announced waves of each sale, as programs read them. Seconds are whole unless the start was moved.
 CREATE VIEW announced_waves AS
@@ -186,9 +202,10 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Not on the stock: no instance keeps it.
+-- Not on the stock: no instance keeps it. Waves to come change with their sale (protocol, rule 19).
 CREATE TRIGGER sales_change AFTER INSERT OR DELETE OR UPDATE OF
-    product_id, price_cents, per_user, min_level, captcha, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key
+    product_id, price_cents, currency, total_stock, show_stock, per_user, min_level, captcha, starts_at, ends_at, pay_within_ms, status,
+    purchase_key, waiting_key
     ON sales FOR EACH ROW EXECUTE FUNCTION record_catalog_change('sale');
 CREATE TRIGGER products_change AFTER INSERT OR DELETE
     ON products FOR EACH ROW EXECUTE FUNCTION record_catalog_change('product');

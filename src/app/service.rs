@@ -272,7 +272,7 @@ impl Threads {
                 cancellations: cancellations.clone(),
                 order_id_secret,
                 retire_after_ms,
-                sold_out: RefCell::default(),
+                shown_units: RefCell::default(),
                 refusals: RefusalCache::default(),
             })
         };

@@ -3,10 +3,7 @@
 use super::ACTOR;
 use crate::app::stores;
 use seckill_config::Config;
-use seckill_domain::captcha::CaptchaKind;
-use seckill_domain::ids::Units;
 use seckill_domain::sale::{NewSale, ProductChange, SalePhase};
-use seckill_domain::shards::ShardCount;
 use seckill_domain::stock::Stock;
 use seckill_postgres::sales::terms::SaleSearch;
 
@@ -40,22 +37,11 @@ pub(super) async fn seed(config: &Config) -> anyhow::Result<()> {
         tracing::info!(sale = %open.sale.id, "the sample sale exists");
         return Ok(());
     }
-    let new = NewSale {
-        product: product.to_owned(),
-        price_cents: 9_900,
-        currency: config.payments.currency,
-        stock: Stock::Units(100),
-        per_user: Units::ONE,
-        starts_in_ms: 0,
+    let lasting = NewSale {
         ends_in_ms: 30 * 86_400_000,
-        pay_within_ms: 900_000,
-        refund_returns_stock: true,
-        min_level: 0,
-        captcha: CaptchaKind::None,
-        shards: ShardCount::ONE,
-        waves: Vec::new(),
+        ..NewSale::of_defaults(product.to_owned(), 9_900, config.payments.currency, Stock::Units(100))
     };
-    let (sale, _) = stores.create_sale(&new.check()?, ACTOR).await?;
+    let (sale, _) = stores.create_sale(&lasting.check()?, ACTOR).await?;
     tracing::info!(%sale, "created the sample sale");
     Ok(())
 }

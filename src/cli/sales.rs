@@ -1,7 +1,8 @@
 //! `sale`: creates, shows and changes sales.
 
-use anyhow::{Context, bail};
-use clap::Subcommand;
+use anyhow::{Context, anyhow, bail};
+use chrono::DateTime;
+use clap::{Arg, Subcommand};
 use serde_json::json;
 
 use super::arguments::{Format, ListArgs, SaleArg};
@@ -10,20 +11,39 @@ use super::{ACTOR, print};
 use crate::app::stores;
 use seckill_backoffice::admin::sales::ManagedSale;
 use seckill_buying::sale::Stores;
+use seckill_buying::sale_work::manage::SaleChanged;
 use seckill_config::Config;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::currency::Currency;
-use seckill_domain::ids::Units;
+use seckill_domain::ids::{IdempotencyKey, SaleId, Units};
 use seckill_domain::sale::{NewSale, SaleStatus, Wave};
+use seckill_domain::sale_change::{SaleChange, SaleEnd, SaleStart};
 use seckill_domain::shards::ShardCount;
 use seckill_domain::stock::Stock;
 use seckill_postgres::sales::lapsed_holds::LapsedHolds;
 use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
+use seckill_postgres::sales::waves::StockAdded;
 
 #[derive(Subcommand)]
 pub(super) enum SaleCommand {
     /// Create a sale and publish it; returns when every instance that is ready knows the sale
-    Create(Box<CreateArgs>),
+    #[command(mut_args(required_in_create))]
+    Create(Box<TermsArgs>),
+    /// Change a sale's terms. Before the first purchase everything can change; what a buyer agrees to only while nobody can buy, before
+    /// the start or paused. After it, the end, the stock, waves to come, --keep-refunded and --show-stock
+    Set {
+        #[command(flatten)]
+        sale: SaleArg,
+        #[command(flatten)]
+        terms: Box<TermsArgs>,
+    },
+    /// Create a sale with the terms of another one, except for those given. It starts now and lasts as long, unless times are given
+    Duplicate {
+        #[command(flatten)]
+        sale: SaleArg,
+        #[command(flatten)]
+        terms: Box<TermsArgs>,
+    },
     /// Show one sale
     Show {
         #[command(flatten)]
@@ -59,7 +79,15 @@ pub(super) enum SaleCommand {
         /// Number of units to add
         #[arg(value_parser = clap::value_parser!(i32).range(1..), allow_negative_numbers = true)]
         units: i32,
+        /// A repeat with the same key adds nothing
+        #[arg(long, value_name = "KEY", value_parser = IdempotencyKey::parse)]
+        idempotency_key: Option<IdempotencyKey>,
     },
+}
+
+fn required_in_create(arg: Arg) -> Arg {
+    let is_required = ["product", "price_cents", "stock"].contains(&arg.get_id().as_str());
+    arg.required(is_required)
 }
 
 /// Lapsed holds are counted by this.
@@ -72,49 +100,97 @@ pub(super) enum LapsedBy {
     Address,
 }
 
+/// The terms of a sale. For a new sale, what is not given is the default; for a sale that exists, it stays.
 #[derive(clap::Args)]
-pub(super) struct CreateArgs {
+pub(super) struct TermsArgs {
     /// Product name; the product is created if it does not exist
     #[arg(long)]
-    product: String,
+    product: Option<String>,
     /// Price of one unit, in the currency's smallest units; 0 means free
     #[arg(long, value_name = "CENTS")]
-    price_cents: i64,
-    /// Currency of the price (ISO 4217), which can never be changed; by default the setting payments.currency
+    price_cents: Option<i64>,
+    /// Currency of the price (ISO 4217) [default: the setting payments.currency]
     #[arg(long, value_name = "CODE")]
     currency: Option<Currency>,
-    /// Units for sale; -1 means unlimited
+    /// Units for sale, those of waves included; -1 means unlimited
     #[arg(long, value_name = "UNITS", value_parser = stock, allow_negative_numbers = true)]
-    stock: Stock,
-    /// Units that one buyer may have
-    #[arg(long, value_name = "UNITS", default_value = "1", value_parser = units)]
-    per_user: Units,
-    /// Seconds from now until the sale starts
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_negative_numbers = true)]
-    starts_in: i64,
-    /// Seconds from now until the sale ends
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600, allow_negative_numbers = true)]
-    ends_in: i64,
+    stock: Option<Stock>,
+    /// Units that one buyer may have [default: 1]
+    #[arg(long, value_name = "UNITS", value_parser = units)]
+    per_user: Option<Units>,
+    /// Seconds from now until the sale starts [default: 0]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    starts_in: Option<i64>,
+    /// When the sale starts: a time with its zone, such as 2026-12-01T20:00:00+08:00
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "starts_in")]
+    starts_at: Option<i64>,
+    /// Seconds from the start until the sale ends [default: 3600]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    ends_in: Option<i64>,
+    /// When the sale ends: a time with its zone, such as 2026-12-01T21:00:00+08:00
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "ends_in")]
+    ends_at: Option<i64>,
     /// Do not sell refunded units again
-    #[arg(long)]
-    keep_refunded: bool,
-    /// Seconds that a buyer has to pay; an order that is not paid by then expires
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
-    pay_within: i64,
-    /// Lowest buyer level that may buy
-    #[arg(long, value_name = "LEVEL", default_value_t = 0)]
-    min_level: i64,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    keep_refunded: Option<bool>,
+    /// Show buyers how far the sale is sold, in per cent
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    show_stock: Option<bool>,
+    /// Seconds that a buyer has to pay; an order that is not paid by then expires [default: 900]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    pay_within: Option<i64>,
+    /// Lowest buyer level that may buy [default: 0]
+    #[arg(long, value_name = "LEVEL")]
+    min_level: Option<i64>,
     /// What buyers must solve before they buy: none, image (a picture to read), slider (a piece to drag) or work (a proof of work
-    /// that the page does)
-    #[arg(long, value_name = "KIND", default_value_t, value_parser = CaptchaKind::parse)]
-    captcha: CaptchaKind,
+    /// that the page does) [default: none]
+    #[arg(long, value_name = "KIND", value_parser = CaptchaKind::parse)]
+    captcha: Option<CaptchaKind>,
     /// Into how many parts the stock is divided, 1 to 64, which may lie on different servers of a Redis Cluster; a sale for a larger
-    /// crowd than one server bears. It can never be changed
-    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = shards)]
-    shards: ShardCount,
-    /// Hold back UNITS of the stock until SECONDS after the start; may be given several times
+    /// crowd than one server bears. It can never be changed [default: 1]
+    #[arg(long, value_name = "NUMBER", value_parser = shards)]
+    shards: Option<ShardCount>,
+    /// Hold back UNITS of the stock until SECONDS after the start; may be given several times. In a sale that exists, these are the waves to
+    /// come, instead of all that were planned
     #[arg(long = "wave", value_name = "SECONDS:UNITS", value_parser = Wave::parse)]
     waves: Vec<Wave>,
+    /// Plan no waves
+    #[arg(long, conflicts_with = "waves")]
+    no_waves: bool,
+}
+
+impl TermsArgs {
+    fn change(self) -> SaleChange {
+        let is_given = self.no_waves || !self.waves.is_empty();
+        SaleChange {
+            product: self.product,
+            price_cents: self.price_cents,
+            currency: self.currency,
+            stock: self.stock,
+            per_user: self.per_user,
+            starts: self.starts_at.map(SaleStart::AtMs).or(self.starts_in.map(SaleStart::InMs)),
+            ends: self.ends_at.map(SaleEnd::AtMs).or(self.ends_in.map(SaleEnd::AfterStartMs)),
+            pay_within_ms: self.pay_within,
+            refund_returns_stock: self.keep_refunded.map(|keep| !keep),
+            show_stock: self.show_stock,
+            min_level: self.min_level,
+            captcha: self.captcha,
+            shards: self.shards,
+            waves: is_given.then_some(self.waves),
+        }
+    }
+}
+
+/// In milliseconds.
+fn seconds(text: &str) -> anyhow::Result<i64> {
+    text.parse::<i64>()?.checked_mul(1000).context("out of range")
+}
+
+/// In milliseconds since the epoch.
+fn time(text: &str) -> anyhow::Result<i64> {
+    let time = DateTime::parse_from_rfc3339(text);
+    let time = time.map_err(|_| anyhow!("must be a date, a time and its zone, such as 2026-12-01T20:00:00+08:00"))?;
+    Ok(time.timestamp_millis())
 }
 
 fn stock(text: &str) -> anyhow::Result<Stock> {
@@ -167,36 +243,59 @@ impl SaleCommand {
                     lapsed_row,
                 )
             }
-            Self::AddStock { sale: SaleArg { id }, units } => {
-                if !stores.add_stock(id, units, ACTOR).await? {
-                    bail!("sale {id} does not exist, or its stock is unlimited");
+            Self::Set { sale: SaleArg { id }, terms } => match stores.change_sale(id, &terms.change(), ACTOR).await?? {
+                SaleChanged::Unknown => bail!("there is no sale {id}"),
+                SaleChanged::Same => {
+                    tracing::info!(sale = %id, "nothing to change");
+                    Ok(())
                 }
-                tracing::info!(sale = %id, units, "stock added");
+                SaleChanged::Done => {
+                    tracing::info!(sale = %id, "changed");
+                    Ok(())
+                }
+            },
+            Self::Duplicate { sale: SaleArg { id }, terms } => duplicate(&stores, id, terms.change()).await,
+            Self::AddStock { sale: SaleArg { id }, units, idempotency_key } => {
+                match stores.add_stock(id, units, idempotency_key.as_ref(), ACTOR).await? {
+                    StockAdded::Now => tracing::info!(sale = %id, units, "stock added"),
+                    StockAdded::Before => tracing::info!(sale = %id, units, "this key has added the stock before"),
+                    StockAdded::OtherUnits => bail!("this key has added another number of units; use a new key"),
+                    StockAdded::Impossible => bail!("sale {id} does not exist, is closed, or its stock is unlimited"),
+                }
                 Ok(())
             }
         }
     }
 }
 
-async fn create(stores: &Stores, args: CreateArgs, currency: Currency) -> anyhow::Result<()> {
-    let ms =
-        |seconds: i64, option: &str| seconds.checked_mul(1000).with_context(|| format!("{option} is out of range"));
-    let new = NewSale {
-        product: args.product,
-        price_cents: args.price_cents,
-        currency: args.currency.unwrap_or(currency),
-        stock: args.stock,
-        per_user: args.per_user,
-        starts_in_ms: ms(args.starts_in, "--starts-in")?,
-        ends_in_ms: ms(args.ends_in, "--ends-in")?,
-        pay_within_ms: ms(args.pay_within, "--pay-within")?,
-        refund_returns_stock: !args.keep_refunded,
-        min_level: args.min_level,
-        captcha: args.captcha,
-        shards: args.shards,
-        waves: args.waves,
+async fn create(stores: &Stores, args: TermsArgs, currency: Currency) -> anyhow::Result<()> {
+    let change = args.change();
+    let (Some(product), Some(price_cents), Some(stock)) = (change.product.clone(), change.price_cents, change.stock)
+    else {
+        bail!("--product, --price-cents and --stock are needed");
     };
-    let (sale, known_everywhere) = stores.create_sale(&new.check()?, ACTOR).await?;
+    let plain = NewSale::of_defaults(product, price_cents, currency, stock);
+    plan(stores, &plain, change, NewSale::LASTS_MS).await
+}
+
+async fn duplicate(stores: &Stores, of: SaleId, change: SaleChange) -> anyhow::Result<()> {
+    let Some((standing, _)) = stores.ledger.sales.standing(of).await? else { bail!("there is no sale {of}") };
+    // All waves, also those that are released.
+    let figures = stores.ledger.sales.sale_figures(&SaleSearch::one(of)).await?.pop();
+    let planned = figures.map(|figures| figures.sale.waves).unwrap_or_default();
+    let waves = planned.iter().map(|wave| Wave { after_ms: wave.after_s * 1000, units: wave.units }).collect();
+    let plain = NewSale { waves, ..standing.terms };
+    let lasts_ms = plain.ends_in_ms - plain.starts_in_ms;
+    let starts = change.starts.or(Some(SaleStart::InMs(0)));
+    plan(stores, &plain, SaleChange { starts, ..change }, lasts_ms).await
+}
+
+/// Plans a sale with these terms and the change. Without an end, it ends `lasts_ms` after its start.
+async fn plan(stores: &Stores, plain: &NewSale, change: SaleChange, lasts_ms: i64) -> anyhow::Result<()> {
+    let ends = change.ends.or(Some(SaleEnd::AfterStartMs(lasts_ms)));
+    let now_ms = stores.ledger.now_ms().await?;
+    let new = SaleChange { ends, ..change }.of(plain, now_ms);
+    let (sale, known_everywhere) = stores.create_sale_from(&new.check()?, Some(now_ms), ACTOR).await?;
     if !known_everywhere {
         tracing::warn!(%sale, "created, but a live instance has not confirmed that it knows the sale");
     }
@@ -211,7 +310,7 @@ async fn set_status(stores: &Stores, SaleArg { id }: SaleArg, status: SaleStatus
     Ok(())
 }
 
-fn sale_row(of: ManagedSale) -> Row<14> {
+fn sale_row(of: ManagedSale) -> Row<15> {
     Row([
         ("id", of.id.get().into()),
         ("product", of.product.into()),
@@ -227,6 +326,7 @@ fn sale_row(of: ManagedSale) -> Row<14> {
         ("starts_at", print::time(of.starts_at_ms).into()),
         ("ends_at", print::time(of.ends_at_ms).into()),
         ("pay_within_s", of.pay_within_s.into()),
+        ("show_stock", of.show_stock.into()),
     ])
 }
 

@@ -91,7 +91,7 @@ impl History {
         }
         for calls in by_user.values_mut() {
             calls.sort_by_key(|call| call.sent);
-            check_answers(calls, &mut wrong);
+            check_answers(calls, sale.is_shut_for_a_time, &mut wrong);
         }
         let lasting = sale.is_lasting();
         for (order, end) in &ends {
@@ -127,11 +127,12 @@ impl History {
 }
 
 /// No answer contradicts an answer that had arrived before the request was sent.
-fn check_answers(calls: &[&Call], wrong: &mut Vec<String>) {
+fn check_answers(calls: &[&Call], may_be_shut: bool, wrong: &mut Vec<String>) {
     let known = |call: &Call| match (call.status, call.code.as_str()) {
         (0, _) | (202, _) => true,
         (503, "temporarily-unavailable") | (409, "sold-out") => true,
         (409, "already-purchased") => call.keyless,
+        (403, "not-started" | "ended") => may_be_shut,
         _ => false,
     };
     for call in calls {

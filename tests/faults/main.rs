@@ -10,6 +10,7 @@
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a scenario that cannot go on must fail
 
+mod changed_sale;
 mod dead_letters;
 mod history;
 mod named_places;
@@ -71,7 +72,7 @@ struct Args {
 }
 
 /// The name of each scenario, and the fault that it injects.
-const SCENARIOS: [(&str, &str); 16] = [
+const SCENARIOS: [(&str, &str); 17] = [
     ("F1", "serve aborted between the Redis decrement and the outbox insert"),
     ("F5", "Redis killed, the end of its AOF cut off"),
     ("F6", "a replica detached, selling goes on, master killed, replica promoted"),
@@ -85,6 +86,10 @@ const SCENARIOS: [(&str, &str); 16] = [
     ("F34", "PostgreSQL's primary killed, a standby promoted that has missed commits"),
     ("F35", "the node of three of RabbitMQ killed that leads all queues"),
     ("F36", "Redis's master killed, its replica promoted by sentinels"),
+    (
+        "F40",
+        "the sale moved, extended, shortened, its stock raised and lowered, while serve and the changing process are killed",
+    ),
     ("refill4", "four serve instances, refills forced again and again"),
     ("places", "a process aborted at each named place (F2: group.after_commit, F3: relay.published)"),
     ("kill9", "kill -9 of a random process or server"),
@@ -105,6 +110,7 @@ async fn play(name: &str, options: Options) -> anyhow::Result<RunSummary> {
         "F34" => standby_promoted::asynchronous(options).await,
         "F35" => server_outages::broker_node_killed(options).await,
         "F36" => redis_forgets::failed_over_by_sentinels(options).await,
+        "F40" => changed_sale::changed_in_a_rush(options).await,
         "refill4" => redis_forgets::refilled_all_the_time(options).await,
         "places" => named_places::all_places(options).await,
         "kill9" => random_kills::rounds(options).await,

@@ -87,6 +87,8 @@ pub struct Sale {
     pub stock: i64,
     pub pay_within_s: i64,
     pub shards: SaleShards,
+    /// Whether its window changes during the run, so that buyers may find it shut.
+    pub is_shut_for_a_time: bool,
 }
 
 impl Sale {
@@ -139,6 +141,7 @@ impl World {
                 stock: setup.stock,
                 pay_within_s: setup.pay_within_s,
                 shards: SaleShards { sale: SaleId::from_db(0), count: ShardCount::ONE, asks_pass: false },
+                is_shut_for_a_time: false,
             },
             neighbours: Vec::new(),
             edge: None,
@@ -188,16 +191,23 @@ impl World {
             sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1").bind(id).fetch_one(&self.sql).await?;
         let shards = self.stores.ledger.sales.shards_of(&[SaleId::from_db(id)]).await?;
         let shards = shards.first().context("the sale is gone")?.shards;
-        Ok(Sale { id, key, stock, pay_within_s, shards })
+        Ok(Sale { id, key, stock, pay_within_s, shards, is_shut_for_a_time: false })
     }
 
     pub async fn run(&self, arguments: &[&str]) -> anyhow::Result<(i32, String)> {
+        let (code, output) = self.run_to(arguments, "").await?;
+        Ok((code.context("seckill was killed")?, output))
+    }
+
+    /// Runs a command that dies at the failpoint, if one is given: then it has no exit code.
+    pub async fn run_to(&self, arguments: &[&str], failpoint: &str) -> anyhow::Result<(Option<i32>, String)> {
         let mut program = Command::new(PROGRAM);
         program.args(arguments).env_clear().envs(&self.environment).env("RUST_LOG", "warn").kill_on_drop(true);
+        program.env("FAILPOINTS", failpoint);
         let done = tokio::time::timeout(Duration::from_secs(60), program.output()).await.context("seckill hangs")??;
-        let code = done.status.code().context("seckill was killed")?;
+        let code = done.status.code();
         let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
-        if code > 1 {
+        if code.is_some_and(|code| code > 1) {
             output.push_str(&String::from_utf8_lossy(&done.stderr));
         }
         Ok((code, output))

@@ -11,6 +11,8 @@ pub struct ReserveRequest {
     pub user: UserId,
     pub address: ClientAddress,
     pub units: Units,
+    /// The version of the terms by which the next three were judged. A sale of another version is not served.
+    pub terms_version: i32,
     /// Holders of a ticket are not told of a wrong key or a level below the sale's.
     pub wrong_key: bool,
     pub level_too_low: bool,

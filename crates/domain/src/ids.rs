@@ -132,6 +132,10 @@ impl IdempotencyKey {
             Err(Invalid::new("Idempotency-Key", "must be 1 to 200 visible ASCII characters"))
         }
     }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// The number of a sale's fill of Redis, which each hold names. Every refill raises it.

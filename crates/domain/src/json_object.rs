@@ -46,6 +46,14 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deseriali
     Option::<Object<T>>::deserialize(deserializer).map(|value| value.map(|Object(value)| value))
 }
 
+/// For `#[serde(deserialize_with)]`: a list of objects, or null.
+pub fn optional_list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let list = Option::<Vec<Object<T>>>::deserialize(deserializer)?;
+    Ok(list.map(|list| list.into_iter().map(|Object(value)| value).collect()))
+}
+
 /// For `#[serde(deserialize_with)]`: a list of objects.
 pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Vec::<Object<T>>::deserialize(deserializer).map(|list| list.into_iter().map(|Object(value)| value).collect())

@@ -68,7 +68,10 @@ pub struct Sale {
     pub per_user: Units,
     pub min_level: i64,
     pub captcha: CaptchaKind,
-    pub unlimited: bool,
+    /// All units ever put up for sale, with future waves.
+    pub total_stock: Stock,
+    /// Whether buyers see how far the sale is sold.
+    pub show_stock: bool,
     #[serde(default)]
     pub shards: ShardCount,
     pub starts_at_ms: i64,
@@ -77,6 +80,9 @@ pub struct Sale {
     pub status: SaleStatus,
     pub purchase_key: String,
     pub waiting_key: String,
+    /// Rises with each change of what a buyer agrees to (protocol, rule 19).
+    #[serde(default)]
+    pub terms_version: i32,
     /// Parts of the stock that go on sale after the start, in order.
     pub waves: Vec<PlannedWave>,
 }
@@ -111,6 +117,17 @@ impl Sale {
 
     pub fn phase_at(&self, now_ms: i64) -> SalePhase {
         SalePhase::at(now_ms, self.status, self.starts_at_ms, self.ends_at_ms)
+    }
+
+    /// How far the sale is sold, in whole per cent, rounded down: 100 only when no unit is left. `available`: the units for sale now. `None`
+    /// if buyers do not see it.
+    pub fn sold_percent(&self, available: i64, now_ms: i64) -> Option<u8> {
+        let Stock::Units(total @ 1..) = self.total_stock else { return None };
+        let is_to_come =
+            |wave: &&PlannedWave| self.starts_at_ms.saturating_add(wave.after_s.saturating_mul(1000)) > now_ms;
+        let to_come: u64 = self.waves.iter().filter(is_to_come).map(|wave| u64::from(wave.units)).sum();
+        let sold = total.saturating_sub(to_come).saturating_sub(available.max(0).unsigned_abs());
+        self.show_stock.then(|| u8::try_from(sold * 100 / total).unwrap_or(100))
     }
 }
 
@@ -159,6 +176,7 @@ pub enum Document {
     Product(Product),
 }
 
+/// The terms of a sale, as a manager sets them.
 #[derive(Debug, Clone)]
 pub struct NewSale {
     pub product: String,
@@ -171,6 +189,8 @@ pub struct NewSale {
     pub pay_within_ms: i64,
     /// Whether the units of a refunded order are for sale again.
     pub refund_returns_stock: bool,
+    /// Whether buyers see how far the sale is sold.
+    pub show_stock: bool,
     pub min_level: i64,
     pub captcha: CaptchaKind,
     pub shards: ShardCount,
@@ -199,6 +219,28 @@ impl Wave {
 
 impl NewSale {
     const DAY_MS: i64 = 86_400_000;
+    /// How long a sale lasts by default.
+    pub const LASTS_MS: i64 = 3_600_000;
+
+    /// A sale that starts now, with the defaults for all else.
+    pub fn of_defaults(product: String, price_cents: i64, currency: Currency, stock: Stock) -> Self {
+        Self {
+            product,
+            price_cents,
+            currency,
+            stock,
+            per_user: Units::ONE,
+            starts_in_ms: 0,
+            ends_in_ms: Self::LASTS_MS,
+            pay_within_ms: 900_000,
+            refund_returns_stock: true,
+            show_stock: false,
+            min_level: 0,
+            captcha: CaptchaKind::None,
+            shards: ShardCount::ONE,
+            waves: Vec::new(),
+        }
+    }
 
     /// Units that are not for sale from the start.
     pub fn held_back(&self) -> u64 {
@@ -256,7 +298,8 @@ mod tests {
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,
-            unlimited: false,
+            total_stock: Stock::Units(10),
+            show_stock: false,
             shards: ShardCount::ONE,
             starts_at_ms: 1000,
             ends_at_ms: 2000,
@@ -264,6 +307,7 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            terms_version: 0,
             waves: Vec::new(),
         }
     }
@@ -274,6 +318,33 @@ mod tests {
         assert_eq!([999, 1000, 1999, 2000].map(|now| sale.key_at(now)), ["waiting", "real", "real", "waiting"]);
         let paused = Sale { status: SaleStatus::Paused, ..sale };
         assert_eq!(paused.key_at(1500), "waiting");
+    }
+
+    #[test]
+    fn only_a_shown_sale_without_a_unit_left_is_sold_to_a_hundred_per_cent() {
+        let waves = vec![PlannedWave { after_s: 0, units: 20 }, PlannedWave { after_s: 60, units: 30 }];
+        let sale = Sale { show_stock: true, total_stock: Stock::Units(300), waves, ..sale() };
+        // Units for sale, the time, and what is shown.
+        for (available, now_ms, percent) in [
+            (250, 0, 0),
+            (270, 1_000, 0),
+            (268, 1_000, 0),
+            (267, 1_000, 1),
+            (0, 1_000, 90),
+            (30, 61_000, 90),
+            (1, 61_000, 99),
+            (0, 61_000, 100),
+            // A wave that is due is not in Redis yet; added units are not in the catalogue yet.
+            (0, 999, 83),
+            (400, 61_000, 0),
+        ] {
+            assert_eq!(sale.sold_percent(available, now_ms), Some(percent), "{available} {now_ms}");
+        }
+        let without_end = Sale { total_stock: Stock::Unlimited, ..sale.clone() };
+        let nothing = Sale { total_stock: Stock::Units(0), ..sale.clone() };
+        for hidden in [Sale { show_stock: false, ..sale }, without_end, nothing] {
+            assert_eq!(hidden.sold_percent(0, 61_000), None);
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! How many units a sale has.
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::Invalid;
 
 /// Units that are left, or were put up for sale. Unlimited stock is -1 in PostgreSQL, Redis and the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stock {
     Unlimited,
     Units(u64),

@@ -1,6 +1,6 @@
 //! Addresses of the API: each feature lists its own. `seckill::api` makes the routes and the API's document of all lists.
 
-use actix_web::web::{delete, get, post, put};
+use actix_web::web::{delete, get, patch, post, put};
 use actix_web::{FromRequest, Handler, Responder, Route};
 use utoipa::__dev::{SchemaReferences, Tags};
 use utoipa::Path;
@@ -27,6 +27,7 @@ where
         [HttpMethod::Get] => get(),
         [HttpMethod::Post] => post(),
         [HttpMethod::Put] => put(),
+        [HttpMethod::Patch] => patch(),
         _ => delete(),
     };
     Address { path: P::path(), route: route.to(handler), is_busy: false, describe: describe::<P> }

@@ -16,6 +16,7 @@
 mod small;
 
 mod actions;
+mod changes;
 mod clocks;
 mod configurations;
 mod groups;

@@ -118,6 +118,7 @@ mod tests {
     use seckill_domain::picture::{Picture, Size};
     use seckill_domain::sale::{PlannedWave, SaleStatus};
     use seckill_domain::shards::ShardCount;
+    use seckill_domain::stock::Stock;
 
     fn sale(product: &str) -> Sale {
         let (small, large) = (Size { width: 480, height: 320 }, Size { width: 1200, height: 800 });
@@ -133,11 +134,13 @@ mod tests {
             ends_at_ms: 1_767_229_200_000,
             purchase_key: "the-real-key".into(),
             waiting_key: "the-waiting-key".into(),
+            terms_version: 0,
             waves: vec![PlannedWave { after_s: 60, units: 5 }],
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,
-            unlimited: false,
+            total_stock: Stock::Units(10),
+            show_stock: false,
             shards: ShardCount::ONE,
             pay_within_ms: 1000,
             status: SaleStatus::Open,

@@ -138,6 +138,9 @@ impl ServerRuns {
             call.arg("starts_at_ms").arg(sale.starts_at_ms).arg("ends_at_ms").arg(sale.ends_at_ms);
             call.arg("key").arg(&sale.purchase_key).arg("per_user").arg(sale.per_user.get());
             call.arg("min_level").arg(sale.min_level).arg("pay_within_ms").arg(sale.pay_within_ms);
+            if sale.terms_version != 0 {
+                call.arg("terms_version").arg(sale.terms_version);
+            }
             if call.invoke_async::<i64>(&mut self.connection_of(&keys.sale)?).await? != 1 {
                 return Ok(false);
             }

@@ -184,6 +184,7 @@ fn ask_as(user: &str, batcher: &ReserveBatcher, sale: SaleShards) -> JoinHandle<
         user: UserId::parse(user).unwrap(),
         address: IpAddr::from([10, 0, 0, 1]).into(),
         units: Units::ONE,
+        terms_version: 0,
         wrong_key: false,
         level_too_low: false,
         pass: PassCheck::NotAsked,

@@ -4,7 +4,7 @@
 //! place for the 21st time. The `fail` crate has the grammar. Without the feature, the macro does nothing.
 
 /// All places: first the path of a purchase, in order; then outflows, payments and refunds, and order webhooks.
-pub const PLACES: [&str; 58] = [
+pub const PLACES: [&str; 61] = [
     "purchase.reserved",
     "purchase.committed",
     "loan.written",
@@ -44,6 +44,9 @@ pub const PLACES: [&str; 58] = [
     "refill.recorded",
     "refill.opened",
     "remove.deleted",
+    "change.stopped",
+    "change.before_commit",
+    "change.committed",
     "outflow.claimed",
     "outflow.sent",
     "outflow.settled",

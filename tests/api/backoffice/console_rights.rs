@@ -125,6 +125,7 @@ pub const RULES: &[Rule] = &[
     rule("GET /api/v1/admin/sales", SignedIn, "", ""),
     rule("POST /api/v1/admin/sales", Operators, "", r#"{"product": "Planned", "price_cents": 100, "stock": 5}"#),
     rule("GET /api/v1/admin/sales/{id}", SignedIn, "1", ""),
+    rule("PATCH /api/v1/admin/sales/{id}", Operators, "1", r#"{"show_stock": true}"#),
     rule("GET /api/v1/admin/sales/{id}/lapsed-holds", Operators, "1", ""),
     rule("GET /api/v1/admin/sales/{id}/live", SignedIn, "1", ""),
     rule("PUT /api/v1/admin/sales/{id}/status", Operators, "1", r#"{"status": "paused"}"#),

@@ -48,6 +48,7 @@ pub async fn take_together(system: &System, sale: &Sale, users: &[String]) -> Ve
             user,
             address: IpAddr::from([10, 0, 0, 7]).into(),
             units: Units::ONE,
+            terms_version: 0,
             wrong_key: false,
             level_too_low: false,
             pass: PassCheck::NotAsked,

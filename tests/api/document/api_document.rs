@@ -232,7 +232,7 @@ async fn every_answer_is_one_that_the_document_lists() {
                     (false, _) => request.bearer_auth(system.token(user, 0)),
                 };
             }
-            if ["POST", "PUT"].contains(&method.as_str()) {
+            if ["POST", "PUT", "PATCH"].contains(&method.as_str()) {
                 let body = if sends_picture && body != "{" { picture.clone() } else { body.to_owned().into() };
                 request = request.body(body);
             }

@@ -546,7 +546,7 @@ async fn the_schema_refuses_what_money_may_not_do() {
         ("UPDATE orders SET amount_cents = 1 WHERE id = $1", "orders_amount_fixed"),
         (
             "UPDATE sales SET currency = 'JPY' WHERE id = (SELECT sale_id FROM orders WHERE id = $1)",
-            "sales_currency_fixed",
+            "sales_terms_fixed",
         ),
         (
             "INSERT INTO payments (id, order_id, channel, amount_cents, currency) VALUES (gen_random_uuid(), $1, 'sandbox', 0, 'CNY')",

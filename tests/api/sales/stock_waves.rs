@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 use seckill_domain::sale::{NewSale, Wave};
+use seckill_postgres::sales::waves::StockAdded;
 
 use seckill_harness::{Sale, System, terms, until};
 
@@ -60,7 +61,7 @@ async fn added_stock_is_sold_to_those_who_were_told_sold_out() {
     assert_eq!(buyers(&system, &sale, "early", 2).await, 2);
     assert_eq!(buyers(&system, &sale, "late", 3).await, 0);
     let total = "SELECT total_stock FROM sales WHERE id = $1";
-    assert!(system.stores.add_stock(sale.id, 3, "test").await.unwrap());
+    assert_eq!(system.stores.add_stock(sale.id, 3, None, "test").await.unwrap(), StockAdded::Now);
     assert_eq!(system.count(total, &sale).await, 5);
     until(Some(3), || system.available(&sale)).await;
     // An instance that remembers "sold out" counts no request against the buyer's five a minute.
@@ -70,7 +71,7 @@ async fn added_stock_is_sold_to_those_who_were_told_sold_out() {
     system.settled(&sale).await;
     assert_eq!((system.stock(&sale).await, system.orders(&sale).await), (0, 5));
     let unlimited = system.create_sale(terms(-1)).await;
-    assert!(!system.stores.add_stock(unlimited.id, 3, "test").await.unwrap());
+    assert_eq!(system.stores.add_stock(unlimited.id, 3, None, "test").await.unwrap(), StockAdded::Impossible);
 }
 
 #[test]
@@ -106,7 +107,7 @@ async fn nothing_is_left_of_a_sale_that_was_removed() {
     // Without workers, the added units stay in flight.
     system.serve(false).await;
     let sale = system.create_sale(terms(10)).await;
-    assert!(system.stores.add_stock(sale.id, 5, "test").await.unwrap());
+    assert_eq!(system.stores.add_stock(sale.id, 5, None, "test").await.unwrap(), StockAdded::Now);
     let releases = "SELECT count(*) FROM outbox WHERE sale_id = $1";
     assert_eq!(system.count(releases, &sale).await, 1);
     let of = system.shards(&sale).await;

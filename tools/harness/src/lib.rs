@@ -27,10 +27,9 @@ use seckill::app::{Service, Stopper, stores};
 use seckill_buying::sale::{SaleError, Stores};
 use seckill_buying::sale_work::audit::SaleVerdict;
 use seckill_config::Config;
-use seckill_domain::captcha::CaptchaKind;
-use seckill_domain::ids::{SaleId, Units, UserId};
+use seckill_domain::ids::{SaleId, UserId};
 use seckill_domain::sale::NewSale;
-use seckill_domain::shards::{SaleShards, ShardCount};
+use seckill_domain::shards::SaleShards;
 use seckill_domain::stock::Stock;
 use seckill_rabbitmq::Broker;
 use seckill_tokens::Tokens;
@@ -223,21 +222,7 @@ async fn create_database(environment: &Environment, terms: &str) {
 
 /// The terms of a sale that is open now, one unit per buyer.
 pub fn terms(stock: i64) -> NewSale {
-    NewSale {
-        product: "Phone".into(),
-        price_cents: 100,
-        currency: "CNY".parse().unwrap(),
-        stock: Stock::parse(stock).unwrap(),
-        per_user: Units::ONE,
-        starts_in_ms: 0,
-        ends_in_ms: 3_600_000,
-        pay_within_ms: 900_000,
-        refund_returns_stock: true,
-        min_level: 0,
-        captcha: CaptchaKind::None,
-        shards: ShardCount::ONE,
-        waves: Vec::new(),
-    }
+    NewSale::of_defaults("Phone".into(), 100, "CNY".parse().unwrap(), Stock::parse(stock).unwrap())
 }
 
 /// A system under test: its HTTP address as a client uses it, and the system's own handles.

@@ -82,6 +82,8 @@ pub(crate) enum AdminError {
     Picture(#[from] PictureError),
     #[error(transparent)]
     Sale(#[from] SaleError),
+    #[error("this Idempotency-Key was used for another request")]
+    OtherRequest,
     #[error("{0}")]
     IllegalState(&'static str),
     #[error("too many {0} at once")]

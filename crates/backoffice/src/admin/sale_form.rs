@@ -1,4 +1,4 @@
-//! The terms of a sale to plan, as a manager sends them.
+//! The terms of a sale to plan or to change, as a manager sends them.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -9,12 +9,12 @@ use seckill_domain::currency::Currency;
 use seckill_domain::ids::{Invalid, Units};
 use seckill_domain::json_object;
 use seckill_domain::sale::{NewSale, Wave};
+use seckill_domain::sale_change::{ChangeRefusal, SaleChange, SaleEnd, SaleStart};
 use seckill_domain::shards::ShardCount;
 use seckill_domain::stock::Stock;
 
 /// Waves of one sale that can be planned: more than a page shows at once.
 const WAVES_MAX: usize = 100;
-const LASTS_MS: i64 = 3_600_000;
 /// Programs that count with doubles count exactly up to here.
 const TIME_MAX: i64 = 9_007_199_254_740_991;
 
@@ -30,7 +30,7 @@ pub(crate) struct PlanForm {
     product: String,
     #[schema(minimum = 0, maximum = 100_000_000_000_i64)]
     price_cents: i64,
-    /// The setting `payments.currency` by default. It can never be changed.
+    /// The setting `payments.currency` by default.
     currency: Option<Currency>,
     /// Units; -1 without a limit.
     #[schema(minimum = -1, maximum = 1_000_000_000_000_i64)]
@@ -57,6 +57,8 @@ pub(crate) struct PlanForm {
     shards: Option<u64>,
     /// Whether the units of refunded orders are not for sale again; false by default.
     keep_refunded: Option<bool>,
+    /// Whether buyers see how far the sale is sold; false by default.
+    show_stock: Option<bool>,
     /// Parts of the stock that go on sale after the start. Their units are part of `stock`.
     #[serde(default, deserialize_with = "json_object::list")]
     #[schema(max_items = 100)]
@@ -73,9 +75,44 @@ struct WaveForm {
     units: u32,
 }
 
-impl PlanForm {
-    pub(super) fn new_sale(self, now_ms: i64, currency: Currency) -> Result<NewSale, AdminError> {
-        if self.waves.len() > WAVES_MAX {
+/// A change of a sale's terms. What is absent stays as it is.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChangeForm {
+    /// The product's name. The product is made where it is missing.
+    #[schema(
+        max_length = 200,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
+    product: Option<String>,
+    #[schema(minimum = 0, maximum = 100_000_000_000_i64)]
+    price_cents: Option<i64>,
+    currency: Option<Currency>,
+    /// All units ever put up for sale, with future waves; -1 without a limit.
+    #[schema(minimum = -1, maximum = 1_000_000_000_000_i64)]
+    stock: Option<i64>,
+    #[schema(minimum = 1, maximum = 10_000)]
+    per_user: Option<u64>,
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    starts_at_ms: Option<i64>,
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    ends_at_ms: Option<i64>,
+    #[schema(minimum = 1, maximum = 2_592_000)]
+    pay_within_s: Option<i64>,
+    #[schema(minimum = 0, maximum = 2_147_483_647)]
+    min_level: Option<i64>,
+    captcha: Option<CaptchaKind>,
+    keep_refunded: Option<bool>,
+    show_stock: Option<bool>,
+    /// The waves to come, instead of all that are planned. Without it, they move with the start.
+    #[serde(default, deserialize_with = "json_object::optional_list")]
+    #[schema(max_items = 100)]
+    waves: Option<Vec<WaveForm>>,
+}
+
+impl ChangeForm {
+    pub(super) fn change(self) -> Result<SaleChange, AdminError> {
+        if self.waves.as_ref().is_some_and(|waves| waves.len() > WAVES_MAX) {
             return Err(Invalid::new("waves", "must be at most 100").into());
         }
         for (at, field) in [(self.starts_at_ms, "starts_at_ms"), (self.ends_at_ms, "ends_at_ms")] {
@@ -87,29 +124,60 @@ impl PlanForm {
             Ok(1..) => Ok(Wave { after_ms: i64::from(wave.after_s) * 1000, units: wave.units }),
             _ => Err(Invalid::new("waves", "units must be 1 to 2147483647")),
         };
-        let per_user = Units::parse(self.per_user.unwrap_or(1));
-        let (stock, shards) = (Stock::parse(self.stock)?, ShardCount::parse(self.shards.unwrap_or(1))?);
-        let starts_at_ms = self.starts_at_ms.unwrap_or(now_ms);
-        let ends_at_ms = self.ends_at_ms.unwrap_or(starts_at_ms.saturating_add(LASTS_MS));
-        let new = NewSale {
+        let per_user = self.per_user.map(Units::parse).transpose();
+        Ok(SaleChange {
             product: self.product,
             price_cents: self.price_cents,
-            currency: self.currency.unwrap_or(currency),
-            stock,
+            currency: self.currency,
+            stock: self.stock.map(Stock::parse).transpose()?,
             per_user: per_user.map_err(|wrong| Invalid { field: "per_user", ..wrong })?,
-            starts_in_ms: starts_at_ms.saturating_sub(now_ms),
-            ends_in_ms: ends_at_ms.saturating_sub(now_ms),
-            pay_within_ms: self.pay_within_s.unwrap_or(900).saturating_mul(1000),
-            refund_returns_stock: !self.keep_refunded.unwrap_or(false),
-            min_level: self.min_level.unwrap_or(0),
-            captcha: self.captcha.unwrap_or_default(),
-            shards,
-            waves: self.waves.into_iter().map(wave).collect::<Result<_, _>>()?,
+            starts: self.starts_at_ms.map(SaleStart::AtMs),
+            ends: self.ends_at_ms.map(SaleEnd::AtMs),
+            pay_within_ms: self.pay_within_s.map(|seconds| seconds.saturating_mul(1000)),
+            refund_returns_stock: self.keep_refunded.map(|keep| !keep),
+            show_stock: self.show_stock,
+            min_level: self.min_level,
+            captcha: self.captcha,
+            shards: None,
+            waves: self.waves.map(|waves| waves.into_iter().map(wave).collect()).transpose()?,
+        })
+    }
+}
+
+impl PlanForm {
+    pub(super) fn new_sale(self, now_ms: i64, currency: Currency) -> Result<NewSale, AdminError> {
+        let stock = Stock::parse(self.stock)?;
+        let shards = ShardCount::parse(self.shards.unwrap_or(1))?;
+        let plain = NewSale::of_defaults(self.product, self.price_cents, self.currency.unwrap_or(currency), stock);
+        let others = ChangeForm {
+            per_user: self.per_user,
+            starts_at_ms: self.starts_at_ms,
+            ends_at_ms: self.ends_at_ms,
+            pay_within_s: self.pay_within_s,
+            min_level: self.min_level,
+            captcha: self.captcha,
+            keep_refunded: self.keep_refunded,
+            show_stock: self.show_stock,
+            waves: Some(self.waves),
+            ..ChangeForm::default()
         };
-        if ends_at_ms <= now_ms {
+        let others = others.change()?;
+        let ends = others.ends.or(Some(SaleEnd::AfterStartMs(NewSale::LASTS_MS)));
+        let new = SaleChange { ends, shards: Some(shards), ..others }.of(&plain, now_ms);
+        if new.ends_in_ms <= 0 && new.starts_in_ms < new.ends_in_ms {
             return Err(AdminError::Unworkable(Invalid::new("ends_at_ms", "must be in the future")));
         }
         new.check().map_err(as_the_api_names_it)
+    }
+}
+
+/// Why a sale is not changed, in the words of the API.
+impl From<ChangeRefusal> for AdminError {
+    fn from(refusal: ChangeRefusal) -> Self {
+        match refusal {
+            ChangeRefusal::Invalid(wrong) => as_the_api_names_it(wrong),
+            other => Self::Conflict(other.to_string()),
+        }
     }
 }
 
@@ -119,6 +187,7 @@ fn as_the_api_names_it(wrong: Invalid) -> AdminError {
     match wrong.field {
         "starts-in" => unworkable("starts_at_ms", "and ends_at_ms must be within ten years of now"),
         "ends-in" => unworkable("ends_at_ms", "must be later than starts_at_ms"),
+        "ends-at" => AdminError::Unworkable(renamed("ends_at_ms")),
         "wave" => AdminError::Unworkable(renamed("waves")),
         "price-cents" => renamed("price_cents").into(),
         "per-user" => renamed("per_user").into(),

@@ -8,18 +8,20 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::paging::{cut, given, limit};
-use super::sale_form::PlanForm;
+use super::sale_form::{ChangeForm, PlanForm};
 use super::{AdminError, Office, found, operators_only, those_who_see_buyers_only};
+use seckill_buying::sale_work::manage::SaleChanged;
 use seckill_domain::account::Account;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::currency::Currency;
-use seckill_domain::ids::{Invalid, SaleId, Units};
+use seckill_domain::ids::{IdempotencyKey, Invalid, SaleId, Units};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::sale::{SalePhase, SaleStatus};
 use seckill_domain::text;
 use seckill_postgres::LedgerError;
 pub use seckill_postgres::sales::lapsed_holds::LapsedHolds;
 pub use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
+use seckill_postgres::sales::waves::StockAdded;
 pub use seckill_postgres::sales::waves::WaveRow;
 
 /// The longest text that is searched for, in characters: no product's name is longer.
@@ -47,6 +49,8 @@ pub struct ManagedSale {
     pub starts_at_ms: i64,
     pub ends_at_ms: i64,
     pub pay_within_s: i64,
+    /// Whether buyers see how far the sale is sold.
+    pub show_stock: bool,
     /// Whether it ended by being closed.
     #[serde(skip)]
     pub(crate) is_closed: bool,
@@ -71,6 +75,7 @@ impl ManagedSale {
             starts_at_ms: sale.starts_at_ms,
             ends_at_ms: sale.ends_at_ms,
             pay_within_s: sale.pay_within_ms / 1000,
+            show_stock: sale.show_stock,
         }
     }
 }
@@ -222,12 +227,34 @@ impl Office {
         }
     }
 
-    pub(crate) async fn add_stock(&self, account: &Account, sale: SaleId, units: i32) -> Result<(), AdminError> {
+    pub(crate) async fn change_sale(
+        &self,
+        account: &Account,
+        sale: SaleId,
+        form: ChangeForm,
+    ) -> Result<(), AdminError> {
+        operators_only(account)?;
+        match self.stores.change_sale(sale, &form.change()?, account.name.as_str()).await?? {
+            SaleChanged::Done | SaleChanged::Same => Ok(()),
+            SaleChanged::Unknown => Err(AdminError::Unknown("sale")),
+        }
+    }
+
+    pub(crate) async fn add_stock(
+        &self,
+        account: &Account,
+        sale: SaleId,
+        units: i32,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<(), AdminError> {
         operators_only(account)?;
         self.check_sale(sale).await?;
-        match self.stores.add_stock(sale, units, account.name.as_str()).await? {
-            true => Ok(()),
-            false => Err(AdminError::Conflict(format!("sale {sale} is closed, or its stock is unlimited"))),
+        match self.stores.add_stock(sale, units, key, account.name.as_str()).await? {
+            StockAdded::Now | StockAdded::Before => Ok(()),
+            StockAdded::OtherUnits => Err(AdminError::OtherRequest),
+            StockAdded::Impossible => {
+                Err(AdminError::Conflict(format!("sale {sale} is closed, or its stock is unlimited")))
+            }
         }
     }
 

@@ -49,6 +49,7 @@ pub fn addresses() -> Vec<Address> {
         address(sales::__path_list_managed_sales, sales::list_managed_sales),
         address(sales::__path_plan_sale, sales::plan_sale),
         address(sales::__path_show_managed_sale, sales::show_managed_sale),
+        address(sales::__path_change_sale, sales::change_sale),
         address(sales::__path_remove_sale, sales::remove_sale),
         address(sales::__path_set_sale_status, sales::set_sale_status),
         address(sales::__path_add_stock, sales::add_stock),

@@ -29,6 +29,7 @@ impl From<AdminError> for Problem {
             AdminError::Picture(PictureError::TooLong) => Self::too_large(FILE_BYTES_MAX),
             AdminError::Picture(wrong) => Self::invalid(wrong),
             AdminError::Sale(error) => error.into(),
+            AdminError::OtherRequest => Self::from(Code::IdempotencyMismatch),
             AdminError::IllegalState(why) => Self::from(Code::IllegalState).detail(why),
             AdminError::Busy(what) => Self::shed(what),
             AdminError::Pay(error) => error.into(),

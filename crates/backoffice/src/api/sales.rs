@@ -8,12 +8,13 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Answer, NotChanged, NotReadOne, NotReadSome};
 use crate::admin::AdminError;
 use crate::admin::paging::limit;
-use crate::admin::sale_form::PlanForm;
+use crate::admin::sale_form::{ChangeForm, PlanForm};
 use crate::admin::sales::{LapsedHolds, ManagedSale, Planned, SaleDetails, SaleQuery};
 use crate::api::{Ask, Caller};
 use seckill_domain::ids::{Invalid, SaleId};
 use seckill_domain::sale::SaleStatus;
 use seckill_http::codes::problems;
+use seckill_http::extract::idempotency_key;
 
 /// The status that a sale shall have.
 #[derive(Deserialize, ToSchema)]
@@ -65,6 +66,14 @@ pub(crate) struct LapsedQuery {
 }
 
 problems!(NoLapsedHolds: InvalidRequest, SignedOut, Forbidden, NotFound, TemporarilyUnavailable);
+problems! {
+    NotChangedTerms: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, UnworkableTerms, BodyTooLarge,
+    TemporarilyUnavailable
+}
+problems! {
+    NotAdded: InvalidRequest, SignedOut, Forbidden, ForgedRequest, NotFound, TooSlow, Conflict, BodyTooLarge, IdempotencyMismatch,
+    TemporarilyUnavailable
+}
 problems! {
     NotPlanned: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, UnworkableTerms, BodyTooLarge,
     TemporarilyUnavailable
@@ -119,6 +128,28 @@ pub(super) async fn show_managed_sale(ask: Ask) -> Answer {
     ask.answer(async |office, caller| office.sale(named_sale(caller)?).await).await
 }
 
+/// Change a sale's terms
+///
+/// For managers and admins. What is absent stays. Before the first purchase everything can change, but what a buyer agrees to (product,
+/// price, currency, `per_user`, `min_level`, `captcha`, `pay_within_s`) only while nobody can buy: before the start, or paused. After it,
+/// these and the start never change; the end, the stock, waves to come, `keep_refunded` and `show_stock` do. The stock is never less than
+/// what is sold. For about a second nobody can buy. A repeat changes nothing.
+#[utoipa::path(
+    patch,
+    path = "/api/v1/admin/sales/{id}",
+    params(("id" = SaleId, Path, description = "The sale")),
+    request_body = ChangeForm,
+    responses((status = 200, description = "Done", body = SaleChanged), NotChangedTerms),
+)]
+pub(super) async fn change_sale(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        let sale_id = named_sale(caller)?;
+        office.change_sale(&caller.account, sale_id, caller.body()?).await?;
+        Ok(SaleChanged { sale_id })
+    })
+    .await
+}
+
 /// Pause, resume or close a sale
 ///
 /// For managers and admins. Nobody can buy in a paused sale; `open` continues it. `closed` is final. Orders stay as they are.
@@ -141,14 +172,20 @@ pub(super) async fn set_sale_status(ask: Ask) -> Answer {
 
 /// Add units to a sale's stock
 ///
-/// For managers and admins. The units are for sale at once. A request that was not answered may have added them: look at the sale before
-/// repeating it.
+/// For managers and admins. The units are for sale at once. A repeat with the same `Idempotency-Key` adds nothing. Without a key, a request
+/// that was not answered may have added them: look at the sale before repeating it.
 #[utoipa::path(
     post,
     path = "/api/v1/admin/sales/{id}/stock",
-    params(("id" = SaleId, Path, description = "The sale")),
+    params(
+        ("id" = SaleId, Path, description = "The sale"),
+        (
+            "Idempotency-Key" = Option<String>, Header, nullable = false, pattern = "^[!-~]{1,200}$",
+            description = "Chosen by the client, a new one for each addition: 1 to 200 visible ASCII characters",
+        ),
+    ),
     request_body = StockForm,
-    responses((status = 200, description = "Done", body = SaleChanged), NotChanged),
+    responses((status = 200, description = "Done", body = SaleChanged), NotAdded),
 )]
 pub(super) async fn add_stock(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
@@ -157,7 +194,8 @@ pub(super) async fn add_stock(ask: Ask) -> Answer {
         if units < 1 {
             return Err(Invalid::new("units", "must be 1 to 2147483647").into());
         }
-        office.add_stock(&caller.account, sale_id, units).await?;
+        let key = idempotency_key(caller.request.headers())?;
+        office.add_stock(&caller.account, sale_id, units, key.as_ref()).await?;
         Ok(SaleChanged { sale_id })
     })
     .await

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use actix_web::HttpResponse;
 use actix_web::dev::RequestHead;
-use actix_web::http::header::{HeaderName, LOCATION};
+use actix_web::http::header::LOCATION;
 use serde::Deserialize;
 use tracing::Instrument;
 use utoipa::ToSchema;
@@ -12,16 +12,13 @@ use utoipa::ToSchema;
 use super::Call;
 use crate::sale::purchase::{Request, Ticket};
 use crate::sale::thread_state::ThreadState;
-use seckill_domain::ids::{IdempotencyKey, SaleId, Units};
+use seckill_domain::ids::{SaleId, Units};
 use seckill_domain::json_object;
 use seckill_domain::sale::Sale;
 use seckill_http::codes::{self, problems};
-use seckill_http::extract::{Body, client_address, request_span, sale_id};
+use seckill_http::extract::{Body, client_address, idempotency_key, request_span, sale_id};
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, AppState};
-
-/// Made once: a text that is no standard header would be parsed for each request.
-static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// In characters.
 const KEY_MAX: usize = 128;
@@ -102,12 +99,7 @@ pub(super) async fn purchase(
         return Err(Problem::invalid("pass must be at most 1024 characters"));
     }
     let units = asked.quantity.map_or(Ok(Units::ONE), Units::parse)?;
-    let mut keys = request.headers().get_all(&IDEMPOTENCY_KEY);
-    let idempotency_key = match (keys.next(), keys.next()) {
-        (None, _) => None,
-        (Some(key), None) => Some(IdempotencyKey::parse(key.to_str().unwrap_or_default())?),
-        (Some(_), Some(_)) => return Err(Problem::invalid("Idempotency-Key must be sent once")),
-    };
+    let idempotency_key = idempotency_key(request.headers())?;
     // Only now: strangers cannot have requests traced.
     let span = request_span(request, "POST purchases");
     let purchase = Request {

@@ -23,13 +23,17 @@ struct SaleState {
     starts_at_ms: i64,
     ends_at_ms: i64,
     sold_out: bool,
+    /// How far the sale is sold, in whole per cent, rounded down. Absent unless the sale shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 100)]
+    sold_percent: Option<u8>,
 }
 
 problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
 
 async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState, Problem> {
     let sale = thread.catalog.sale(sale_id(request)?).await?.ok_or(Code::UnknownSale)?;
-    let sold_out = thread.is_sold_out(&sale).await;
+    let units = thread.shown_units(&sale).await;
     let now_ms = thread.catalog.clock.now_ms();
     Ok(SaleState {
         open: sale.is_open_at(now_ms),
@@ -37,7 +41,8 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
         now_ms,
         starts_at_ms: sale.starts_at_ms,
         ends_at_ms: sale.ends_at_ms,
-        sold_out,
+        sold_out: units.is_sold_out,
+        sold_percent: units.available.and_then(|available| sale.sold_percent(available, now_ms)),
     })
 }
 

@@ -12,9 +12,16 @@ use seckill_postgres::orders::read::{OrderSearch, OwnedOrder};
 
 /// The most orders on one page.
 const PAGE: usize = 100;
-/// How long a thread shows whether a sale is sold out, and for how many sales.
+/// How long a thread shows the units that it has read, and for how many sales.
 const SHOWN_FOR: Duration = Duration::from_millis(200);
 const SHOWN_MAX: usize = 1024;
+
+#[derive(Debug, Clone, Copy)]
+pub struct ShownUnits {
+    pub(crate) is_sold_out: bool,
+    /// `None`: without a limit, or not known.
+    pub(crate) available: Option<i64>,
+}
 
 #[derive(Debug)]
 pub(crate) struct OrderPage {
@@ -24,21 +31,30 @@ pub(crate) struct OrderPage {
 }
 
 impl ThreadState {
-    /// Whether no unit is for sale now. `false` also when Redis does not answer: a purchase will give the answer. Many pages cause few
-    /// calls to Redis.
+    /// Whether no unit is for sale now. `false` also when Redis does not answer: a purchase will give the answer.
     pub(crate) async fn is_sold_out(&self, sale: &Sale) -> bool {
-        match self.sold_out.borrow().get(&sale.id) {
-            Some((read_at, sold_out)) if read_at.elapsed() < SHOWN_FOR => return *sold_out,
+        self.shown_units(sale).await.is_sold_out
+    }
+
+    /// The units for sale now. Many pages cause few calls to Redis.
+    pub(crate) async fn shown_units(&self, sale: &Sale) -> ShownUnits {
+        let before = self.shown_units.borrow().get(&sale.id).copied();
+        match before {
+            Some((read_at, units)) if read_at.elapsed() < SHOWN_FOR => return units,
             _ => {}
         }
         let view = self.gate.sale_view(sale.sharding()).await.ok().flatten();
-        let sold_out = view.is_some_and(|view| view.serving && view.available == Some(0));
-        let mut shown = self.sold_out.borrow_mut();
+        let units = match view.filter(|view| view.serving) {
+            Some(view) => ShownUnits { is_sold_out: view.available == Some(0), available: view.available },
+            // While the sale is refilled, pages show what they showed before.
+            None => ShownUnits { is_sold_out: false, available: before.and_then(|(_, units)| units.available) },
+        };
+        let mut shown = self.shown_units.borrow_mut();
         if shown.len() >= SHOWN_MAX {
             shown.clear();
         }
-        shown.insert(sale.id, (Instant::now(), sold_out));
-        sold_out
+        shown.insert(sale.id, (Instant::now(), units));
+        units
     }
 
     /// An order of this buyer; `None` also when it belongs to another.

@@ -232,6 +232,7 @@ mod tests {
     use seckill_domain::ids::Units;
     use seckill_domain::sale::SaleStatus;
     use seckill_domain::shards::ShardCount;
+    use seckill_domain::stock::Stock;
 
     fn sale(id: i64) -> Sale {
         Sale {
@@ -245,7 +246,8 @@ mod tests {
             per_user: Units::ONE,
             min_level: 0,
             captcha: CaptchaKind::None,
-            unlimited: false,
+            total_stock: Stock::Units(10),
+            show_stock: false,
             shards: ShardCount::ONE,
             starts_at_ms: 1000,
             ends_at_ms: 2000,
@@ -253,6 +255,7 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            terms_version: 0,
             waves: Vec::new(),
         }
     }

@@ -30,6 +30,7 @@ pub(crate) struct Request {
 /// The terms of the sale for a purchase, and whether the request meets them.
 #[derive(Clone, Copy)]
 struct Terms {
+    version: i32,
     shards: SaleShards,
     per_user: Units,
     min_level: i64,
@@ -46,6 +47,7 @@ struct Terms {
 impl Terms {
     fn of(sale: &Sale, request: &Request, now_ms: i64) -> Self {
         Self {
+            version: sale.terms_version,
             shards: sale.sharding(),
             per_user: sale.per_user,
             min_level: sale.min_level,
@@ -129,6 +131,7 @@ impl ThreadState {
             user: request.user.clone(),
             address: request.address,
             units: request.units,
+            terms_version: terms.version,
             wrong_key: terms.wrong_key,
             level_too_low: terms.level_too_low,
             pass,

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::buyer_orders::ShownUnits;
 use super::cancellations::Cancellations;
 use super::catalog::Catalog;
 use super::challenges::Challenges;
@@ -31,7 +32,7 @@ pub struct ThreadState {
     pub cancellations: Cancellations,
     pub order_id_secret: [u8; 32],
     pub retire_after_ms: i64,
-    /// Which sales were sold out, and when that was read.
-    pub sold_out: RefCell<HashMap<SaleId, (Instant, bool)>>,
+    /// The units for sale that pages show, and when they were read.
+    pub shown_units: RefCell<HashMap<SaleId, (Instant, ShownUnits)>>,
     pub refusals: RefusalCache,
 }

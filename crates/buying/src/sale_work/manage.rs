@@ -8,9 +8,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::sale::{SaleError, Stores};
-use seckill_domain::ids::SaleId;
+use seckill_domain::ids::{IdempotencyKey, SaleId};
 use seckill_domain::sale::{NewSale, ProductChange, SaleStatus};
+use seckill_domain::sale_change::{ChangeRefusal, SaleChange};
 use seckill_postgres::sales::products::NewPicture;
+use seckill_postgres::sales::waves::StockAdded;
 use seckill_redis::server_runs::has_no_master;
 use seckill_runtime::die_at;
 
@@ -22,7 +24,17 @@ const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 impl Stores {
     /// Creates a sale and fills Redis. Waits until every live instance has loaded the sale. Returns whether all have.
     pub async fn create_sale(&self, new: &NewSale, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), None, actor).await?;
+        self.create_sale_from(new, None, actor).await
+    }
+
+    /// The same, with times that count from `from_ms`.
+    pub async fn create_sale_from(
+        &self,
+        new: &NewSale,
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<(SaleId, bool), SaleError> {
+        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), from_ms, actor).await?;
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 
@@ -59,10 +71,69 @@ impl Stores {
         Ok(self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?)
     }
 
-    /// Adds units to a sale's stock and puts them on sale. Returns `false` if the sale does not exist, is closed, or has unlimited stock.
-    pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, SaleError> {
-        let added = self.ledger.sales.add_stock(sale, units, actor).await?;
-        if added {
+    /// Changes a sale's terms (protocol, rule 19). Once the change is committed there is no error: instances fill and load the sale by
+    /// themselves.
+    pub async fn change_sale(
+        &self,
+        sale: SaleId,
+        change: &SaleChange,
+        actor: &str,
+    ) -> Result<Result<SaleChanged, ChangeRefusal>, SaleError> {
+        // Looks first: a change that is refused must not stop a sale that sells.
+        let Some((standing, now_ms)) = self.ledger.sales.standing(sale).await? else {
+            return Ok(Ok(SaleChanged::Unknown));
+        };
+        let needs_refill = match standing.allows(change, now_ms) {
+            Ok(allowed) if allowed.differences.is_empty() => return Ok(Ok(SaleChanged::Same)),
+            Ok(allowed) => allowed.needs_refill,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if needs_refill && let Err(error) = self.stop_selling(sale).await {
+            // The epoch protects the change without it, but takes longer to lock.
+            tracing::debug!(%sale, %error, "not stopped in Redis before its change");
+        }
+        die_at!("change.stopped");
+        let changed = self.ledger.sales.change_sale(sale, change, random_keys(), actor).await;
+        if needs_refill && !matches!(changed, Ok(Ok(Some(_)))) {
+            self.gate.refill_wanted.add(sale);
+        }
+        match changed? {
+            Ok(Some(change)) => {
+                // A task, because a refill that lasts longer must not be given up.
+                let (stores, version) = (self.clone(), change.version);
+                let publish = tokio::spawn(async move {
+                    match change.needs_refill {
+                        true => stores.publish_sale(sale, version).await,
+                        false => Ok(stores.ledger.sales.wait_for_instances(version, WAIT_MAX).await?),
+                    }
+                });
+                let published = timeout(WAIT_MAX, publish).await;
+                if !matches!(published, Ok(Ok(Ok(true)))) {
+                    tracing::warn!(%sale, ?published, "changed, but not yet known everywhere; instances try again");
+                }
+                Ok(Ok(SaleChanged::Done))
+            }
+            Ok(None) => Ok(Ok(SaleChanged::Same)),
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    /// Stops a sale in Redis under its present epoch, until a refill.
+    async fn stop_selling(&self, sale: SaleId) -> Result<(), SaleError> {
+        let Some(row) = self.ledger.sales.epoch(sale).await? else { return Ok(()) };
+        Ok(self.gate.connect_to_runs().await?.close(row.shards, row.epoch).await?)
+    }
+
+    /// Adds units to a sale's stock and puts them on sale.
+    pub async fn add_stock(
+        &self,
+        sale: SaleId,
+        units: i32,
+        key: Option<&IdempotencyKey>,
+        actor: &str,
+    ) -> Result<StockAdded, SaleError> {
+        let added = self.ledger.sales.add_stock(sale, units, key, actor).await?;
+        if matches!(added, StockAdded::Now | StockAdded::Before) {
             // Workers do the same. A failure is no error: the units are already added, and the caller must not add them twice.
             let released = timeout(RELEASE_WAIT_MAX, self.release_waves(sale)).await;
             if !matches!(released, Ok(Ok(_))) {
@@ -128,6 +199,14 @@ impl Stores {
         }
         Ok(ProductSet::Done { id, known_everywhere })
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaleChanged {
+    Done,
+    /// The sale has these terms already. Nothing was changed.
+    Same,
+    Unknown,
 }
 
 pub enum ProductSet {

@@ -15,6 +15,8 @@ const IN_ROW: &str = "SET LOCAL lock_timeout = '250ms'; SET LOCAL statement_time
 /// Second attempt. It queues for the table, and commits of all sales queue behind it. So its time-out is shorter than theirs (250 ms).
 const IN_TABLE: &str = "SET LOCAL lock_timeout = '150ms'; LOCK TABLE sale_epochs IN EXCLUSIVE MODE";
 
+const ROW_ATTEMPTS: usize = 4;
+
 /// A sale's epoch, and the run of the Redis server that has it. Without a `run_id`, the sale needs a refill.
 #[derive(Debug, Clone)]
 pub struct EpochRow {
@@ -193,16 +195,36 @@ impl Sales {
 
     /// Locks an epoch's row. New shared row locks overtake a waiting exclusive one, so the second attempt queues for the table.
     async fn lock_epoch(&self, sale: SaleId) -> Result<Transaction<'static, Postgres>, LedgerError> {
-        for wait in [IN_ROW, IN_TABLE] {
-            let mut tx = self.0.begin().await?;
-            (&mut *tx).execute(wait).await?;
-            let lock = sqlx::query!("SELECT FROM sale_epochs WHERE sale_id = $1 FOR UPDATE", sale.get());
-            match lock.execute(&mut *tx).await.map_err(LedgerError::from) {
-                Err(LedgerError::TooSlow(_)) if wait == IN_ROW => {}
-                locked => return locked.map(|_| tx),
+        match self.lock_epoch_by(sale, IN_ROW).await {
+            Err(LedgerError::TooSlow(_)) => self.lock_epoch_by(sale, IN_TABLE).await,
+            locked => locked,
+        }
+    }
+
+    /// Locks an epoch's row for a longer transaction: other sales never wait for it. The caller has stopped the sale in Redis, so that
+    /// the commits of its purchases come to an end.
+    pub(super) async fn lock_epoch_of_stopped(
+        &self,
+        sale: SaleId,
+    ) -> Result<Transaction<'static, Postgres>, LedgerError> {
+        for _ in 1..ROW_ATTEMPTS {
+            match self.lock_epoch_by(sale, IN_ROW).await {
+                Err(LedgerError::TooSlow(_) | LedgerError::Locked) => {}
+                locked => return locked,
             }
         }
-        Err(LedgerError::Locked)
+        self.lock_epoch_by(sale, IN_ROW).await
+    }
+
+    async fn lock_epoch_by(
+        &self,
+        sale: SaleId,
+        wait: &'static str,
+    ) -> Result<Transaction<'static, Postgres>, LedgerError> {
+        let mut tx = self.0.begin().await?;
+        (&mut *tx).execute(wait).await?;
+        sqlx::query!("SELECT FROM sale_epochs WHERE sale_id = $1 FOR UPDATE", sale.get()).execute(&mut *tx).await?;
+        Ok(tx)
     }
 
     /// Requests a refill of the sale, unless its epoch was raised meanwhile.

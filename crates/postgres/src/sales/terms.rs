@@ -9,8 +9,9 @@ use sqlx::types::Json;
 use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::{DocId, SaleId, Units};
 use seckill_domain::picture::Picture;
-use seckill_domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
+use seckill_domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus, Wave};
 use seckill_domain::shards::ShardCount;
+use seckill_domain::stock::Stock;
 
 #[derive(Debug, Clone)]
 pub struct SaleFigures {
@@ -55,6 +56,10 @@ pub(super) fn shard_count(shards: i16) -> Result<ShardCount, LedgerError> {
     shards.ok_or(LedgerError::Unreadable("sales.shards"))
 }
 
+pub(super) fn stock(units: i64) -> Result<Stock, LedgerError> {
+    Stock::parse(units).map_err(|_| LedgerError::Unreadable("sales.stock"))
+}
+
 pub(super) fn product(id: i64, name: String, description: String, picture: Option<Json<Picture>>) -> Product {
     Product { id, name, description, picture: picture.map(|Json(picture)| picture) }
 }
@@ -62,6 +67,31 @@ pub(super) fn product(id: i64, name: String, description: String, picture: Optio
 /// The catalogue version of this transaction's changes. Its row stays locked until the commit.
 pub(super) async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
     Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
+}
+
+/// The product with this name, made if it is missing.
+pub(super) async fn product_named(tx: &mut PgConnection, name: &str) -> Result<i64, LedgerError> {
+    // DO UPDATE, because DO NOTHING returns no row for an existing product.
+    let product = sqlx::query_scalar!(
+        "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
+        name
+    );
+    Ok(product.fetch_one(tx).await?)
+}
+
+pub(super) async fn plan_waves(tx: &mut PgConnection, sale: i64, waves: &[Wave]) -> Result<(), LedgerError> {
+    for wave in waves {
+        sqlx::query!(
+            "INSERT INTO sale_waves (sale_id, units, due_at, planned)
+             SELECT id, $2, starts_at + $3::bigint * interval '1 ms', true FROM sales WHERE id = $1",
+            sale,
+            wave.units.cast_signed(),
+            wave.after_ms
+        )
+        .execute(&mut *tx)
+        .await?;
+    }
+    Ok(())
 }
 
 impl Sales {
@@ -75,20 +105,14 @@ impl Sales {
         actor: &str,
     ) -> Result<(SaleId, i64), LedgerError> {
         let mut tx = self.0.begin().await?;
-        // DO UPDATE, because DO NOTHING returns no row for an existing product.
-        let product = sqlx::query_scalar!(
-            "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
-            new.product
-        )
-        .fetch_one(&mut *tx)
-        .await?;
+        let product = product_named(&mut tx, &new.product).await?;
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at,
-                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha, shards)
+                                pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha, shards, show_stock)
              VALUES ($1, $2, $16, $3::bigint, $3::bigint - $11::bigint, $4, $5,
                      coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $6::bigint * interval '1 ms',
                      coalesce('epoch'::timestamptz + $14::bigint * interval '1 ms', now()) + $7::bigint * interval '1 ms',
-                     $8, $9, $10, $12, $13, $15)
+                     $8, $9, $10, $12, $13, $15, $17)
              RETURNING id",
             product,
             new.price_cents,
@@ -105,21 +129,12 @@ impl Sales {
             new.captcha.as_str(),
             from_ms,
             i16::from(new.shards.get()),
-            new.currency.code()
+            new.currency.code(),
+            new.show_stock
         )
         .fetch_one(&mut *tx)
         .await?;
-        for wave in &new.waves {
-            sqlx::query!(
-                "INSERT INTO sale_waves (sale_id, units, due_at, planned)
-                 SELECT id, $2, starts_at + $3::bigint * interval '1 ms', true FROM sales WHERE id = $1",
-                id,
-                wave.units.cast_signed(),
-                wave.after_ms
-            )
-            .execute(&mut *tx)
-            .await?;
-        }
+        plan_waves(&mut tx, id, &new.waves).await?;
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
         let details = json!({
             "product": new.product, "price_cents": new.price_cents, "currency": new.currency, "stock": new.stock.as_i64(), "waves": new.waves.len(),
@@ -235,7 +250,7 @@ pub(crate) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
 pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<SaleFigures>, LedgerError> {
     let rows = sqlx::query!(
         r#"SELECT s.id, product_id, p.name AS product, p.description, price_cents, currency, total_stock, stock, per_user, min_level,
-                  captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
+                  captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key, terms_version, show_stock,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                   coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
                       AS "waves!: Json<Vec<PlannedWave>>"
@@ -256,7 +271,8 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
             per_user: per_user(row.per_user)?,
             min_level: row.min_level.into(),
             captcha: row.captcha.parse().map_err(|_| LedgerError::Unreadable("sales.captcha"))?,
-            unlimited: row.total_stock == -1,
+            total_stock: stock(row.total_stock)?,
+            show_stock: row.show_stock,
             shards: shard_count(row.shards)?,
             starts_at_ms: row.starts_at.timestamp_millis(),
             ends_at_ms: row.ends_at.timestamp_millis(),
@@ -264,6 +280,7 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
             status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
             purchase_key: row.purchase_key,
             waiting_key: row.waiting_key,
+            terms_version: row.terms_version,
             waves: row.waves.0,
         };
         Ok(SaleFigures { sale, total_stock: row.total_stock, stock: row.stock })
@@ -272,7 +289,7 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
 }
 
 /// Whether a sale has orders, or purchases without an order. Both checks use an index.
-async fn is_bought_in(connection: &mut PgConnection, sale: SaleId) -> Result<bool, LedgerError> {
+pub(super) async fn is_bought_in(connection: &mut PgConnection, sale: SaleId) -> Result<bool, LedgerError> {
     let bought = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT FROM orders WHERE sale_id = $1)
                OR EXISTS (SELECT FROM purchase_groups WHERE sale_id = $1 AND settled_at IS NULL) AS "bought!""#,

@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{LedgerError, Sales, audit_log, numbers};
-use seckill_domain::ids::SaleId;
+use seckill_domain::ids::{IdempotencyKey, SaleId};
 
 /// How many of a sale's newest waves are shown. Each addition to the stock is a wave.
 const WAVES_MAX: i64 = 1000;
@@ -36,6 +36,18 @@ pub struct DueWaves {
     pub next_in: Option<Duration>,
 }
 
+/// The outcome of a request to add stock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StockAdded {
+    Now,
+    /// An earlier request with the same key has added the units.
+    Before,
+    /// An earlier request with the same key has added another number of units.
+    OtherUnits,
+    /// The sale does not exist, is closed, or has unlimited stock.
+    Impossible,
+}
+
 #[derive(Debug, Clone)]
 pub struct SalePlan {
     pub refund_returns_stock: bool,
@@ -45,9 +57,27 @@ pub struct SalePlan {
 }
 
 impl Sales {
-    /// Adds a wave that is due now. Returns `false` if the sale does not exist, is closed, or has unlimited stock.
-    pub async fn add_stock(&self, sale: SaleId, units: i32, actor: &str) -> Result<bool, LedgerError> {
-        let mut tx = self.0.begin().await?;
+    /// Adds a wave that is due now. A repeat with the same key adds nothing.
+    pub async fn add_stock(
+        &self,
+        sale: SaleId,
+        units: i32,
+        key: Option<&IdempotencyKey>,
+        actor: &str,
+    ) -> Result<StockAdded, LedgerError> {
+        let (mut tx, key) = (self.0.begin().await?, key.map(IdempotencyKey::as_str));
+        // Before the search for the key: of two repeats at once, the later one finds the wave of the other.
+        sqlx::query!("SELECT FROM sales WHERE id = $1 FOR NO KEY UPDATE", sale.get()).execute(&mut *tx).await?;
+        let before = sqlx::query_scalar!(
+            "SELECT units FROM sale_waves WHERE sale_id = $1 AND idempotency_key = $2",
+            sale.get(),
+            key
+        );
+        match before.fetch_optional(&mut *tx).await? {
+            Some(before) if before == units => return Ok(StockAdded::Before),
+            Some(_) => return Ok(StockAdded::OtherUnits),
+            None => {}
+        }
         let added = sqlx::query!(
             "UPDATE sales SET total_stock = total_stock + $2 WHERE id = $1 AND total_stock <> -1 AND status <> 'closed'",
             sale.get(),
@@ -56,14 +86,19 @@ impl Sales {
         .execute(&mut *tx)
         .await?;
         if added.rows_affected() == 0 {
-            return Ok(false);
+            return Ok(StockAdded::Impossible);
         }
-        sqlx::query!("INSERT INTO sale_waves (sale_id, units, due_at) VALUES ($1, $2, now())", sale.get(), units)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query!(
+            "INSERT INTO sale_waves (sale_id, units, due_at, idempotency_key) VALUES ($1, $2, now(), $3)",
+            sale.get(),
+            units,
+            key
+        )
+        .execute(&mut *tx)
+        .await?;
         audit_log::append(&mut tx, actor, "add stock", &format!("sale {sale}"), json!({ "units": units })).await?;
         tx.commit().await?;
-        Ok(true)
+        Ok(StockAdded::Now)
     }
 
     /// The sales with due waves, among the first `limit` waves of the next second (index `sale_waves_to_release`).
@@ -114,7 +149,7 @@ impl Sales {
         Ok(due.len())
     }
 
-    /// The terms that only a sale's manager sees; `None` if there is no such sale. By key, and `sale_waves_of_sale`.
+    /// The terms that only a sale's manager sees; `None` if there is no such sale. By key, and `sale_waves_once`.
     pub async fn sale_plan(&self, sale: SaleId) -> Result<Option<SalePlan>, LedgerError> {
         let mut connection = self.0.pool.acquire().await?;
         let row = sqlx::query!("SELECT refund_returns_stock, created_at FROM sales WHERE id = $1", sale.get());

@@ -59,9 +59,10 @@ fn parts_of(terms: &CallArguments, requests: &[ReserveRequest]) -> String {
         ('s', terms.limits.sale.is_limit()),
         ('u', any(|request| request.units != Units::ONE)),
         ('f', any(|request| flags(request) != 0)),
-        // A sale's terms do not change: all of its buyers need a pass, or none.
+        // Under one version of a sale's terms, all of its buyers need a pass, or none.
         ('p', any(|request| request.pass != PassCheck::NotAsked)),
         ('l', !terms.lenders.is_empty()),
+        ('v', terms_version(requests) != 0),
     ];
     parts.into_iter().filter(|(_, is_sent)| *is_sent).map(|(letter, _)| letter).collect()
 }
@@ -81,9 +82,15 @@ fn write_part(part: char, call: &mut Cmd, terms: &CallArguments, requests: &[Res
             requests.iter().for_each(|request| _ = call.arg(pass(request).expires_at_ms));
             requests.iter().for_each(|request| _ = call.arg(pass(request).spent_before));
         }
+        'v' => _ = call.arg(terms_version(requests)),
         'l' => terms.lenders.iter().for_each(|lender| _ = call.arg(*lender)),
         other => unreachable!("no part has the letter {other}"),
     }
+}
+
+/// Of requests from before and after a change, the older version counts: the call is refused as a whole, and its callers come again.
+fn terms_version(requests: &[ReserveRequest]) -> i32 {
+    requests.iter().map(|request| request.terms_version).min().unwrap_or(0)
 }
 
 fn flags(request: &ReserveRequest) -> u8 {
@@ -118,6 +125,7 @@ mod tests {
             user: UserId::parse(user).unwrap(),
             address: ClientAddress::from(IpAddr::from([10, 0, 0, letter])),
             units: Units::ONE,
+            terms_version: 0,
             wrong_key: false,
             level_too_low: false,
             pass: PassCheck::NotAsked,
