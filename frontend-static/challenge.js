@@ -66,6 +66,9 @@ export const isDone = () => needless || Boolean(heldPass());
 /** Whether the buyer can do something for the check now. */
 export const isOpen = () => !pass && (current !== null || blocked);
 
+/** Whether the buyer is answering. */
+export const isBusy = () => isChecking || Boolean(current && $("challenge-form").contains(document.activeElement));
+
 /** This pass is spent or not valid: the next purchase needs a new one. */
 export function dropPass(spent) {
   if (pass?.pass !== spent) return;

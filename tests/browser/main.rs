@@ -24,6 +24,7 @@ mod network_cut;
 mod orders_page;
 mod other_server;
 mod page;
+mod page_states;
 mod program;
 mod purchases;
 mod shop;

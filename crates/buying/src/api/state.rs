@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::sale::thread_state::ThreadState;
 use seckill_domain::ids::SaleId;
+use seckill_domain::sale::SalePhase;
 use seckill_http::Answer;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::sale_id;
@@ -23,6 +24,10 @@ struct SaleState {
     starts_at_ms: i64,
     ends_at_ms: i64,
     sold_out: bool,
+    status: SalePhase,
+    /// Changes when the sale's page changes, apart from its times. The page has it too, and loads itself again when they differ.
+    #[schema(example = "0123456789abcdef")]
+    terms: String,
 }
 
 problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
@@ -38,6 +43,8 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
         starts_at_ms: sale.starts_at_ms,
         ends_at_ms: sale.ends_at_ms,
         sold_out,
+        status: sale.phase_at(now_ms),
+        terms: sale.terms(),
     })
 }
 
