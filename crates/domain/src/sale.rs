@@ -112,7 +112,8 @@ impl Sale {
     /// A short hash of what the sale's page shows, apart from the times, which its state tells.
     pub fn terms(&self) -> String {
         let texts = (&self.product, &self.description, &self.picture, &self.waves);
-        let numbers = (self.price_cents, self.currency, self.per_user, self.min_level, self.captcha, self.pay_within_ms);
+        let numbers =
+            (self.price_cents, self.currency, self.per_user, self.min_level, self.captcha, self.pay_within_ms);
         // Plain data always serializes.
         let shown = serde_json::to_vec(&(texts, numbers)).unwrap_or_default();
         blake3::hash(&shown).to_hex()[..16].to_owned()
