@@ -73,6 +73,7 @@ export function ready() {
 // Language
 
 let lang = local_.get("seckill.lang") ?? ((navigator.language ?? "").toLowerCase().startsWith("zh") ? "zh" : "en");
+export const isChinese = () => lang === "zh";
 const locale = () => (lang === "zh" ? "zh-CN" : "en");
 
 export const addTexts = (texts) => Object.assign(TEXTS, texts);

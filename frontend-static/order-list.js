@@ -1,6 +1,6 @@
 // The list of the buyer's orders, on the page of a sale and on the page of all orders.
 
-import { $, addTexts, changes, clock, el, money, moment, set, span, t } from "./front.js";
+import { $, addTexts, changes, clock, el, isChinese, money, moment, set, span, t } from "./front.js";
 import { cancel, canPay, channels, isFree, isPaying, isUnsure, orders, pay, refund, saleId, told } from "./orders.js";
 
 addTexts({
@@ -36,7 +36,8 @@ function build(order) {
 
 /** Shows the channels in a select. A single one is not a choice. */
 export function drawChannels(select, label, caption, isHidden) {
-  if (select.length !== channels.length) select.replaceChildren(...channels.map((one) => new Option(one, one)));
+  if (select.length !== channels.length) select.replaceChildren(...channels.map(({ name }) => new Option(name, name)));
+  channels.forEach(({ title, titleZh }, i) => set(select.options[i], isChinese() ? titleZh : title));
   set(caption, t("channel"));
   label.hidden = isHidden || channels.length < 2;
 }

@@ -35,14 +35,15 @@ const REASONS = ["declined", "insufficient-funds", "card-expired", "limit-exceed
 export const saleId = document.querySelector("main").dataset.sale;
 export const orders = new Map();
 let streams = 0;
-/** The payment channels, once the service has listed them. */
+/** The payment channels, with their names for people, once the service has listed them. */
 export let channels = [];
 
 /** Loaded when the first order waits for payment. */
 const channelsJob = job(async (self) => {
   const answer = await api("/api/v1/payments/channels");
   if (!answer.ok) return self.again(answer);
-  channels = answer.data.channels;
+  const { titles } = answer.data;
+  channels = answer.data.channels.map((name, i) => ({ name, title: titles[i].title, titleZh: titles[i].title_zh }));
   changed();
   return Infinity;
 });

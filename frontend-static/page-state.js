@@ -23,6 +23,7 @@ const HELD = ["accepted", "pending_payment", "paid", "refunding"];
 const UNPAID = ["accepted", "pending_payment"];
 const IN_FLIGHT = ["created", "sending", "waiting"];
 const HURRY_MS = 60_000;
+const REMIND_MS = 600_000;
 /** The start is announced this long before it. */
 const MILESTONES_S = [10, 60];
 
@@ -68,7 +69,7 @@ function viewOf(world) {
   const room = world.perUser - held(world.orders);
   const order = newest(world.orders.filter(({ status }) => UNPAID.includes(status)));
   const view = { phase, room, order };
-  return { ...view, button: button(world, view), pay: order && pay(world, order), check: check(world, view), quantityMax: quantityMax(view), timer: timer(world, view), steps: steps(world, view) };
+  return { ...view, button: button(world, view), pay: order && pay(world, order), check: check(world, view), quantityMax: quantityMax(view), timer: timer(world, view), steps: steps(world, view), canRemind: canRemind(world, phase) };
 }
 
 const isTooLow = ({ user, level, minLevel }) => user !== null && level < minLevel;
@@ -130,6 +131,9 @@ function timer(world, { phase, order }) {
   if (wave) return { label: "wave-in", untilMs: wave.atMs };
   return now < state.starts_at_ms || phase === "opening" ? { label: "starts-in", untilMs: state.starts_at_ms } : { label: "ends-in", untilMs: state.ends_at_ms };
 }
+
+/** Whether a reminder makes sense: the start is not near. */
+const canRemind = ({ now, state }, phase) => phase === "before" && state.starts_at_ms - now > REMIND_MS;
 
 /** The steps of the newest order that was unpaid on this page: how many are done, and whether the next one failed. */
 function steps(world, { order }) {

@@ -6,6 +6,7 @@ import { drawOrders } from "./order-list.js";
 import { channels, facts, ordersJob, track, whyFailed } from "./orders.js";
 import { SHARED_MS, nextWave, phaseOf, shown, standing, untilAsk } from "./page-state.js";
 import { drawPayNow } from "./pay-now.js";
+import { calendar } from "./reminder.js";
 import { isOffered, offer } from "./sign-in.js";
 import "./sale-texts.js";
 
@@ -206,6 +207,7 @@ function draw() {
     set($(id), moment(ms));
   }
   drawSold();
+  $("remind-row").hidden = !view.canRemind;
   if (!state && !missing) return;
   drawTimer(view.timer);
   syncClock();
@@ -270,6 +272,15 @@ function drawSteps(steps) {
     set(item.lastElementChild, isDone ? t("done") : isNow && steps.hasFailed ? t("failed") : "");
   });
 }
+
+$("remind").addEventListener("click", () => {
+  const { starts_at_ms: startsAtMs, ends_at_ms: endsAtMs } = state;
+  const [name, url] = [$("product").textContent, `${location.origin}${location.pathname}`];
+  const file = calendar({ id: `sale-${saleId}@${location.host}`, name, url, startsAtMs, endsAtMs, nowMs: clock.now() });
+  URL.revokeObjectURL($("remind").href);
+  // The link itself is followed: browsers save the file, or open it in the calendar.
+  Object.assign($("remind"), { href: URL.createObjectURL(new Blob([file], { type: "text/calendar;charset=utf-8" })), download: `sale-${saleId}.ics` });
+});
 
 check?.begin({ startsAtMs: () => state?.starts_at_ms ?? Number(main.dataset.startsAtMs), wants: () => shown(world()).check });
 changes.addEventListener("session", () => {

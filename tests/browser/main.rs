@@ -27,4 +27,6 @@ mod page;
 mod page_states;
 mod program;
 mod purchases;
+mod sale_truths;
 mod shop;
+mod win_and_pay;
