@@ -118,7 +118,8 @@ function check(world, { phase, room, order }) {
 
 /** How many units the buyer may choose at most; 0 where there is no choice. */
 function quantityMax({ phase, room, order }) {
-  const isFor = order ? phase === "open" : ["before", "opening", "open"].includes(phase);
+  // It stays while the sale is paused or sold out, so that the button does not move when it goes on.
+  const isFor = order ? phase === "open" : ["before", "opening", "open", "paused", "gone"].includes(phase);
   return isFor && room >= 2 ? room : 0;
 }
 

@@ -192,7 +192,7 @@ function draw() {
   set($("label"), t(button.label, words));
   set($("why"), button.why && !button.isHidden ? t(button.why, words) : "");
   $("buy").setAttribute("aria-disabled", String(!button.isLive));
-  $("buy").hidden = button.isHidden;
+  $("buy").hidden = $("why").hidden = button.isHidden;
   $("buy").classList.toggle("second", Boolean(view.order));
   $("sale").classList.toggle("unpaid", Boolean(view.order));
   drawPayNow(view.order, view.pay);

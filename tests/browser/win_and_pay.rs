@@ -171,6 +171,7 @@ async fn a_button_that_asks_again_stays_where_it_is() {
         }
         page.visit(&url).await;
         page.wait(&order("pending_payment")).await;
+        page.evaluate("document.querySelector('#orders li .cancel').scrollIntoView({ block: 'center' })").await;
         let before = page.place("#orders li .cancel").await;
         page.click("#orders li .cancel").await;
         page.reads("#orders li .cancel", "press again").await;
