@@ -1,6 +1,6 @@
 // The check before a purchase: a picture, a slider, or a calculation by this device. It gives a pass, which a purchase spends.
 
-import { $, addTexts, api, backoff, changes, clock, jitter, job, kept, problem, session, set, sleep, t, timeOfDay } from "./front.js";
+import { $, addTexts, api, backoff, changes, clock, jitter, job, kept, problem, session, set, sleep, span, t, timeOfDay } from "./front.js";
 
 addTexts({
   "check-sign-in": ["Sign in first: the check is tied to your name.", "请先登录：验证与账号绑定。"],
@@ -12,6 +12,7 @@ addTexts({
   "check-done": ["Done: you are ready. Valid until {at}.", "验证通过，准备就绪。有效期至 {at}。"],
   "check-wrong": ["That was not right. Here is a new one.", "验证未通过，已换一个，请再试。"],
   "check-expired": ["The check has run out. Here is a new one.", "验证已过期，已换一个新的。"],
+  "check-rest": ["That were many pictures. The next one comes in {left}; the way without a picture is open.", "图片请求过多，{left} 后可再换一张；也可改用无图片验证。"],
   "check-idle": ["The check has run out. Ask for a new one when you are ready.", "验证已过期，准备好后请重新获取。"],
   "check-no-worker": ["This browser cannot do the calculation. Please use the picture, or another browser.", "此浏览器无法进行计算，请使用图片验证或更换浏览器。"],
   "task-image": ["Type the {n} characters of the picture.", "请输入图中的 {n} 个字符。"],
@@ -47,6 +48,7 @@ let chosen = null; // the kind that the buyer has chosen
 let opens = null; // when the check opens, as the service told for this start of the sale: `atMs`, `startsAtMs`
 let waited = false; // whether the page was open before the check
 let blocked = false; // no further check until the buyer asks for one
+let restsUntil = 0; // no picture before then (`performance.now`): there were too many
 let needless = false; // the service says that the sale asks for none
 let isChecking = false;
 let unasked = 0;
@@ -64,7 +66,10 @@ export const heldPass = () => (pass && pass.expires_at_ms - MARGIN_MS > clock.no
 export const isDone = () => needless || Boolean(heldPass());
 
 /** Whether the buyer can do something for the check now. */
-export const isOpen = () => !pass && (current !== null || blocked);
+export const isOpen = () => !pass && (current !== null || blocked || isResting());
+
+/** Whether the buyer is answering. */
+export const isBusy = () => isChecking || Boolean(current && $("challenge-form").contains(document.activeElement));
 
 /** This pass is spent or not valid: the next purchase needs a new one. */
 export function dropPass(spent) {
@@ -84,7 +89,7 @@ const slot = () => `seckill.pass.${main.dataset.sale}.${session.user()}`;
 /** A pass outlives a reload. */
 function restore() {
   forget();
-  [pass, chosen, blocked, unasked, failures] = [JSON.parse(kept.get(slot()) ?? "null"), null, false, 0, 0];
+  [pass, chosen, blocked, restsUntil, unasked, failures] = [JSON.parse(kept.get(slot()) ?? "null"), null, false, 0, 0, 0];
   tell();
 }
 
@@ -115,12 +120,17 @@ const loadJob = job(async (self) => {
     needless = true;
   } else {
     tell(...problem(answer));
+    if (answer.status === 429 && !isWork()) restsUntil = performance.now() + (answer.retryAfterMs ?? 0);
     if (answer.status === 0 || answer.status === 429 || answer.status >= 500) return self.again(answer);
     blocked = true;
   }
   draw();
   return Infinity;
 });
+
+/** Whether the check is, or will be, a calculation. */
+const isWork = () => (current?.kind ?? chosen ?? saleKind) === "work";
+const isResting = () => !current && !isWork() && performance.now() < restsUntil;
 
 /** Shows a new check, and moves a buyer from the old one to it. */
 function show(data) {
@@ -359,6 +369,7 @@ export function draw() {
     } else if (!pass && !current) {
       plan();
     }
+    if (isResting()) tell("check-rest", { left: span(restsUntil - performance.now()) });
     if (pass) tell("check-done", { at: timeOfDay(pass.expires_at_ms) });
   }
   const kind = current?.kind;
@@ -368,7 +379,7 @@ export function draw() {
   else delete section.dataset.solved;
   const [key, values] = told;
   set($("challenge-status"), key ? t(key, values) : "");
-  $("challenge-form").hidden = wants !== "yes" || Boolean(pass) || !(current || blocked);
+  $("challenge-form").hidden = wants !== "yes" || Boolean(pass) || !(current || blocked || isResting());
   set($("challenge-task"), kind ? t(`task-${kind}`, { n: current.length }) : "");
   $("challenge-stage").hidden = kind !== "image" && kind !== "slider";
   $("challenge-piece").hidden = $("challenge-slider").hidden = kind !== "slider";
@@ -377,10 +388,9 @@ export function draw() {
   $("challenge-work").hidden = kind !== "work";
   if (kind === "work") drawWork();
   $("challenge-submit").hidden = kind !== "image" && kind !== "slider";
-  const isWork = kind === "work" || (blocked && (chosen ?? saleKind) === "work");
-  $("challenge-other").hidden = isWork;
-  $("challenge-reload").hidden = kind === "work" && saleKind === "work";
-  set($("challenge-reload"), t(saleKind === "work" ? "new-check" : isWork ? "picture-instead" : "new-picture"));
+  $("challenge-other").hidden = isWork();
+  $("challenge-reload").hidden = (kind === "work" && saleKind === "work") || isResting();
+  set($("challenge-reload"), t(saleKind === "work" ? "new-check" : isWork() ? "picture-instead" : "new-picture"));
 }
 
 function drawWork() {

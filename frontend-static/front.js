@@ -28,7 +28,6 @@ const TEXTS = {
   "no-answer": ["No answer from the shop. Please check your connection.", "商城没有回应，请检查网络。"],
   "other": ["Something went wrong ({code}).", "出错了（{code}）。"],
   "offline": ["You are offline. This page goes on by itself when the connection is back.", "网络已断开，恢复后本页会自动继续。"],
-  "online": ["The connection is back.", "网络已恢复。"],
   "days": ["{n} d", "{n} 天"],
 };
 
@@ -74,12 +73,16 @@ export function ready() {
 // Language
 
 let lang = local_.get("seckill.lang") ?? ((navigator.language ?? "").toLowerCase().startsWith("zh") ? "zh" : "en");
+export const isChinese = () => lang === "zh";
 const locale = () => (lang === "zh" ? "zh-CN" : "en");
 
 export const addTexts = (texts) => Object.assign(TEXTS, texts);
 export const knows = (key) => Object.hasOwn(TEXTS, key);
 export function t(key, values = {}) {
-  return TEXTS[key][lang === "zh" ? 1 : 0].replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
+  return TEXTS[key][lang === "zh" ? 1 : 0].replace(/\{(\w+)\}/g, (_, name) => {
+    const value = values[name];
+    return String((typeof value === "function" ? value() : value) ?? "");
+  });
 }
 
 function translate() {
@@ -89,7 +92,7 @@ function translate() {
   for (const node of document.querySelectorAll("time[data-ms]")) set(node, moment(Number(node.dataset.ms)));
   set($("language"), lang === "zh" ? "English" : "中文");
   $("language").lang = lang === "zh" ? "en" : "zh-CN";
-  if (said.length) say(...said);
+  drawMessage();
   changes.dispatchEvent(new Event("language"));
 }
 
@@ -124,39 +127,57 @@ export function span(ms) {
   return `${days ? `${t("days", { n: days })} ` : ""}${days || hours !== "00" ? `${hours}:` : ""}${minutes}:${seconds}`;
 }
 
-let said = [];
+// Messages. A message holds in the state in which it was said, and disappears with it.
+
+let note = null;
+/** What a message depends on, and what is shown when `note` was said last. The page of a sale has more to say than the others. */
+export const messages = {
+  standing: () => session.user(),
+  shown: (said) => (said?.of === messages.standing() && performance.now() < said.until ? said : null),
+};
 /** Shows a message in the page's live region. The kind is "good", "bad" or "". */
-export function say(key, values, kind = "") {
-  said = [key, values, kind];
-  $("message").className = kind;
-  set($("message"), key ? t(key, values) : "");
+export function say(key, values = {}, kind = "", forMs = Infinity) {
+  note = key ? { key, values, kind, of: messages.standing(), until: performance.now() + forMs } : null;
+  drawMessage();
 }
+export function drawMessage() {
+  if (!$("message")) return;
+  const message = navigator.onLine ? messages.shown(note) : { key: "offline", kind: "bad" };
+  const kind = message?.kind ?? "";
+  if ($("message").className !== kind) $("message").className = kind;
+  set($("message"), message ? t(message.key, message.values) : "");
+}
+/** Tells a screen reader what is seen elsewhere. */
+export const announce = (key) => set($("announced"), t(key));
 /** The text of a failed answer: its key and its values. */
 export function problem({ code, data, retryAfterMs }) {
   const waitMs = retryAfterMs ?? 1000;
   return [knows(code) ? code : "other", { ...data, code, s: Math.ceil(waitMs / 1000), left: span(waitMs) }];
 }
-export const sayProblem = (answer) => say(...problem(answer), "bad");
+/** Shows a failed answer, until the time that it asks to wait for. */
+export const sayProblem = (answer) => say(...problem(answer), "bad", answer.retryAfterMs ?? Infinity);
 
 // The server's clock. It does not depend on the device's clock, and stays steady when that one is set.
 
 /** The greatest drift of a device's clock, as a part of the elapsed time. */
 const DRIFT = 1e-4;
+/** The clocks of two instances may differ by this. */
+const TOLERANCE_MS = 1;
 
 export const clock = {
-  offset: null, // server's time minus performance.now()
-  error: Infinity, // how wrong the offset may be
+  bounds: null, // between which the server's time minus performance.now() lies
   learntAt: 0,
-  get ready() { return this.offset !== null; },
-  now() { return performance.now() + (this.offset ?? NaN); },
-  /** Takes a server's time that was read between `from` and `to`. The narrowest bounds count; older ones widen by the drift. */
+  get ready() { return this.bounds !== null; },
+  now() { return performance.now() + (this.bounds ? (this.bounds[0] + this.bounds[1]) / 2 : NaN); },
+  /** Takes a server's time that was read between `from` and `to`. Each answer narrows the bounds; they widen by the drift. */
   learn(serverMs, from, to) {
     if (!Number.isFinite(serverMs)) return;
-    const [offset, error] = [serverMs - (from + to) / 2, (to - from) / 2];
-    const known = this.error + (to - this.learntAt) * DRIFT;
+    const news = [serverMs - to, serverMs - from];
+    const wider = TOLERANCE_MS + (to - this.learntAt) * DRIFT;
+    const both = this.bounds && [Math.max(this.bounds[0] - wider, news[0]), Math.min(this.bounds[1] + wider, news[1])];
     // Contradicting bounds: this device's timer stopped for a while, or was set.
-    const contradicts = Math.abs(offset - this.offset) > error + known;
-    if (error <= known || contradicts) Object.assign(this, { offset, error, learntAt: to });
+    this.bounds = both && both[0] <= both[1] ? both : news;
+    this.learntAt = to;
   },
   /** Asks for the time several times. */
   async sync(probes) {
@@ -285,10 +306,15 @@ function sseParser(onEvent, onRetry) {
 // Jobs: requests that a page repeats. Each run returns the ms until the next one.
 
 const jobs = new Set();
+/** Later runs are found by looking, up to a tenth of a second late. */
+const PRECISE_MS = 10_000;
 export function job(run, at = Infinity) {
   const made = {
     at, fails: 0, busy: false,
-    soon(ms = 0) { this.at = Math.min(this.at, performance.now() + ms); },
+    soon(ms = 0) {
+      this.at = Math.min(this.at, performance.now() + ms);
+      if (ms < PRECISE_MS) setTimeout(turnDue, ms);
+    },
     /** The ms until the next run after a failed answer. */
     again(answer) { return backoff(answer, this.fails++); },
     stop() { jobs.delete(this); },
@@ -302,25 +328,29 @@ export function job(run, at = Infinity) {
   jobs.add(made);
   return made;
 }
-setInterval(() => {
+function turnDue() {
   if (document.hidden) return;
   for (const due of jobs) if (!due.busy && performance.now() >= due.at) due.turn();
-}, 100);
+}
+setInterval(turnDue, 100);
+setInterval(drawMessage, 500);
 
-addEventListener("offline", () => $("message") && say("offline", {}, "bad"));
+addEventListener("offline", drawMessage);
 addEventListener("online", () => {
-  if (said[0] === "offline") say("online");
+  drawMessage();
   for (const failed of jobs) if (failed.fails) failed.soon(jitter(500));
 });
 
 const [idClaim, levelClaim] = ["id", "level"].map((claim) => document.querySelector(`meta[name=${claim}-claim]`).content);
 
-/** The buyer's token. A shop with a sign-in of its own stores the token under the same name. */
+const TOKEN = "seckill.token";
+const sessionChanged = () => changes.dispatchEvent(new Event("session"));
+/** The buyer's token, for all tabs. A shop with a sign-in of its own stores the token under the same name. */
 export const session = {
-  token: () => kept.get("seckill.token"),
+  token: () => local_.get(TOKEN),
   set(token) {
-    kept.set("seckill.token", token);
-    changes.dispatchEvent(new Event("session"));
+    local_.set(TOKEN, token);
+    sessionChanged();
   },
   claims() {
     try {
@@ -333,6 +363,10 @@ export const session = {
   user() { return this.claims()[idClaim] ?? null; },
   level() { return this.claims()[levelClaim] ?? 0; },
 };
+
+// Another tab has signed in or out. The key is null when all was removed.
+addEventListener("storage", ({ key }) => (key === TOKEN || key === null) && sessionChanged());
+changes.addEventListener("session", drawMessage);
 
 $("language").addEventListener("click", () => {
   lang = lang === "zh" ? "en" : "zh";

@@ -6,11 +6,18 @@ addTexts({
   "scheduled": ["Coming up", "即将开始"], "open": ["Open now", "正在抢购"], "paused": ["Paused", "已暂停"],
   "gone": ["Sold out", "已抢光"], "over": ["Ended", "已结束"],
   "starts-in": ["Starts in {left}", "{left} 后开始"], "opens-at": ["Opens {at}", "{at} 开始"],
+  "ends-in": ["Ends in {left}", "{left} 后结束"], "ends-at": ["Until {at}", "{at} 结束"],
   "no-sales": ["There are no sales at the moment.", "暂时没有抢购活动。"],
 });
 
 const DAY_MS = 86_400_000;
 const RANK = ["open", "scheduled", "paused", "gone", "over"];
+/** The time that matters, and its texts. */
+const WHEN = {
+  scheduled: ["starts_at_ms", "starts-in", "opens-at"], open: ["ends_at_ms", "ends-in", "ends-at"], gone: ["ends_at_ms", "ends-in", "ends-at"],
+};
+/** Within a rank: what ends or starts next; of those that are over, the last one. */
+const order = ({ how, sale }) => (how === "scheduled" ? sale.starts_at_ms : how === "over" ? -sale.ends_at_ms : sale.ends_at_ms);
 /** Each shown sale by its id: its terms, and the parts of its card. */
 const shown = new Map();
 
@@ -41,16 +48,15 @@ function card(sale) {
 
 function draw() {
   const ranked = [...shown.values()].map((one) => ({ ...one, how: standing(one.sale) }));
-  ranked.sort((a, b) => RANK.indexOf(a.how) - RANK.indexOf(b.how)
-    || (RANK.indexOf(a.how) < 2 ? 1 : -1) * (a.sale.starts_at_ms - b.sale.starts_at_ms));
+  ranked.sort((a, b) => RANK.indexOf(a.how) - RANK.indexOf(b.how) || order(a) - order(b));
   for (const { sale, badge, when, item, how } of ranked) {
     set(badge, t(how));
     badge.className = `badge ${how}`;
     item.className = how;
-    const left = sale.starts_at_ms - now();
-    const soon = how === "scheduled" && left < DAY_MS;
-    if (soon) askTime();
-    set(when, how !== "scheduled" ? "" : soon ? t("starts-in", { left: span(left) }) : t("opens-at", { at: moment(sale.starts_at_ms) }));
+    const [at, near, far] = WHEN[how] ? [sale[WHEN[how][0]], ...WHEN[how].slice(1)] : [];
+    const isSoon = at - now() < DAY_MS;
+    if (isSoon) askTime();
+    set(when, !at ? "" : isSoon ? t(near, { left: span(at - now()) }) : t(far, { at: moment(at) }));
   }
   const list = $("sales");
   list.hidden = !shown.size;

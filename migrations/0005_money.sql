@@ -29,6 +29,8 @@ CREATE TABLE payments (
     created_at   timestamptz NOT NULL DEFAULT now(),
     sent_at      timestamptz,
     ended_at     timestamptz,
+    -- If it failed while its order waited: its place among the steps of the order, for those who follow the order.
+    failed_step  bigint,
     -- An order that costs nothing is paid at once, and no bank is asked.
     CONSTRAINT payments_free_fits CHECK ((amount_cents = 0) = (channel = 'none')),
     CONSTRAINT payments_free_is_paid CHECK (amount_cents > 0 OR status = 'succeeded' AND pays),
@@ -40,6 +42,8 @@ CREATE INDEX payments_of_order ON payments (order_id);
 -- An order has at most one payment in flight, and at most one that paid it.
 CREATE UNIQUE INDEX payments_one_live ON payments (order_id) WHERE status IN ('created', 'sending', 'waiting');
 CREATE UNIQUE INDEX payments_one_pays ON payments (order_id) WHERE pays;
+-- For those who follow an order: failures among its steps.
+CREATE INDEX payments_failed_of_order ON payments (order_id, failed_step) WHERE failed_step IS NOT NULL;
 -- For the status queries of one channel.
 CREATE INDEX payments_to_ask ON payments (channel, ask_at) WHERE ask_at IS NOT NULL;
 -- For number and age of the payments not sent. The odd expression reserves it for them: by the plain comparison PostgreSQL

@@ -34,13 +34,14 @@ pub fn stores(config: &Config) -> anyhow::Result<Stores> {
 }
 
 /// The settings for rendering pages. `api`: the API's origin, if it differs from the pages'.
-pub(crate) fn page_settings(config: &Config, api: Option<Origin>) -> pages::Settings {
-    pages::Settings {
+pub(crate) fn page_settings(config: &Config, api: Option<Origin>) -> anyhow::Result<pages::Settings> {
+    Ok(pages::Settings {
         origin: config.pages.origin.clone(),
         api,
         id_claim: config.auth.jwt_claim_id.clone(),
         level_claim: config.auth.jwt_claim_level.clone(),
-    }
+        look: pages::Look::read(&config.pages)?,
+    })
 }
 
 /// Payments and refunds, for commands. Sends no notices: workers find the work by polling.

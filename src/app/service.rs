@@ -161,7 +161,7 @@ impl Service {
         let cookies = CookieNames::new(config.dev);
         let backoffice = web::Data::new(Backoffice { office, cookies, live: live.clone() });
         let console_files = web::Data::new(console::Files::embedded()?);
-        let pages = web::Data::new(Pages::new(super::page_settings(config, None))?);
+        let pages = web::Data::new(Pages::new(super::page_settings(config, None)?)?);
         let thread_state = threads.state;
         let app = move || {
             let thread = web::Data::new(thread_state()?);

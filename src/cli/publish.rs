@@ -36,7 +36,7 @@ fn origin(text: &str) -> Result<Origin, Invalid> {
 
 impl PublishArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
-        let settings = page_settings(config, self.api);
+        let settings = page_settings(config, self.api)?;
         let stores = stores(config)?;
         let publisher = Publisher::open(&self.out, settings, stores, config.reconcile.retire_after_ms);
         let mut publisher = publisher.context("cannot publish")?;

@@ -10,8 +10,8 @@ pub const LIVE: &str = "document.getElementById('buy').getAttribute('aria-disabl
 pub const GREY: &str = "document.getElementById('buy').getAttribute('aria-disabled') === 'true'";
 /// The page asks for no challenge, or holds a pass.
 pub const SOLVED: &str = "document.getElementById('challenge').dataset.solved === '1'";
-/// The order can be paid: the page knows the channels of payment.
-pub const PAYABLE: &str = "document.querySelector('#orders li .pay')?.getAttribute('aria-disabled') === 'false'";
+/// The order can be paid: the page of the sale knows the channels of payment.
+pub const PAYABLE: &str = "document.querySelector('#pay')?.getAttribute('aria-disabled') === 'false'";
 pub const COUNTDOWN_S: &str = "['days', 'hours', 'minutes', 'seconds']
     .reduce((sum, unit, place) => sum * [0, 24, 60, 60][place] + Number(document.getElementById(unit).textContent), 0)";
 
@@ -47,7 +47,7 @@ impl Page {
     /// Pays the only order, and waits until the page shows the payment.
     pub async fn pay(&self) {
         self.wait(PAYABLE).await;
-        self.click("#orders li .pay").await;
+        self.click("#pay").await;
         self.wait(&order("paid")).await;
     }
 

@@ -39,7 +39,7 @@ async fn a_purchase_by_keyboard_alone() {
     page.press([ENTER]).await;
     page.wait(&order("pending_payment")).await;
     page.wait(PAYABLE).await;
-    page.tab_to("#orders li .pay").await;
+    page.tab_to("#pay").await;
     page.press([ENTER]).await;
     page.wait(&order("paid")).await;
     // The focus survives the removal of the button.

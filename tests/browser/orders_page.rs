@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use seckill_harness::eventually;
 
-use crate::buyer::{PAYABLE, order};
+use crate::buyer::order;
 use crate::chromium::Page;
 use crate::page::shown;
 use crate::shop::Shop;
@@ -50,7 +50,7 @@ async fn orders_of_all_sales_are_paid_and_cancelled_on_one_page() {
     let link = format!("#orders a[href*='/sales/{}']", second.id);
     page.wait(&format!("document.querySelector({link:?})")).await;
     // The test presses the button of the first order, whichever it is.
-    page.wait(PAYABLE).await;
+    page.wait(&shown("#orders li.pending_payment .pay[aria-disabled=false]")).await;
     page.click("#orders li.pending_payment .pay").await;
     page.wait(&order("paid")).await;
     // A final action needs two presses.

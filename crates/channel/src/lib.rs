@@ -62,6 +62,8 @@ pub struct SignatureHeaders<'a> {
 /// breaker, bound of requests, outflow of refunds, and books.
 pub struct Channel {
     pub name: String,
+    /// The name for buyers, in English and in Chinese.
+    pub titles: [String; 2],
     /// Of payments.
     pub pace: Pace,
     pub refund_pace: Pace,
@@ -112,6 +114,7 @@ impl Channel {
         let secrets = secrets.map_err(|error| BadChannel::Secret(name.to_owned(), error))?;
         Ok(Self {
             name: name.to_owned(),
+            titles: [&entry.title, &entry.title_zh].map(|title| if title.is_empty() { name } else { title }.to_owned()),
             pace: Pace::claimed_in_groups(entry.rate, entry.jitter_ms).map_err(pace)?,
             refund_pace: Pace::parse(entry.refund_rate, entry.jitter_ms).map_err(pace)?,
             patience: Duration::from_millis(entry.timeout_ms),

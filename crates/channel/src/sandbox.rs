@@ -28,6 +28,7 @@ struct Document {
     currency: String,
     order_id: Option<OrderId>,
     payment_key: Option<PaymentId>,
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -50,8 +51,9 @@ impl Document {
             (Some(order), None) => About::Payment { key: PaymentId(self.key), order },
             (None, None) => return None,
         };
-        let Self { status: progress, amount_cents, currency, .. } = self;
-        Some(ChannelReport { about, progress, amount_cents, currency, reference: self.id.unwrap_or_default() })
+        let Self { status: progress, amount_cents, currency, reason, .. } = self;
+        let reference = self.id.unwrap_or_default();
+        Some(ChannelReport { about, progress, amount_cents, currency, reference, reason })
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::{Channel, ChannelKind, Config, ConfigError, servers};
 use seckill_domain::payment::NO_CHANNEL;
+use seckill_domain::text;
 use seckill_webhook::Secret;
 use url::Url;
 
@@ -298,7 +299,12 @@ fn check_channel(name: &str, channel: &mut Channel, dev: bool) -> Result<(), Con
     must((1..=10_000).contains(&channel.rate), "rate", "must be 1 to 10000")?;
     must((1..=100).contains(&channel.refund_rate), "refund_rate", "must be 1 to 100")?;
     must((0..=10_000).contains(&channel.jitter_ms), "jitter_ms", "must be 0 to 10000")?;
-    must((100..=60_000).contains(&channel.timeout_ms), "timeout_ms", "must be 100 to 60000")
+    must((100..=60_000).contains(&channel.timeout_ms), "timeout_ms", "must be 100 to 60000")?;
+    for (title, setting) in [(&mut channel.title, "title"), (&mut channel.title_zh, "title_zh")] {
+        *title = text::line(title, "title", 0..=60)
+            .map_err(|_| wrong(setting, "must be one line of at most 60 characters"))?;
+    }
+    Ok(())
 }
 
 /// Checks the sandbox bank's settings. Only the bank itself needs its secret: a service may run without one.

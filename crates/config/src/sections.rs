@@ -7,9 +7,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 
 use super::tls::{self, CaFile};
+use seckill_domain::colour::Accent;
 use seckill_domain::currency::Currency;
 use seckill_domain::origin::Origin;
 use seckill_domain::proxies::{ForwardedHeader, ProxyNetwork};
+use seckill_domain::text::ShopName;
 
 /// Unsafe settings that a service may have outside development mode.
 #[derive(Debug, Clone, Deserialize)]
@@ -46,6 +48,15 @@ pub struct Http {
 pub struct Pages {
     #[serde(deserialize_with = "or_none")]
     pub origin: Option<Origin>,
+    #[serde(deserialize_with = "one_of")]
+    pub name: ShopName,
+    #[serde(deserialize_with = "one_of")]
+    pub name_zh: ShopName,
+    pub logo: String,
+    #[serde(deserialize_with = "one_of")]
+    pub accent: Accent<false>,
+    #[serde(deserialize_with = "one_of")]
+    pub accent_dark: Accent<true>,
 }
 
 #[derive(Clone, Deserialize)]
@@ -265,6 +276,10 @@ pub struct Channel {
     pub refund_rate: i64,
     pub jitter_ms: i64,
     pub timeout_ms: u64,
+    #[serde(default)]
+    pub title: String,
+    #[serde(default)]
+    pub title_zh: String,
 }
 
 #[derive(Clone, Deserialize)]

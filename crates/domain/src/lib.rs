@@ -7,6 +7,7 @@ pub mod breaker;
 pub mod captcha;
 pub mod client_address;
 pub mod clock_reading;
+pub mod colour;
 pub mod currency;
 pub mod database_clock;
 pub mod delay;

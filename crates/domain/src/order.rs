@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::currency::Currency;
 use super::ids::{OrderId, SaleId};
+use super::payment::{PaymentId, PaymentStatus};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -62,6 +63,18 @@ pub struct HoldRelease {
     pub lapsed_at_ms: Option<i64>,
 }
 
+/// An order's payment: the one that paid it, or the last one.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct OrderPayment {
+    pub payment_id: PaymentId,
+    pub channel: String,
+    pub status: PaymentStatus,
+    /// Why it failed, as a code: `declined`, `failed`, or the channel's own, such as `insufficient-funds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, example = "declined")]
+    pub reason: Option<String>,
+}
+
 /// An order as its buyer sees it.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Order {
@@ -72,6 +85,9 @@ pub struct Order {
     #[schema(minimum = 0)]
     pub amount_cents: i64,
     pub currency: Currency,
+    /// What was given back.
+    #[schema(minimum = 0)]
+    pub refunded_cents: i64,
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +95,9 @@ pub struct Order {
     pub reason: Option<String>,
     pub expires_at_ms: i64,
     pub created_at_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub payment: Option<OrderPayment>,
 }
 
 #[cfg(test)]

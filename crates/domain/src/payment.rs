@@ -106,6 +106,15 @@ pub struct ChannelReport {
     pub currency: String,
     /// The channel's own number.
     pub reference: String,
+    /// Why it was declined, in the channel's words.
+    pub reason: Option<String>,
+}
+
+/// A channel's reason as a code for buyers, such as `insufficient-funds`. `failed`: the channel gave a text for engineers.
+pub fn reason_code(reason: &str) -> &str {
+    let is_code = reason.len() <= 64 && reason.starts_with(|first: char| first.is_ascii_lowercase());
+    let fits = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-';
+    if is_code && reason.bytes().all(fits) { reason } else { "failed" }
 }
 
 /// The effect of a channel's report.
@@ -128,6 +137,17 @@ mod tests {
     use strum::IntoEnumIterator;
 
     use super::*;
+
+    #[test]
+    fn only_a_code_is_told_to_buyers() {
+        for code in ["declined", "insufficient-funds", "3ds-failed", "a"] {
+            let expected = if code.starts_with('3') { "failed" } else { code };
+            assert_eq!(reason_code(code), expected);
+        }
+        for text in ["", "422: {\"code\":\"x\"}", "Insufficient funds", "Declined", &"a".repeat(65)] {
+            assert_eq!(reason_code(text), "failed", "{text}");
+        }
+    }
 
     #[test]
     fn the_schema_has_the_same_names() {

@@ -115,6 +115,16 @@ impl Sale {
         if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
     }
 
+    /// A short hash of what the sale's page shows, apart from the times, which its state tells.
+    pub fn terms(&self) -> String {
+        let texts = (&self.product, &self.description, &self.picture, &self.waves);
+        let numbers =
+            (self.price_cents, self.currency, self.per_user, self.min_level, self.captcha, self.pay_within_ms);
+        // Plain data always serializes.
+        let shown = serde_json::to_vec(&(texts, numbers)).unwrap_or_default();
+        blake3::hash(&shown).to_hex()[..16].to_owned()
+    }
+
     pub fn phase_at(&self, now_ms: i64) -> SalePhase {
         SalePhase::at(now_ms, self.status, self.starts_at_ms, self.ends_at_ms)
     }
@@ -345,6 +355,33 @@ mod tests {
         for hidden in [Sale { show_stock: false, ..sale }, without_end, nothing] {
             assert_eq!(hidden.sold_percent(0, 61_000), None);
         }
+    }
+
+    #[test]
+    fn the_terms_change_with_all_that_a_page_shows_apart_from_times() {
+        let picture = |alt: &str| {
+            let size = crate::picture::Size { width: 4, height: 3 };
+            Some(Picture { hash: "0a".repeat(16), alt: alt.into(), small: size, large: size })
+        };
+        let two = Units::parse(2).unwrap();
+        let changed = [
+            Sale { product: "Phone 2".into(), ..sale() },
+            Sale { description: "Rings.".into(), ..sale() },
+            Sale { picture: picture("A phone"), ..sale() },
+            Sale { picture: picture("A red phone"), ..sale() },
+            Sale { price_cents: 101, ..sale() },
+            Sale { currency: "EUR".parse().unwrap(), ..sale() },
+            Sale { per_user: two, ..sale() },
+            Sale { min_level: 1, ..sale() },
+            Sale { captcha: CaptchaKind::Work, ..sale() },
+            Sale { pay_within_ms: 1001, ..sale() },
+            Sale { waves: vec![PlannedWave { after_s: 1, units: 1 }], ..sale() },
+            sale(),
+        ];
+        let terms: std::collections::HashSet<_> = changed.iter().map(Sale::terms).collect();
+        assert_eq!(terms.len(), changed.len());
+        let (starts_at_ms, ends_at_ms, status) = (5000, 6000, SaleStatus::Paused);
+        assert_eq!(Sale { starts_at_ms, ends_at_ms, status, ..sale() }.terms(), sale().terms());
     }
 
     #[test]

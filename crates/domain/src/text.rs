@@ -1,7 +1,9 @@
 //! Texts that people write and other people read: names, reasons, descriptions. Two texts that look the same are stored as the same
 //! characters, so that a unique constraint holds both. Invisible characters, and characters that reorder text, are refused.
 
+use std::fmt;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use unicode_joining_type::{JoiningType, get_joining_type};
 use unicode_normalization::UnicodeNormalization;
@@ -42,6 +44,24 @@ pub fn line(text: &str, field: &'static str, length: RangeInclusive<usize>) -> R
     let text = visible(text, field, &length, |_| false)?;
     let words: Vec<&str> = text.split_whitespace().collect();
     of_length(words.join(" "), field, &length)
+}
+
+/// The name of the shop: 1 to 60 characters on one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShopName(String);
+
+impl FromStr for ShopName {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        line(text, "name", 1..=60).map(Self)
+    }
+}
+
+impl fmt::Display for ShopName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// A text that may have several lines, in Unicode's form NFC, without space at its ends.

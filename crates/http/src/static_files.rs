@@ -63,6 +63,18 @@ impl Assets {
         Ok(())
     }
 
+    /// Adds a file that names no other.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, extension: &str, content_type: &'static str, content: Bytes) -> Self {
+        let path = format!("{}{name}.{}.{extension}", self.folder, short_hash(&content));
+        self.by_name.insert(name, Asset { path, content_type, content });
+        self
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// The address of a file. A test looks up every name that a page uses.
     pub fn url(&self, name: &str) -> &str {
         self.by_name.get(name).map_or("unknown", |asset| &asset.path)

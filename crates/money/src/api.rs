@@ -83,6 +83,15 @@ problems!(NotTaken: NotBelieved, NotFound, TooSlow, BodyTooLarge, Misfit, Tempor
 #[derive(Debug, Serialize, ToSchema)]
 struct PaymentChannels {
     channels: Vec<String>,
+    /// What buyers read in place of the names, in the same order.
+    titles: Vec<ChannelTitle>,
+}
+
+/// A payment channel's name for people.
+#[derive(Debug, Serialize, ToSchema)]
+struct ChannelTitle {
+    title: String,
+    title_zh: String,
 }
 
 /// List the payment channels
@@ -96,7 +105,9 @@ struct PaymentChannels {
 )]
 pub async fn payment_channels(money: Data<Money>) -> HttpResponse {
     let channels = money.service.channels.names();
-    HttpResponse::Ok().insert_header((CACHE_CONTROL, "max-age=60")).json(PaymentChannels { channels })
+    let title = |[title, title_zh]: [String; 2]| ChannelTitle { title, title_zh };
+    let titles = money.service.channels.iter().map(|channel| title(channel.titles.clone())).collect();
+    HttpResponse::Ok().insert_header((CACHE_CONTROL, "max-age=60")).json(PaymentChannels { channels, titles })
 }
 
 /// Pay an order

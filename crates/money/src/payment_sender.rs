@@ -265,6 +265,7 @@ impl PaymentSender {
                 count("refused");
                 tracing::warn!(payment = %id, %why, "payment refused");
                 self.write(payment, ledger.payments.payment_refused(id, claim, &why)).await;
+                self.payment_service.notifier.orders_changed();
             }
         }
     }

@@ -3,14 +3,20 @@
 use seckill_http::static_files::{AssetError, Assets, PICTURE, SCRIPT, STYLE, Source};
 
 const FOLDER: &str = "/assets/";
-const SOURCES: [Source; 11] = [
+const SOURCES: [Source; 17] = [
     ("account.js", SCRIPT, include_str!("../../../frontend-static/account.js")),
     ("challenge.js", SCRIPT, include_str!("../../../frontend-static/challenge.js")),
     ("docs.js", SCRIPT, include_str!("../../../frontend-static/docs.js")),
     ("front.js", SCRIPT, include_str!("../../../frontend-static/front.js")),
     ("icon.svg", PICTURE, include_str!("../../../frontend-static/icon.svg")),
     ("list.js", SCRIPT, include_str!("../../../frontend-static/list.js")),
+    ("order-list.js", SCRIPT, include_str!("../../../frontend-static/order-list.js")),
+    ("orders-page.js", SCRIPT, include_str!("../../../frontend-static/orders-page.js")),
     ("orders.js", SCRIPT, include_str!("../../../frontend-static/orders.js")),
+    ("page-state.js", SCRIPT, include_str!("../../../frontend-static/page-state.js")),
+    ("pay-now.js", SCRIPT, include_str!("../../../frontend-static/pay-now.js")),
+    ("reminder.js", SCRIPT, include_str!("../../../frontend-static/reminder.js")),
+    ("sale-texts.js", SCRIPT, include_str!("../../../frontend-static/sale-texts.js")),
     ("sale.js", SCRIPT, include_str!("../../../frontend-static/sale.js")),
     ("sign-in.js", SCRIPT, include_str!("../../../frontend-static/sign-in.js")),
     ("style.css", STYLE, include_str!("../../../frontend-static/style.css")),

@@ -6,6 +6,7 @@ pub mod bundle;
 mod docs;
 mod file;
 mod folder;
+mod look;
 mod offer;
 mod pictures;
 mod render;
@@ -18,6 +19,7 @@ use actix_web::{HttpRequest, HttpResponse, Route};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
+pub use self::look::{BadLogo, Look};
 use self::pictures::NoPicture;
 pub use self::render::{PageError, Settings};
 pub use self::served::Pages;

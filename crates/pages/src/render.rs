@@ -4,6 +4,7 @@
 use askama::Template;
 
 use super::assets;
+use super::look::Look;
 use super::{offer, show};
 use seckill_domain::currency::Currency;
 use seckill_domain::origin::Origin;
@@ -17,6 +18,7 @@ pub struct Settings {
     /// The claims of a buyer's token with the buyer's id and level.
     pub id_claim: String,
     pub level_claim: String,
+    pub look: Look,
 }
 
 /// Why pages cannot be made: this program's files are not consistent, which tests exclude.
@@ -37,6 +39,8 @@ pub(crate) struct Site {
     pub(crate) digits: String,
     pub(crate) id_claim: String,
     pub(crate) level_claim: String,
+    pub(crate) name: String,
+    pub(crate) name_zh: String,
 }
 
 #[derive(Template)]
@@ -78,7 +82,9 @@ impl Site {
         let digits: Vec<String> = others.map(|currency| format!("{currency}{}", currency.digits())).collect();
         let text = |origin: Option<Origin>| origin.map(|origin| origin.to_string()).unwrap_or_default();
         Ok(Self {
-            assets: assets::embedded()?,
+            name: settings.look.name.to_string(),
+            name_zh: settings.look.name_zh.to_string(),
+            assets: settings.look.add_to(assets::embedded()?),
             api: text(settings.api),
             origin: text(settings.origin),
             digits: digits.join(" "),
@@ -113,6 +119,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use seckill_config as config;
     use seckill_domain::captcha::CaptchaKind;
     use seckill_domain::ids::{SaleId, Units};
     use seckill_domain::picture::{Picture, Size};
@@ -150,7 +157,11 @@ mod tests {
     fn site(origin: Option<&str>) -> Site {
         let origin = origin.map(|origin| origin.parse().unwrap());
         let (id_claim, level_claim) = ("sub".into(), "https://shop.example/level".into());
-        Site::new(Settings { origin, api: None, id_claim, level_claim }).unwrap()
+        let (accent, accent_dark) = ("#0b6b3a".parse().unwrap(), "#ff8a70".parse().unwrap());
+        let [name, name_zh] = ["Lamps & \"more\"", "灯"].map(|name| name.parse().unwrap());
+        let pages = config::Pages { origin: None, name, name_zh, logo: String::new(), accent, accent_dark };
+        let look = Look::read(&pages).unwrap();
+        Site::new(Settings { origin, api: None, id_claim, level_claim, look }).unwrap()
     }
 
     #[test]
@@ -160,6 +171,23 @@ mod tests {
         assert!(!page.contains("-key"));
         for shown in ["Phone", "99.00", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", "data-sale=\"7\"", "-480.jpg"] {
             assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn every_page_has_the_name_and_the_colours_of_the_shop() {
+        let (site, sale) = (site(None), sale("Phone"));
+        let colours = site.assets.at(site.assets.url("shop")).unwrap();
+        let css = std::str::from_utf8(&colours.content).unwrap();
+        assert!(
+            css.contains("--accent: #0b6b3a; --on-accent: #ffffff;")
+                && css.contains("--accent: #ff8a70; --on-accent: #000000;")
+        );
+        for page in [site.front([&sale]), site.sale(&sale), site.orders(), site.missing()].map(Result::unwrap) {
+            let (_, title) = page.split_once("<title").unwrap();
+            let title = title.split_once("</title>").unwrap().0;
+            assert!(title.ends_with("· Lamps &#38; &#34;more&#34;") && title.contains("· 灯\""), "{title}");
+            assert!(page.contains(&colours.path) && !page.contains("Seckill"));
         }
     }
 

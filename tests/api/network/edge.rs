@@ -37,10 +37,10 @@ const FRESH: &str = "public, max-age=0, must-revalidate";
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
 
 /// A published sale behind the edge.
-struct Shop {
-    system: System,
+pub struct Shop {
+    pub system: System,
     site: Folder,
-    edge: Nginx,
+    pub edge: Nginx,
     sale: Sale,
 }
 
@@ -51,7 +51,7 @@ impl Shop {
         Self::in_front_of(system, address).await
     }
 
-    async fn in_front_of(system: System, address: SocketAddr) -> Self {
+    pub async fn in_front_of(system: System, address: SocketAddr) -> Self {
         let sale = system.create_sale(terms(50)).await;
         let site = Folder::new("site");
         // Another test may replace a picture meanwhile.
@@ -72,7 +72,7 @@ impl Shop {
 }
 
 /// The contents of a state.js.
-async fn state(answer: Response) -> Value {
+pub async fn state(answer: Response) -> Value {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
     let script = answer.text().await.unwrap();
@@ -102,7 +102,7 @@ async fn assert_unsupported(answer: Response) {
 }
 
 /// The number of requests that reached a service, by their kind.
-async fn requests(service: SocketAddr, kind: &str) -> u64 {
+pub async fn requests(service: SocketAddr, kind: &str) -> u64 {
     let metrics = reqwest::get(format!("http://{service}/metrics")).await.unwrap().text().await.unwrap();
     let name = format!("seckill_requests_total{{kind=\"{kind}\"}} ");
     metrics.lines().find_map(|line| line.strip_prefix(&name)).map_or(0, |count| count.parse().unwrap())

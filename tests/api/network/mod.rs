@@ -2,6 +2,7 @@
 
 pub mod broken_network;
 pub mod edge;
+pub mod edge_pages;
 pub mod head_requests;
 pub mod nginx;
 pub mod reverse_proxy;

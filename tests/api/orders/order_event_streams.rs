@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sqlx::postgres::PgListener;
 use tokio::task::JoinHandle;
 
+use crate::orders::payments_and_callbacks::{Callback, pay};
 use seckill_harness::{PATIENCE, Sale, System, eventually, terms, until};
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,6 +18,8 @@ type Event = (i64, Value);
 struct Reader {
     response: Response,
     text: String,
+    /// The kind of the last event.
+    kind: String,
 }
 
 async fn request_stream(
@@ -36,7 +39,7 @@ impl Reader {
     fn of(response: Response) -> Self {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        Self { response, text: String::new() }
+        Self { response, text: String::new(), kind: String::new() }
     }
 
     /// Opens a stream. A busy service may refuse it for a moment.
@@ -61,7 +64,7 @@ impl Reader {
                 self.text = rest;
                 let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
                 if let Some(data) = field("data") {
-                    assert_eq!(field("event"), Some("status"));
+                    self.kind = field("event").unwrap().to_owned();
                     return Some((field("id")?.parse().unwrap(), serde_json::from_str(data).unwrap()));
                 }
                 continue;
@@ -298,4 +301,54 @@ async fn head_opens_no_stream() {
     system.settled(&sale).await;
     assert_eq!(system.post(&format!("/api/v1/orders/{order}/cancel"), "ann").await.0, 200);
     assert_eq!(statuses(&reader.rest().await).last(), Some(&"cancelled"));
+}
+
+/// A declined payment is announced at once with its reason, and again to a reader who missed it. It is no step: nothing else is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_declined_payment_is_an_event_with_its_reason() {
+    let system = System::shared().await;
+    let (sale, at) = (system.create_sale(terms(5)).await, system.instances[0].address);
+    let order = bought(&system, &sale, "ann").await;
+    let path = format!("/api/v1/orders/{order}");
+    until(json!("pending_payment"), || async { system.get(&path, Some("ann")).await.1["status"].clone() }).await;
+    assert_eq!(system.get(&path, Some("ann")).await.1["refunded_cents"], 0);
+    let mut reader = Reader::open(&system, at, &order, "ann", None).await;
+    let (step, waiting) = reader.next().await.unwrap();
+    assert_eq!((&waiting["status"], waiting.get("payment")), (&json!("pending_payment"), None));
+
+    for (reason, told) in
+        [(Some("insufficient-funds"), "insufficient-funds"), (Some("No money! (51)"), "failed"), (None, "declined")]
+    {
+        let payment = pay(&system, order.parse().unwrap(), "ann").await;
+        let mut declined = Callback::of("payment.failed", payment, ("order_id", order.parse().unwrap()), 100);
+        if let Some(reason) = reason {
+            declined.data["reason"] = json!(reason);
+        }
+        assert_eq!(declined.send(&system).await, 200);
+        let (id, event) = reader.next().await.unwrap();
+        assert!(id > step && reader.kind == "payment", "{id} {}", reader.kind);
+        let expected = json!({ "payment_id": payment, "channel": "sandbox", "status": "failed", "reason": told });
+        assert_eq!((&event["payment"], &event["status"]), (&expected, &json!("pending_payment")));
+        for read in
+            [system.get(&path, Some("ann")).await.1, system.get("/api/v1/orders", Some("ann")).await.1[0].clone()]
+        {
+            assert_eq!(read["payment"], expected);
+        }
+    }
+    // Whoever missed the events gets them; whoever comes new gets the status.
+    let mut late = Reader::open(&system, at, &order, "ann", Some(&step.to_string())).await;
+    for _ in 0..3 {
+        late.next().await.unwrap();
+        assert_eq!(late.kind, "payment");
+    }
+    let mut new = Reader::open(&system, at, &order, "ann", None).await;
+    let (_, event) = new.next().await.unwrap();
+    assert_eq!((new.kind.as_str(), &event["payment"]["reason"]), ("status", &json!("declined")));
+    drop((reader, late, new));
+
+    let payment = pay(&system, order.parse().unwrap(), "ann").await;
+    let paid = Callback::of("payment.succeeded", payment, ("order_id", order.parse().unwrap()), 100);
+    assert_eq!(paid.send(&system).await, 200);
+    until(json!("succeeded"), || async { system.get(&path, Some("ann")).await.1["payment"]["status"].clone() }).await;
+    system.finish().await;
 }

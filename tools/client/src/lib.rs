@@ -48,7 +48,7 @@ pub use decision::{Decision, Refusal, WhenAway};
 pub use error::{Code, Error, Problem};
 pub use flow::{Ask, FlowClient};
 pub use follow::OrderChanges;
-pub use orders::{Order, OrderPage, OrderStatus, PaymentBegun, RefundBegun};
+pub use orders::{Order, OrderPage, OrderPayment, OrderStatus, PaymentBegun, RefundBegun};
 pub use permit::{Outcome, Permit, Reason};
 pub use purchase::{Purchase, Ticket};
 pub use retry::RetryTerms;

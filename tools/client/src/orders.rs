@@ -20,12 +20,27 @@ pub struct Order {
     pub amount_cents: i64,
     /// ISO 4217.
     pub currency: String,
+    /// What was given back.
+    pub refunded_cents: i64,
     pub status: OrderStatus,
     /// Why it was cancelled (`expired`, `by-buyer`) or rejected (`out-of-stock`, `over-limit`).
     pub reason: Option<String>,
     /// Until when it has to be paid.
     pub expires_at_ms: i64,
     pub created_at_ms: i64,
+    /// The payment that paid it, or the last one.
+    pub payment: Option<OrderPayment>,
+}
+
+/// An order's payment.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct OrderPayment {
+    pub payment_id: Uuid,
+    pub channel: String,
+    /// `created`, `sending`, `waiting`, `succeeded`, `failed` or `abandoned`.
+    pub status: String,
+    /// Why it failed, as a code: `declined`, `failed`, or the channel's own, such as `insufficient-funds`.
+    pub reason: Option<String>,
 }
 
 /// The status of an order. docs/protocol.md draws the transitions.

@@ -79,6 +79,7 @@ pub struct SaleState {
     pub starts_at_ms: i64,
     pub ends_at_ms: i64,
     pub sold_out: bool,
+    pub status: SalePhase,
 }
 
 #[derive(Deserialize)]

@@ -27,6 +27,7 @@ struct Transfer {
     /// For a payment: the sum of its refunds, without failed ones.
     refunded_cents: i64,
     message: Option<Message>,
+    reason: Option<String>,
 }
 
 /// The callback of a decision.
@@ -175,7 +176,7 @@ impl Book {
         }
         let which = TransferRef { kind: request.kind(), key };
         let (request, status) = (request.clone(), Status::Pending);
-        let taken = Transfer { n, request, status, due_us, refunded_cents: 0, message: None };
+        let taken = Transfer { n, request, status, due_us, refunded_cents: 0, message: None, reason: None };
         self.transfers.insert(which, taken);
         self.undecided.insert((due_us, which));
         Ok(())
@@ -199,6 +200,7 @@ impl Book {
             return Err(Illegal("a transfer was decided twice or out of order"));
         }
         transfer.status = if verdict.succeeded { Status::Succeeded } else { Status::Failed };
+        transfer.reason.clone_from(&verdict.reason);
         transfer.message =
             Some(Message { n: message, at_us, reported_cents: verdict.told_cents, fate: Fate::default() });
         self.undecided.remove(&(transfer.due_us, which));
@@ -253,7 +255,10 @@ impl Book {
         let transfer = self.transfers.get(&which).ok_or(None)?;
         let message = transfer.message.as_ref().ok_or(None)?;
         let request = TransferRequest { amount_cents: message.reported_cents, ..transfer.request.clone() };
-        let document = Document::new(which.key, transfer.n, transfer.status, request);
+        let document = Document {
+            reason: transfer.reason.clone(),
+            ..Document::new(which.key, transfer.n, transfer.status, request)
+        };
         Ok(Send { n, message: message.n, first_due_us, at_us: message.at_us, document })
     }
 
@@ -270,7 +275,8 @@ impl Book {
 impl Book {
     pub(crate) fn document(&self, which: TransferRef) -> Option<Document> {
         let transfer = self.transfers.get(&which)?;
-        Some(Document::new(which.key, transfer.n, transfer.status, transfer.request.clone()))
+        let document = Document::new(which.key, transfer.n, transfer.status, transfer.request.clone());
+        Some(Document { reason: transfer.reason.clone(), ..document })
     }
 
     /// The number of a transfer's callback, and its outcomes. `None` before the decision.

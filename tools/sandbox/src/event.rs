@@ -35,6 +35,9 @@ pub(crate) struct Verdict {
     pub told_cents: i64,
     /// When the callback is due: one entry for each time that it is sent.
     pub due_us: Vec<i64>,
+    /// Why it was declined, as a code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// How a callback ended.

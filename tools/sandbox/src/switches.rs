@@ -19,6 +19,7 @@ pub(crate) struct Switches {
     pub fail_permille: u32,
     pub lost_answer_permille: u32,
     pub decline_permille: u32,
+    pub decline_reason: String,
     pub repeat_callbacks: u32,
     pub callback_delay_ms: u64,
     pub shuffle_callbacks: bool,
@@ -105,7 +106,8 @@ impl Dice {
         let due_us = (0..times).map(|_| now_us + self.delay_us(switches)).collect();
         let wrong = self.chance(switches.wrong_amount_permille);
         let told_cents = if wrong { request.amount_cents ^ 1 } else { request.amount_cents };
-        Verdict { succeeded, told_cents, due_us }
+        let reason = (!succeeded && !switches.decline_reason.is_empty()).then(|| switches.decline_reason.clone());
+        Verdict { succeeded, told_cents, due_us, reason }
     }
 
     fn delay_us(&mut self, switches: &Switches) -> i64 {

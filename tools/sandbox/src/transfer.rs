@@ -105,12 +105,15 @@ pub(crate) struct Document {
     pub key: Uuid,
     pub id: String,
     pub status: Status,
+    /// Why it was declined, as a code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     #[serde(flatten)]
     pub request: TransferRequest,
 }
 
 impl Document {
     pub(crate) fn new(key: Uuid, n: u64, status: Status, request: TransferRequest) -> Self {
-        Self { key, id: format!("{}_{n}", request.kind().prefix()), status, request }
+        Self { key, id: format!("{}_{n}", request.kind().prefix()), status, reason: None, request }
     }
 }

@@ -10,12 +10,12 @@ use tokio::time::{Instant, timeout_at};
 use super::Call;
 use crate::sale::order_streams::{FoundOrder, OrderStreams, Stream};
 use seckill_domain::ids::OrderId;
-use seckill_domain::order::Order;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::order_id;
 use seckill_http::head_requests::was_head;
 use seckill_http::problem::Problem;
 use seckill_http::{Answer, event_stream};
+use seckill_postgres::orders::read::OrderStep;
 
 /// A silent stream sends a comment this often: many proxies close a connection after half a minute of silence.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -29,7 +29,7 @@ problems!(NotFollowed: InvalidRequest, Unauthenticated, UnknownOrder, QuotaExcee
 ///
 /// Server-sent events; read them with `fetch`, because a token is required. The first event shows the order's current
 /// status; each change then sends one event, in order: `event: status`, `data` is the order as `GET /orders/{id}` returns
-/// it, `id` is the change's number. The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the
+/// it, `id` is the change's number. A payment that failed is an event of its own, `event: payment`, with the same data. The stream ends after a final status (`cancelled`, `rejected`, `refunded`), when the
 /// token expires, when the instance stops, and after 15 minutes. Reconnect with `Last-Event-ID`, after the milliseconds that `retry` names: the
 /// missed changes are sent first. A comment is sent every 15 seconds. An instance keeps at most 4 streams of one order open:
 /// a fifth ends the oldest.
@@ -79,10 +79,7 @@ fn answer(stream: Stream, until: Instant) -> HttpResponse {
         }
         let pause = (now + HEARTBEAT).min(until);
         let text = match timeout_at(pause, stream.next()).await {
-            Ok(next) => {
-                let (step, order) = next?;
-                event(step, &order)
-            }
+            Ok(next) => event(&next?),
             Err(_) if pause == until => return None,
             Err(_) => Bytes::from_static(b":\n\n"),
         };
@@ -91,8 +88,9 @@ fn answer(stream: Stream, until: Instant) -> HttpResponse {
     event_stream(RETRY_MS, events)
 }
 
-fn event(step: i64, order: &Order) -> Bytes {
+fn event(step: &OrderStep) -> Bytes {
+    let kind = if step.is_payment { "payment" } else { "status" };
     // An order holds only strings and numbers, so serializing cannot fail.
-    let order = serde_json::to_string(order).unwrap_or_default();
-    format!("event: status\nid: {step}\ndata: {order}\n\n").into()
+    let order = serde_json::to_string(&step.of.order).unwrap_or_default();
+    format!("event: {kind}\nid: {}\ndata: {order}\n\n", step.id).into()
 }

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::sale::thread_state::ThreadState;
 use seckill_domain::ids::SaleId;
+use seckill_domain::sale::SalePhase;
 use seckill_http::Answer;
 use seckill_http::codes::{Code, problems};
 use seckill_http::extract::sale_id;
@@ -27,6 +28,10 @@ struct SaleState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 100)]
     sold_percent: Option<u8>,
+    status: SalePhase,
+    /// Changes when the sale's page changes, apart from its times. The page has it too, and loads itself again when they differ.
+    #[schema(example = "0123456789abcdef")]
+    terms: String,
 }
 
 problems!(NoState: InvalidRequest, UnknownSale, TemporarilyUnavailable);
@@ -43,6 +48,8 @@ async fn state(request: &HttpRequest, thread: &ThreadState) -> Result<SaleState,
         ends_at_ms: sale.ends_at_ms,
         sold_out: units.is_sold_out,
         sold_percent: units.available.and_then(|available| sale.sold_percent(available, now_ms)),
+        status: sale.phase_at(now_ms),
+        terms: sale.terms(),
     })
 }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SaleError, Step};
 use seckill_domain::ids::{OrderId, UserId};
-use seckill_domain::order::{Order, OrderStatus};
+use seckill_domain::order::OrderStatus;
 use seckill_postgres::Orders;
 use seckill_postgres::orders::read::OrderStep;
 
@@ -84,14 +84,15 @@ impl OrderStreams {
             return Ok(FoundOrder::Unknown);
         };
         let newest_id = newest.id;
-        let first = match seen {
+        let mut first: VecDeque<OrderStep> = match seen {
             Some(seen) if seen == newest.id && newest.of.order.status.is_final() => return Ok(FoundOrder::Over),
             Some(seen) if (0..=newest.id).contains(&seen) => {
                 steps.into_iter().chain([newest]).filter(|step| step.id > seen).collect()
             }
             // The step that the client has seen is not of this order.
-            _ => VecDeque::from([newest]),
+            _ => VecDeque::from([OrderStep { is_payment: false, ..newest }]),
         };
+        self.orders.add_money(first.iter_mut()).await?;
         Ok(FoundOrder::Unfollowed(UnfollowedOrder { order, newest_id, first }))
     }
 
@@ -117,7 +118,7 @@ impl OrderStreams {
                 steps = self.orders.steps_since(&[(order, 0)]).await?;
             }
             if steps.is_empty() {
-                steps.push(OrderStep { id: 0, of });
+                steps.push(OrderStep { id: 0, of, is_payment: false });
             }
         }
         Ok(Some(steps))
@@ -132,7 +133,10 @@ impl OrderStreams {
         let mut asked_for = Duration::ZERO;
         for some in seen.chunks(BATCH_MAX) {
             let asked = Instant::now();
-            let steps = self.orders.steps_since(some).await?;
+            let mut steps = self.orders.steps_since(some).await?;
+            // An order has no money at its first step. In a rush, most steps are such.
+            let is_first = |step: &OrderStep| !step.is_payment && step.of.order.status == OrderStatus::PendingPayment;
+            self.orders.add_money(steps.iter_mut().filter(|step| !is_first(step))).await?;
             asked_for += asked.elapsed();
             for (n, steps) in steps.chunks(FEED_AT_ONCE).enumerate() {
                 if n > 0 {
@@ -205,9 +209,9 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Waits for the next step: its id, and the order at that step. `None` after a final step, when the reader was too slow or the oldest
+    /// Waits for the next step. `None` after a final step, when the reader was too slow or the oldest
     /// of too many, and when the service stops. Dropping the future loses no step.
-    pub(crate) async fn next(&mut self) -> Option<(i64, Order)> {
+    pub(crate) async fn next(&mut self) -> Option<OrderStep> {
         if self.over {
             return None;
         }
@@ -216,7 +220,7 @@ impl Stream {
             None => self.streams.closing.run_until_cancelled(self.steps.recv()).await.flatten(),
         };
         self.over = next.as_ref().is_none_or(|step| step.of.order.status.is_final());
-        next.map(|step| (step.id, step.of.order))
+        next
     }
 }
 
@@ -230,6 +234,7 @@ impl Drop for Stream {
 mod tests {
     use super::*;
     use seckill_domain::ids::SaleId;
+    use seckill_domain::order::Order;
     use seckill_postgres::orders::read::OwnedOrder;
 
     fn step(id: i64) -> OrderStep {
@@ -239,12 +244,14 @@ mod tests {
             quantity: 1,
             amount_cents: 100,
             currency: "CNY".parse().unwrap(),
+            refunded_cents: 0,
+            payment: None,
             status: OrderStatus::PendingPayment,
             reason: None,
             expires_at_ms: 0,
             created_at_ms: 0,
         };
-        OrderStep { id, of: OwnedOrder { order, user_id: "ann".to_owned() } }
+        OrderStep { id, of: OwnedOrder { order, user_id: "ann".to_owned() }, is_payment: false }
     }
 
     #[test]

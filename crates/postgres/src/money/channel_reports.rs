@@ -139,7 +139,7 @@ impl Payments {
             ("succeeded", true) | ("failed" | "abandoned", false) => return Ok(ReportOutcome::Known),
             ("succeeded", false) => return Ok(ReportOutcome::Misfit("failed, and had succeeded")),
             (_, false) => {
-                fail_payment(&mut tx, id, &row, "declined by the channel").await?;
+                fail_payment(&mut tx, id, &row, report.reason.as_deref().unwrap_or("declined")).await?;
                 ReportOutcome::Applied
             }
             (_, true) => {
@@ -206,10 +206,12 @@ impl Payments {
     }
 }
 
-/// Ends a failed payment. If the order's time to pay is over, the order is cancelled.
+/// Ends a failed payment, whose order is locked: so its number is later than those of the order's steps so far. If the order's time to pay is over, the order is cancelled.
 async fn fail_payment(tx: &mut PgConnection, id: PaymentId, row: &PaymentRow, why: &str) -> Result<(), LedgerError> {
     sqlx::query!(
-        "UPDATE payments SET status = 'failed', reason = left($2, 500), ask_at = NULL, ended_at = now() WHERE id = $1",
+        "UPDATE payments p SET status = 'failed', reason = left($2, 500), ask_at = NULL, ended_at = now(),
+                failed_step = CASE WHEN o.status = 'pending_payment' THEN nextval('order_steps_id_seq') END
+         FROM orders o WHERE p.id = $1 AND o.id = p.order_id",
         id.0,
         why
     )

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::money::add_money;
 use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_domain::order::{Order, OrderStatus};
@@ -46,6 +47,8 @@ impl TryFrom<OrderRow> for OwnedOrder {
             currency: row.currency.parse().map_err(|_| LedgerError::Unreadable("orders.currency"))?,
             status: row.status.parse().map_err(|_| LedgerError::Unreadable("orders.status"))?,
             reason: row.reason,
+            refunded_cents: 0,
+            payment: None,
             expires_at_ms: row.expires_at.timestamp_millis(),
             created_at_ms: row.created_at.timestamp_millis(),
         };
@@ -53,12 +56,14 @@ impl TryFrom<OrderRow> for OwnedOrder {
     }
 }
 
-/// A change of an order's status, with the order as of then.
+/// A change of an order's status, with the order as of then; or a failed payment of it.
 #[derive(Debug, Clone)]
 pub struct OrderStep {
     /// Rises with each step of an order. 0 is the purchase, before the order exists.
     pub id: i64,
     pub of: OwnedOrder,
+    /// Whether this is a failed payment, and no change of the status.
+    pub is_payment: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -120,7 +125,9 @@ impl Orders {
             let (order, found) = (OrderId(row.id), OwnedOrder::try_from(row));
             (order, found.inspect_err(|error| tracing::error!(%order, %error, "order not read")).ok())
         });
-        Ok(readable.collect())
+        let mut found: HashMap<_, _> = readable.collect();
+        add_money(&self.0.pool, found.values_mut().flatten().map(|owned| &mut owned.order)).await?;
+        Ok(found)
     }
 
     /// Orders by sale, status and buyer, newest first.
@@ -160,7 +167,14 @@ impl Orders {
         )
         .fetch_all(&self.0.pool)
         .await?;
-        rows.into_iter().map(OwnedOrder::try_from).collect()
+        let mut orders = rows.into_iter().map(OwnedOrder::try_from).collect::<Result<Vec<_>, _>>()?;
+        add_money(&self.0.pool, orders.iter_mut().map(|owned| &mut owned.order)).await?;
+        Ok(orders)
+    }
+
+    /// Adds the payments and refunds to the orders of these steps.
+    pub async fn add_money(&self, steps: impl Iterator<Item = &mut OrderStep>) -> Result<(), LedgerError> {
+        add_money(&self.0.pool, steps.map(|step| &mut step.of.order)).await
     }
 
     /// The units of a buyer's live orders in a sale, and the newest order.
@@ -177,16 +191,21 @@ impl Orders {
         Ok((row.units, row.newest.map(OrderId)))
     }
 
-    /// The steps of each order after the given step. Those of one order commit in the order of their ids. Those of several may not.
+    /// The steps of each order after the given step, and its failed payments, without money. Those of one order commit in the order of their ids. Those of several may not.
     pub async fn steps_since(&self, seen: &[(OrderId, i64)]) -> Result<Vec<OrderStep>, LedgerError> {
         let (orders, steps): (Vec<Uuid>, Vec<i64>) = seen.iter().map(|(order, step)| (order.0, *step)).unzip();
         let rows = sqlx::query!(
-            "SELECT s.id AS step, s.to_status AS status, o.id, o.sale_id, o.user_id, o.quantity, o.amount_cents, o.currency,
-                    o.expires_at, o.created_at, CASE WHEN s.to_status = o.status THEN o.reason END AS reason
-             FROM unnest($1::uuid[], $2::bigint[]) AS seen (order_id, step)
-             JOIN order_steps s ON s.order_id = seen.order_id AND s.id > seen.step
-             JOIN orders o ON o.id = s.order_id
-             ORDER BY s.id",
+            r#"SELECT s.id AS "step!", s.status AS "status!", s.is_payment AS "is_payment!", o.id, o.sale_id, o.user_id, o.quantity,
+                      o.amount_cents, o.currency, o.expires_at, o.created_at, CASE WHEN s.status = o.status THEN o.reason END AS reason
+               FROM (SELECT s.id, s.order_id, s.to_status AS status, false AS is_payment
+                     FROM unnest($1::uuid[], $2::bigint[]) AS seen (order_id, step)
+                     JOIN order_steps s ON s.order_id = seen.order_id AND s.id > seen.step
+                     UNION ALL
+                     SELECT p.failed_step, p.order_id, 'pending_payment', true
+                     FROM unnest($1::uuid[], $2::bigint[]) AS seen (order_id, step)
+                     JOIN payments p ON p.order_id = seen.order_id AND p.failed_step > seen.step) AS s
+               JOIN orders o ON o.id = s.order_id
+               ORDER BY s.id"#,
             &orders,
             &steps
         )
@@ -203,7 +222,7 @@ impl Orders {
                 expires_at: row.expires_at,
                 created_at: row.created_at,
             };
-            Ok(OrderStep { id: row.step, of: order.try_into()? })
+            Ok(OrderStep { id: row.step, of: order.try_into()?, is_payment: row.is_payment })
         });
         rows.fetch_all(&self.0.pool).await?.into_iter().collect()
     }
@@ -242,7 +261,9 @@ pub(super) async fn order_on(connection: &mut PgConnection, order: OrderId) -> R
            CROSS JOIN LATERAL (SELECT array_position(g.order_ids, $1) AS place) AS m"#,
         order.0
     )
-    .fetch_optional(connection)
+    .fetch_optional(&mut *connection)
     .await?;
-    row.map(OwnedOrder::try_from).transpose()
+    let mut found = row.map(OwnedOrder::try_from).transpose()?;
+    add_money(connection, found.iter_mut().map(|owned| &mut owned.order)).await?;
+    Ok(found)
 }

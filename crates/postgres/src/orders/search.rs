@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
+use crate::orders::money::add_money;
 use crate::orders::read::{OrderRow, OrderSearch, OwnedOrder};
 use crate::{LedgerError, Orders};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
@@ -169,7 +170,9 @@ async fn read(
         of_buyer_or_sale(tx, search, at).await?
     };
     let last = rows.last().map(|last| Place::Order(last.created_at, last.id));
-    Ok((owned(rows.into_iter())?, last))
+    let mut orders = owned(rows.into_iter())?;
+    add_money(tx, orders.iter_mut().map(|owned| &mut owned.order)).await?;
+    Ok((orders, last))
 }
 
 /// The purchases without an order; `None` if they cannot be read within 1 s. They are sorted, and may be a million.

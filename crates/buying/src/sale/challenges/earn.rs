@@ -26,7 +26,7 @@ impl ThreadState {
         if !challenges.has(kind) {
             return Err(ChallengeRefusal::PoolEmpty);
         }
-        challenges.asking.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
+        challenges.quotas(kind).asking.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
         // Another thread may have taken the last one. Then the request has counted.
         let (mut question, solution) = challenges.take(kind).ok_or(ChallengeRefusal::PoolEmpty)?;
         let expires_at_ms = self.catalog.clock.now_ms() + challenges.settings.challenge_ttl_ms.cast_signed();
@@ -55,8 +55,11 @@ impl ThreadState {
         answer: &Answer,
     ) -> Result<EarnedPass, ChallengeRefusal> {
         let (sale, challenges) = (self.sale_with_challenges(sale).await?, &self.challenges);
-        challenges.answering.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
-        let Some(challenge) = challenges.seal.open_challenge(sale.id, user, challenge_id) else {
+        let challenge = challenges.seal.open_challenge(sale.id, user, challenge_id);
+        // A forged challenge counts as a picture.
+        let kind = challenge.as_ref().map_or(ChallengeKind::Image, |challenge| challenge.solution.kind());
+        challenges.quotas(kind).answering.count(user.as_str(), address).map_err(ChallengeRefusal::TooOften)?;
+        let Some(challenge) = challenge else {
             count_answer("unknown", "forged");
             return Err(ChallengeRefusal::Failed);
         };
@@ -69,7 +72,7 @@ impl ThreadState {
             tracing::warn!(sale = %sale.id, %error, "challenge not spent");
             ChallengeRefusal::Unavailable
         })?;
-        let kind = challenge.solution.kind().as_str();
+        let kind = kind.as_str();
         let (now_ms, spent_before) = match spending {
             Spending::Spent { now_ms, passes_spent } if is_right => (now_ms, passes_spent),
             Spending::NotServing => return Err(ChallengeRefusal::Unavailable),

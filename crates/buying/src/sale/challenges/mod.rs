@@ -34,6 +34,14 @@ pub struct Challenges {
     pool: Pool,
     pressure: Arc<Pressure>,
     asked: Mutex<Rate>,
+    /// Of pictures. They are limited, because they can be guessed.
+    pictures: Quotas,
+    /// Of proofs of work: a buyer who has used up the pictures has this way left.
+    work: Quotas,
+}
+
+/// How many challenges a caller may ask for, and answer.
+struct Quotas {
     asking: CallerQuotas,
     answering: CallerQuotas,
 }
@@ -106,13 +114,14 @@ impl Challenges {
     pub fn start(settings: config::Captcha, secret: &[u8; 32], pressure: &Arc<Pressure>) -> io::Result<Self> {
         let window = Duration::from_millis(settings.window_ms);
         let quotas = || CallerQuotas::new(settings.buyer_limit, settings.address_limit, window);
+        let both = || Quotas { asking: quotas(), answering: quotas() };
         Ok(Self {
             seal: Seal::new(secret),
             pool: Pool::start(settings.images_max, settings.sliders_max, settings.draw_threads, pressure)?,
             pressure: Arc::clone(pressure),
             asked: Mutex::new(Rate::new(Instant::now())),
-            asking: quotas(),
-            answering: quotas(),
+            pictures: both(),
+            work: both(),
             settings,
         })
     }
@@ -146,6 +155,13 @@ impl Challenges {
     /// `None`: the pass was not made for this buyer and this sale.
     pub(super) fn open_pass(&self, sale: SaleId, user: &UserId, sealed: &str) -> Option<Pass> {
         self.seal.open_pass(sale, user, sealed)
+    }
+
+    fn quotas(&self, kind: ChallengeKind) -> &Quotas {
+        match kind {
+            ChallengeKind::Work => &self.work,
+            ChallengeKind::Image | ChallengeKind::Slider => &self.pictures,
+        }
     }
 
     /// Whether a challenge of this kind is ready.
