@@ -84,6 +84,7 @@ pub struct OrderFigures {
     pub status: OrderStatus,
     pub orders: i64,
     pub units: i64,
+    pub amount_cents: i64,
 }
 
 /// Rows of the outbox that are still to be done, of all sales. Each number ends at 10000, so that counting stays cheap.
@@ -117,6 +118,11 @@ pub struct Drift {
 }
 
 impl LedgerFigures {
+    /// Units that nobody has. Those of purchases without an order are still in the stock.
+    pub fn unsold_units(&self) -> i64 {
+        self.stock - self.units(OrderStatus::Accepted)
+    }
+
     pub fn units(&self, status: OrderStatus) -> i64 {
         self.orders.iter().filter(|of| of.status == status).map(|of| of.units).sum()
     }

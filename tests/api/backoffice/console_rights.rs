@@ -155,6 +155,7 @@ pub const RULES: &[Rule] = &[
     rule("GET /admin/sales/new", Operators, "", ""),
     rule("GET /admin/sales/{id}", SignedIn, "1", ""),
     rule("GET /admin/sales/{id}/live", SignedIn, "1", ""),
+    rule("GET /admin/sales/{id}/report", SignedIn, "1", ""),
     rule("GET /admin/products", Operators, "?name=Phone", ""),
     rule("GET /admin/orders", SignedIn, "", ""),
     rule("GET /admin/orders/{id}", SignedIn, "$order", ""),

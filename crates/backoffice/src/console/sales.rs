@@ -13,6 +13,7 @@ use crate::api::{Ask, Caller};
 use seckill_domain::currency::Currency;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::LedgerFigures;
+use seckill_domain::order::OrderStatus;
 
 const SALES_MAX: i64 = 50;
 const NAMES_MAX: i64 = 200;
@@ -46,7 +47,17 @@ struct SalePage {
     lapsed: Option<Arc<LapsedLists>>,
 }
 
+impl SalesPage {
+    fn lacks_results(&self) -> bool {
+        self.rows.iter().any(|row| row.result.is_none())
+    }
+}
+
 impl SalePage {
+    fn drifts(&self) -> bool {
+        self.counted.as_ref().is_some_and(|counted| counted.drift_alarm)
+    }
+
     fn may_be_removed(&self) -> bool {
         self.counted.as_ref().is_some_and(|counted| counted.orders.iter().all(|of| of.orders == 0))
     }
@@ -76,9 +87,26 @@ pub(crate) async fn new(ask: Ask) -> HttpResponse {
 pub(crate) async fn show(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |office, caller, frame| {
         let id = named_sale(caller)?;
-        let details = office.sale(id).await?;
-        let (counted, lapsed) = tokio::join!(office.sale_orders(id), office.sale_lapsed(&caller.account, id));
+        let (counted, lapsed) = tokio::join!(office.counted_sale(id), office.sale_lapsed(&caller.account, id));
+        let (details, counted) = counted?;
         Ok(SalePage { frame, counted, lapsed, details })
+    })
+    .await
+}
+
+/// What came of a sale.
+#[derive(Template)]
+#[template(path = "console/report.html")]
+struct ReportPage {
+    frame: Frame,
+    details: SaleDetails,
+    counted: Option<Arc<LedgerFigures>>,
+}
+
+pub(crate) async fn report(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |office, caller, frame| {
+        let (details, counted) = office.counted_sale(named_sale(caller)?).await?;
+        Ok(ReportPage { frame, details, counted })
     })
     .await
 }
