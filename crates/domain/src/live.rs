@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::order::OrderStatus;
-use super::sale::SaleStatus;
+use super::sale::{SalePhase, SaleStatus};
 
 /// Buckets of a histogram as Prometheus counts them: the upper bound in seconds, and the number of observations up to it.
 pub(crate) type Buckets = Vec<(f64, u64)>;
@@ -64,6 +64,7 @@ pub struct LedgerFigures {
     /// When they were read. They are read less often where that takes long, and while purchases wait.
     pub read_at_ms: i64,
     pub status: SaleStatus,
+    pub phase: SalePhase,
     /// -1: unlimited.
     pub total_stock: i64,
     pub stock: i64,

@@ -148,7 +148,16 @@ impl ProductChange {
     }
 }
 
-fn product_name(name: &str, field: &'static str) -> Result<String, Invalid> {
+/// A change of a product that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProductEdit {
+    Rename(String),
+    RemovePicture,
+    /// Only without sales.
+    Remove,
+}
+
+pub fn product_name(name: &str, field: &'static str) -> Result<String, Invalid> {
     text::line(name, field, 1..=200)
 }
 

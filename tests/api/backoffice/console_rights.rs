@@ -130,8 +130,11 @@ pub const RULES: &[Rule] = &[
     rule("PUT /api/v1/admin/sales/{id}/status", Operators, "1", r#"{"status": "paused"}"#),
     rule("POST /api/v1/admin/sales/{id}/stock", Operators, "1", r#"{"units": 1}"#),
     rule("DELETE /api/v1/admin/sales/{id}", Operators, "2", ""),
+    rule("PUT /api/v1/admin/products/{name}/name", Operators, "Named", r#"{"name": "Renamed"}"#),
+    rule("DELETE /api/v1/admin/products/{name}", Operators, "Removed", ""),
     rule("PUT /api/v1/admin/products/{name}", Operators, "Phone", r#"{"description": "New"}"#),
     rule(PICTURE, Operators, "Phone", "a picture"),
+    rule("DELETE /api/v1/admin/products/{name}/picture", Operators, "Phone", ""),
     rule("GET /api/v1/admin/orders", SignedIn, "", ""),
     rule("GET /api/v1/admin/orders.csv", Operators, "", ""),
     rule("GET /api/v1/admin/orders/{id}", SignedIn, "$order", ""),
@@ -261,6 +264,7 @@ pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     // From here on without workers, so that nothing changes by itself.
     system.stop().await;
     system.execute("DELETE FROM alarms").await;
+    system.execute("INSERT INTO products (name) VALUES ('Named'), ('Removed')").await;
     system.serve(false).await;
     let name = |text| Name::parse(text, "name").unwrap();
     policy_changes::create_app(&system.stores.ledger, &name("shop"), "test").await.unwrap();

@@ -16,7 +16,7 @@ use seckill_domain::stock::Stock;
 const WAVES_MAX: usize = 100;
 const LASTS_MS: i64 = 3_600_000;
 /// Programs that count with doubles count exactly up to here.
-const TIME_MAX: i64 = 9_007_199_254_740_991;
+pub(super) const TIME_MAX: i64 = 9_007_199_254_740_991;
 
 /// A sale to plan.
 #[derive(Deserialize, ToSchema)]

@@ -14,6 +14,7 @@ use seckill_domain::currency::Currency;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::order::OrderStatus;
+use seckill_domain::sale::SalePhase;
 
 const SALES_MAX: i64 = 50;
 const NAMES_MAX: i64 = 200;
@@ -116,14 +117,13 @@ pub(crate) async fn report(ask: Ask) -> HttpResponse {
 #[template(path = "console/live.html")]
 struct LivePage {
     frame: Frame,
-    id: i64,
-    product: String,
+    sale: ManagedSale,
 }
 
 pub(crate) async fn live(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |office, caller, frame| {
         let sale = office.sale(named_sale(caller)?).await?.sale;
-        Ok(LivePage { frame, id: sale.id.get(), product: sale.product })
+        Ok(LivePage { frame, sale })
     })
     .await
 }

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::SaleId;
-use seckill_domain::sale::{NewSale, ProductChange, SaleStatus};
-use seckill_postgres::sales::products::NewPicture;
+use seckill_domain::sale::{NewSale, ProductChange, ProductEdit, SaleStatus};
+use seckill_postgres::sales::products::{EditedProduct, NewPicture};
 use seckill_redis::server_runs::has_no_master;
 use seckill_runtime::die_at;
 
@@ -128,6 +128,34 @@ impl Stores {
         }
         Ok(ProductSet::Done { id, known_everywhere })
     }
+
+    /// Renames a product, or removes it or its picture. Waits until every live instance has loaded the change: `Done` says whether all have.
+    pub async fn edit_product(&self, name: &str, edit: &ProductEdit, actor: &str) -> Result<ProductEdited, SaleError> {
+        let (id, version) = match self.ledger.sales.edit_product(name, edit, actor).await? {
+            EditedProduct::Done { id, version } => (id, version),
+            EditedProduct::Unknown => return Ok(ProductEdited::Unknown),
+            EditedProduct::Refused => {
+                return Ok(ProductEdited::Refused(match edit {
+                    ProductEdit::Rename(_) => "the new name is another product's",
+                    ProductEdit::RemovePicture => "the product has no picture",
+                    ProductEdit::Remove => "the product has sales: remove these first",
+                }));
+            }
+        };
+        let known_everywhere = self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?;
+        self.ledger.sales.clear_unused_pictures().await?;
+        Ok(ProductEdited::Done { id, known_everywhere })
+    }
+}
+
+pub enum ProductEdited {
+    Done {
+        id: i64,
+        known_everywhere: bool,
+    },
+    Unknown,
+    /// Why nothing was changed.
+    Refused(&'static str),
 }
 
 pub enum ProductSet {

@@ -7,6 +7,7 @@ pub mod details;
 pub mod expiry;
 pub mod groups;
 mod insert;
+pub mod listed;
 pub mod one;
 pub mod purchase;
 pub mod read;

@@ -6,6 +6,7 @@ use crate::{LedgerError, Sales};
 use seckill_domain::alarm::AlarmKind;
 use seckill_domain::ids::SaleId;
 use seckill_domain::live::{LedgerFigures, OrderFigures, OutboxFigures};
+use seckill_domain::sale::SalePhase;
 use seckill_domain::sale_result::SaleResult;
 
 /// Limit of outbox rows per count, and so of index entries read.
@@ -25,7 +26,7 @@ impl Sales {
         let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         (&mut *tx).execute("SET LOCAL statement_timeout = '2s'").await?;
         let row = sqlx::query!(
-            r#"SELECT status, total_stock, stock, (extract(epoch FROM now()) * 1000)::bigint AS "read_at_ms!",
+            r#"SELECT status, total_stock, stock, starts_at, ends_at, (extract(epoch FROM now()) * 1000)::bigint AS "read_at_ms!",
                  (SELECT coalesce(sum(units), 0)::bigint FROM sale_waves
                   WHERE sale_id = s.id AND released_at IS NULL) AS "held_back!",
                  (SELECT count(*) FROM (SELECT FROM outbox WHERE status = 'pending'
@@ -45,9 +46,12 @@ impl Sales {
         .await?;
         let Some(row) = row else { return Ok(None) };
         let (orders, kept_units) = count_orders(&mut tx, sale).await?;
+        let status = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
+        let [starts_at_ms, ends_at_ms] = [row.starts_at, row.ends_at].map(|at| at.timestamp_millis());
         Ok(Some(LedgerFigures {
             read_at_ms: row.read_at_ms,
-            status: row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?,
+            status,
+            phase: SalePhase::at(row.read_at_ms, status, starts_at_ms, ends_at_ms),
             total_stock: row.total_stock,
             stock: row.stock,
             held_back_units: row.held_back,

@@ -183,24 +183,15 @@ impl Sales {
         Ok(Some(version))
     }
 
-    /// Sales with their stock, newest first, by their key. A search with few matches reads all sales: thousands at most.
+    pub async fn sale_ids(&self, search: &SaleSearch) -> Result<Vec<SaleId>, LedgerError> {
+        let ids = ids_of(&mut *self.0.pool.acquire().await?, search).await?;
+        Ok(ids.into_iter().map(SaleId::from_db).collect())
+    }
+
+    /// Sales with their stock, newest first.
     pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
         let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
-        let ids = sqlx::query_scalar!(
-            "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
-             WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
-               AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
-                                                  WHEN status = 'paused' THEN 'paused'
-                                                  WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
-               AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
-             ORDER BY s.id DESC LIMIT $5",
-            search.only.map(SaleId::get),
-            search.before.map(SaleId::get),
-            search.phase.map(SalePhase::as_str),
-            search.text,
-            search.limit
-        );
-        let ids = ids.fetch_all(&mut *tx).await?;
+        let ids = ids_of(&mut tx, search).await?;
         let mut sales = figures_of(&mut tx, &ids).await?;
         sales.sort_unstable_by_key(|figures| Reverse(figures.sale.id));
         Ok(sales)
@@ -225,6 +216,25 @@ impl Sales {
         };
         Ok((document, as_of))
     }
+}
+
+/// The ids of sales, newest first, by their key. A search with few matches reads all sales: thousands at most.
+async fn ids_of(connection: &mut PgConnection, search: &SaleSearch) -> Result<Vec<i64>, LedgerError> {
+    let ids = sqlx::query_scalar!(
+        "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
+             WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
+               AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
+                                                  WHEN status = 'paused' THEN 'paused'
+                                                  WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
+               AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
+             ORDER BY s.id DESC LIMIT $5",
+        search.only.map(SaleId::get),
+        search.before.map(SaleId::get),
+        search.phase.map(SalePhase::as_str),
+        search.text,
+        search.limit
+    );
+    Ok(ids.fetch_all(connection).await?)
 }
 
 /// The sales with these ids. Removed ones are missing.
