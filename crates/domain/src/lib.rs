@@ -30,6 +30,7 @@ pub mod policy_preview;
 pub mod pressure;
 pub mod proxies;
 pub mod sale;
+pub mod sale_blocks;
 pub mod sale_result;
 pub mod shards;
 pub mod shed_pace;

@@ -8,6 +8,7 @@ use super::captcha::CaptchaKind;
 use super::currency::Currency;
 use super::ids::{Invalid, SaleId, Units};
 use super::picture::Picture;
+use super::sale_blocks::SaleBlocks;
 use super::shards::{SaleShards, ShardCount};
 use super::stock::Stock;
 use super::text;
@@ -79,6 +80,8 @@ pub struct Sale {
     pub waiting_key: String,
     /// Parts of the stock that go on sale after the start, in order.
     pub waves: Vec<PlannedWave>,
+    #[serde(default)]
+    pub blocks: SaleBlocks,
 }
 
 /// A wave as buyers see it.
@@ -273,6 +276,7 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            blocks: SaleBlocks::default(),
             waves: Vec::new(),
         }
     }

@@ -133,6 +133,7 @@ mod tests {
             ends_at_ms: 1_767_229_200_000,
             purchase_key: "the-real-key".into(),
             waiting_key: "the-waiting-key".into(),
+            blocks: seckill_domain::sale_blocks::SaleBlocks::default(),
             waves: vec![PlannedWave { after_s: 60, units: 5 }],
             per_user: Units::ONE,
             min_level: 0,

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+use uuid::Uuid;
+
+use crate::backoffice::admin_sessions::seckill;
 use crate::backoffice::console_frame::people;
 use seckill_domain::sale::NewSale;
 use seckill_harness::{Sale, System, terms};
@@ -114,6 +117,14 @@ async fn the_report_is_a_file_with_the_money_of_each_order() {
         ["refunding", "", "sandbox", paid_at, "", "", product],
     ];
     assert_eq!((lines.len(), found), (9, expected.map(|line| line.map(str::to_owned)).to_vec()));
+    let order = cell(&lines[0], "order_id");
+    let shown = seckill(&system, &["order", "show", &order, "--format", "json"], "").unwrap();
+    let whole: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&whole["order"]["order_id"], &whole["order"]["product"]), (&json!(order), &json!("=Lamp, \"red\"")));
+    assert!(seckill(&system, &["order", "show", &order], "").unwrap().contains(&order));
+    assert!(
+        seckill(&system, &["order", "show", &Uuid::nil().to_string()], "").unwrap_err().contains("there is no order")
+    );
     for (person, channel) in [(&root, json!("sandbox")), (&vic, Value::Null)] {
         let listed = person.get(&format!("orders?sale={}&status=paid", sale.id)).await.body["orders"][0].clone();
         assert_eq!((&listed["channel"], listed["product"].as_str().unwrap()), (&channel, "=Lamp, \"red\""));

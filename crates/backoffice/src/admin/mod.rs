@@ -19,6 +19,7 @@ pub mod queues;
 pub mod sale_form;
 pub mod sales;
 pub mod session;
+pub mod shoppers;
 
 use std::sync::Arc;
 

@@ -9,12 +9,15 @@ use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
+use crate::admin::shoppers::{Activity, Block};
+use crate::api::shoppers::ShopperQuery;
 use crate::api::{Ask, Caller};
 use seckill_domain::currency::Currency;
-use seckill_domain::ids::SaleId;
+use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::order::OrderStatus;
 use seckill_domain::sale::SalePhase;
+use seckill_domain::sale_blocks::Shopper;
 
 const SALES_MAX: i64 = 50;
 const NAMES_MAX: i64 = 200;
@@ -46,6 +49,8 @@ struct SalePage {
     /// `None` if counting them takes too long now.
     counted: Option<Arc<LedgerFigures>>,
     lapsed: Option<Arc<LapsedLists>>,
+    /// Empty for accounts that do not see buyers.
+    blocks: Vec<Block>,
 }
 
 impl SalesPage {
@@ -90,7 +95,32 @@ pub(crate) async fn show(ask: Ask) -> HttpResponse {
         let id = named_sale(caller)?;
         let (counted, lapsed) = tokio::join!(office.counted_sale(id), office.sale_lapsed(&caller.account, id));
         let (details, counted) = counted?;
-        Ok(SalePage { frame, counted, lapsed, details })
+        let blocks = if frame.may_operate { office.blocks(&caller.account, id).await? } else { Vec::new() };
+        Ok(SalePage { frame, counted, lapsed, blocks, details })
+    })
+    .await
+}
+
+/// What a buyer or an address did in a sale.
+#[derive(Template)]
+#[template(path = "console/activity.html")]
+struct ActivityPage {
+    frame: Frame,
+    sale: ManagedSale,
+    shopper: Shopper,
+    activity: Activity,
+    /// The block's address in the API.
+    api: String,
+}
+
+pub(crate) async fn activity(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |office, caller, frame| {
+        let (id, query) = (named_sale(caller)?, caller.query::<ShopperQuery>()?);
+        let shopper = query.shopper()?;
+        let activity = office.activity(&caller.account, id, &shopper).await?;
+        let of = [("buyer", &query.buyer), ("address", &query.address)];
+        let api = address(&format!("/api/v1/admin/sales/{id}/blocks"), &of, None);
+        Ok(ActivityPage { frame, sale: office.sale(id).await?.sale, shopper, activity, api })
     })
     .await
 }

@@ -253,6 +253,7 @@ mod tests {
             status: SaleStatus::Open,
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
+            blocks: seckill_domain::sale_blocks::SaleBlocks::default(),
             waves: Vec::new(),
         }
     }

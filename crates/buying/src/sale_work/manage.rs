@@ -10,6 +10,8 @@ use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::SaleId;
 use seckill_domain::sale::{NewSale, ProductChange, ProductEdit, SaleStatus};
+use seckill_domain::sale_blocks::Shopper;
+use seckill_postgres::sales::blocks::BlockChange;
 use seckill_postgres::sales::products::{EditedProduct, NewPicture};
 use seckill_redis::server_runs::has_no_master;
 use seckill_runtime::die_at;
@@ -127,6 +129,24 @@ impl Stores {
             self.ledger.sales.clear_unused_pictures().await?;
         }
         Ok(ProductSet::Done { id, known_everywhere })
+    }
+
+    /// Blocks a buyer or an address in a sale, or, without a note, ends the block. Waits until every live instance has loaded the change.
+    pub async fn set_block(
+        &self,
+        sale: SaleId,
+        shopper: &Shopper,
+        note: Option<&str>,
+        actor: &str,
+    ) -> Result<BlockChange, SaleError> {
+        let change = match note {
+            Some(note) => self.ledger.sales.block(sale, shopper, note, actor).await?,
+            None => self.ledger.sales.unblock(sale, shopper, actor).await?,
+        };
+        if let BlockChange::Done(version) = change {
+            self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?;
+        }
+        Ok(change)
     }
 
     /// Renames a product, or removes it or its picture. Waits until every live instance has loaded the change: `Done` says whether all have.

@@ -2,6 +2,7 @@
 
 pub mod audit;
 mod audit_checks;
+pub mod blocks;
 pub mod catalog;
 pub mod epochs;
 pub mod erasure;

@@ -10,6 +10,7 @@ use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::{DocId, SaleId, Units};
 use seckill_domain::picture::Picture;
 use seckill_domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus};
+use seckill_domain::sale_blocks::SaleBlocks;
 use seckill_domain::shards::ShardCount;
 
 #[derive(Debug, Clone)]
@@ -248,7 +249,9 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
                   captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                   coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
-                      AS "waves!: Json<Vec<PlannedWave>>"
+                      AS "waves!: Json<Vec<PlannedWave>>",
+                  ARRAY(SELECT name FROM sale_blocks b WHERE b.sale_id = s.id AND b.kind = 'buyer') AS "buyers!",
+                  ARRAY(SELECT name FROM sale_blocks b WHERE b.sale_id = s.id AND b.kind = 'address') AS "addresses!"
            FROM sales s JOIN products p ON p.id = s.product_id WHERE s.id = ANY($1)"#,
         ids
     )
@@ -275,6 +278,10 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
             purchase_key: row.purchase_key,
             waiting_key: row.waiting_key,
             waves: row.waves.0,
+            blocks: SaleBlocks {
+                buyers: row.buyers.into_iter().collect(),
+                addresses: row.addresses.into_iter().collect(),
+            },
         };
         Ok(SaleFigures { sale, total_stock: row.total_stock, stock: row.stock })
     });
