@@ -8,6 +8,7 @@ const TEXTS = {
   "ended": ["The sale is over.", "本场抢购已结束。"],
   "wrong-key": ["The sale’s key has just changed. Please click again when the button is ready.", "抢购口令刚刚更新，请在按钮亮起后再点一次。"],
   "level-too-low": ["This sale is for members of level {min_level} and above.", "本场仅限 {min_level} 级及以上会员。"],
+  "not-allowed": ["You cannot buy in this sale. Please ask the shop.", "您无法参加本场抢购，请联系商家。"],
   "pass-invalid": ["The check before the purchase is missing or no longer valid. Please do it again.", "购买前的验证缺失或已失效，请重新完成验证。"],
   "challenge-failed": ["That was not right.", "验证未通过。"],
   "no-challenge": ["This sale needs no check.", "本场无需验证。"],

@@ -153,6 +153,19 @@ CREATE VIEW announced_waves AS
                ORDER BY due_at, w.id) AS waves
     FROM sale_waves w JOIN sales s ON s.id = sale_id WHERE planned GROUP BY sale_id;
 
+-- Who may not buy in a sale: buyers, and network addresses as the limits see them. Instances keep them with the sale.
+CREATE TABLE sale_blocks (
+    sale_id    bigint      NOT NULL REFERENCES sales ON DELETE CASCADE,
+    kind       text        NOT NULL CONSTRAINT sale_blocks_kind_known CHECK (kind IN ('buyer', 'address')),
+    name       text        NOT NULL CONSTRAINT sale_blocks_name_length CHECK (length(name) BETWEEN 1 AND 128),
+    note       text        NOT NULL CONSTRAINT sale_blocks_note_length CHECK (length(note) BETWEEN 1 AND 500),
+    blocked_by text        NOT NULL,
+    blocked_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (sale_id, kind, name)
+);
+-- For the erasure of a buyer.
+CREATE INDEX sale_blocks_by_name ON sale_blocks (name);
+
 -- The epoch has a row of its own, because commits of purchases lock it FOR KEY SHARE while fulfilment rewrites the sale.
 CREATE TABLE sale_epochs (
     sale_id   bigint PRIMARY KEY REFERENCES sales,
@@ -201,6 +214,18 @@ BEGIN
     PERFORM pg_notify('seckill_catalog', '');
     RETURN NULL;
 END $$;
+
+CREATE FUNCTION record_block_change() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    next bigint;
+BEGIN
+    UPDATE catalog_version SET version = version + 1 RETURNING version INTO next;
+    INSERT INTO catalog_changes (version, kind, id, removed) VALUES (next, 'sale', coalesce(NEW.sale_id, OLD.sale_id), false);
+    PERFORM pg_notify('seckill_catalog', '');
+    RETURN NULL;
+END $$;
+CREATE TRIGGER sale_blocks_change AFTER INSERT OR DELETE ON sale_blocks
+    FOR EACH ROW EXECUTE FUNCTION record_block_change();
 
 -- Not on the stock: no instance keeps it. Waves to come change with their sale (protocol, rule 19).
 CREATE TRIGGER sales_change AFTER INSERT OR DELETE OR UPDATE OF

@@ -32,7 +32,12 @@ CREATE TABLE alarms (
     attempts     integer    NOT NULL DEFAULT 0 CONSTRAINT alarms_attempts_range CHECK (attempts >= 0),
     next_at      timestamptz NOT NULL DEFAULT now(),
     -- When the trouble was last seen. The alarm is cleared only some time later, so that it does not flap.
-    seen_at      timestamptz NOT NULL DEFAULT now()
+    seen_at      timestamptz NOT NULL DEFAULT now(),
+    -- Who has said that the alarm is known, when, and in which words.
+    acknowledged_by text,
+    acknowledged_at timestamptz,
+    note            text    CONSTRAINT alarms_note_length CHECK (length(note) BETWEEN 1 AND 500),
+    CONSTRAINT alarms_acknowledged_fits CHECK (num_nulls(acknowledged_by, acknowledged_at, note) IN (0, 3))
 );
 -- At most one open alarm of a kind and subject.
 CREATE UNIQUE INDEX alarms_open ON alarms (kind, subject) WHERE cleared_at IS NULL;
@@ -40,6 +45,16 @@ CREATE UNIQUE INDEX alarms_open ON alarms (kind, subject) WHERE cleared_at IS NU
 CREATE INDEX alarms_untold ON alarms (next_at) WHERE NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared);
 -- For the console: open alarms first, then the newest.
 CREATE INDEX alarms_newest ON alarms ((cleared_at IS NULL) DESC, id DESC);
+
+-- Alarms that the webhook is not told of until a moment, also when they are cleared and raised again meanwhile.
+CREATE TABLE alarm_mutes (
+    kind     text        NOT NULL,
+    subject  text        NOT NULL,
+    until    timestamptz NOT NULL,
+    muted_by text        NOT NULL,
+    note     text        NOT NULL CONSTRAINT alarm_mutes_note_length CHECK (length(note) BETWEEN 1 AND 500),
+    PRIMARY KEY (kind, subject)
+);
 
 -- Receivers that fail: since when, how many times in a row, when last tried, and until when nothing is sent. The next success
 -- deletes the row. Senders and an alarm read it.

@@ -12,12 +12,14 @@ const WAIT_MAX_MS = 30_000;
 /** A page without input for this long stops watching, so that the session can expire although a page is open. */
 const UNTOUCHED_MAX_MS = 60 * 60_000;
 
-const charts = $("charts");
-const chart = (...given) => new Chart(charts, ...given);
+const ofShop = (...given) => new Chart($("charts"), ...given);
+const chart = (...given) => new Chart($("operator-charts"), ...given);
 const view = {
+  winners: ofShop("winners", "New winners", "a second", [["winners", "winners"]]),
+  units: ofShop("units", "Units of this sale", "units",
+    [["sold", "sold"], ["waiting", "waiting for payment"], ["paid", "paid"], ["left", "left"]]),
   requests: chart("requests", "Requests at this instance", "a second", [["requests", "requests"], ["accepted", "accepted purchases"]]),
   refusals: chart("refusals", "Refusals at this instance, by reason", "a second"),
-  winners: chart("winners", "Winners of this sale", "a second", [["winners", "winners"]]),
   stock: chart("stock", "Stock", "units", [["redis", "for sale in Redis"], ["postgresql", "left in PostgreSQL"]]),
   holds: chart("holds", "Holds", "now",
     [["unconfirmed", "not yet committed"], ["accepted", "without an order yet, units"], ["unpaid", "waiting for payment, units"]]),
@@ -30,6 +32,34 @@ const view = {
 /** `units(ledger, status)` of the orders of one status; null while PostgreSQL gives no answer. */
 const of = (ledger, status, what) => ledger?.orders.find((row) => row.status === status)?.[what] ?? (ledger ? 0 : null);
 
+const STATUSES = {
+  accepted: "accepted", pending_payment: "waiting for payment", paid: "paid", refunding: "refund under way",
+  refunded: "refunded", cancelled: "cancelled", rejected: "rejected",
+};
+
+/** What has become of the units, all of one snapshot: they add up to the stock, unless that is unlimited. */
+function units(ledger) {
+  if (!ledger) return null;
+  const sum = (...statuses) => statuses.reduce((all, status) => all + of(ledger, status, "units"), 0);
+  const [waiting, paid] = [sum("accepted", "pending_payment"), sum("paid", "refunding")];
+  // Units of refunded orders that are kept came back, and are not for sale.
+  const returned = sum("cancelled", "refunded");
+  const sold = waiting + paid;
+  const limited = ledger.total_stock >= 0;
+  const left = limited ? ledger.stock - sum("accepted") : null;
+  return { waiting, paid, returned, sold, left, won: sold + returned, kept: ledger.kept_units, later: ledger.held_back_units };
+}
+
+/** One sentence in which the units add up. */
+function sumOf(ledger, { won, returned, sold, left, kept, later }) {
+  const parts = [`${format(sold)} sold`];
+  if (left !== null) parts.push(`${format(left)} left`);
+  if (later > 0) parts.push(`${format(later)} come later`);
+  if (kept > 0) parts.push(`${format(kept)} refunded and kept`);
+  const stock = left === null ? "" : `${format(ledger.total_stock)} units in all: ${parts.join(", ")}. `;
+  return `${stock}${format(won)} won, less ${format(returned)} that came back, make ${format(sold)} sold.`;
+}
+
 /** Adds the figures of a moment to the charts. */
 function add({ at_ms: at, instance, redis, ledger, drift }, draw) {
   const outbox = ledger?.outbox;
@@ -37,6 +67,8 @@ function add({ at_ms: at, instance, redis, ledger, drift }, draw) {
   push("requests", { requests: instance?.requests_per_s ?? null, accepted: instance?.accepted_per_s ?? null });
   push("refusals", instance?.refused_per_s ?? {});
   push("winners", { winners: redis?.winners_per_s ?? null });
+  const { sold = null, waiting = null, paid = null, left = null } = units(ledger) ?? {};
+  push("units", { sold, waiting, paid, left });
   const limited = ledger && ledger.total_stock >= 0;
   push("stock", { redis: redis?.available ?? null, postgresql: limited ? ledger.stock : null });
   push("holds", {
@@ -63,12 +95,16 @@ function beingRefilled(redis, ledger) {
 
 /** Shows the present figures. */
 function show({ at_ms, redis, ledger, queues, drift }) {
-  say("tile-status", redis && !redis.serving ? beingRefilled(redis, ledger) : ledger?.status ?? "–");
+  say("tile-status", redis && !redis.serving ? beingRefilled(redis, ledger) : ledger?.phase ?? "–");
+  const now = units(ledger);
+  for (const name of ["won", "returned", "sold", "paid"]) say(`tile-${name}`, format(now?.[name]));
+  say("tile-unpaid", format(now?.waiting));
+  say("tile-left", unlimited(ledger, now?.left));
+  say("sum", now ? sumOf(ledger, now) : "");
+  steer(ledger);
   say("tile-winners", format(redis?.winners));
   say("tile-available", unlimited(ledger, redis?.available));
   say("tile-stock", unlimited(ledger, ledger?.stock));
-  say("tile-unpaid", format(of(ledger, "pending_payment", "orders")));
-  say("tile-paid", format(of(ledger, "paid", "orders")));
   say("tile-parked", format(ledger?.outbox.parked));
   $("box-parked").classList.toggle("bad", ledger?.outbox.parked > 0);
   const drifts = ledger?.drift_alarm || (drift.at_rest && drift.difference_units !== null && drift.difference_units !== 0);
@@ -80,6 +116,14 @@ function show({ at_ms, redis, ledger, queues, drift }) {
   $("queues").replaceChildren(...(queues ? rows : [el("tr", {}, el("td", { colspan: "2" }, "RabbitMQ does not answer."))]));
 }
 
+/** Offers what can be done now. */
+function steer(ledger) {
+  if (!ledger || !$("steer")) return;
+  $("steer").hidden = ledger.status === "closed";
+  $("resume").hidden = ledger.status !== "paused";
+  $("pause").hidden = ledger.status === "paused";
+}
+
 function showOrders(ledger, at) {
   if (!ledger) {
     $("orders").replaceChildren();
@@ -89,7 +133,7 @@ function showOrders(ledger, at) {
   const most = Math.max(1, ...ledger.orders.map(({ orders }) => orders));
   const bar = (orders) => svg("svg", { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("rect", { width: (100 * orders) / most, height: 10 }));
-  const rows = ledger.orders.map(({ status, orders, units }) => el("tr", {}, el("th", { scope: "row" }, status),
+  const rows = ledger.orders.map(({ status, orders, units }) => el("tr", {}, el("th", { scope: "row" }, STATUSES[status] ?? status),
     el("td", { class: "number" }, format(orders)), el("td", { class: "number" }, format(units)), el("td", {}, bar(orders))));
   $("orders").replaceChildren(...rows);
   say("orders-age", `PostgreSQL was asked ${Math.max(0, Math.round((at - ledger.read_at_ms) / 1000))} s ago.`);

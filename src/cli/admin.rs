@@ -28,6 +28,15 @@ pub(super) enum AdminCommand {
     },
     /// Show accounts
     List(FormatArg),
+    /// Change an account's role, which counts from its next request on; the last admin who can sign in stays one
+    Role {
+        /// Name of the account
+        #[arg(value_parser = account)]
+        name: AccountName,
+        /// The new role: admin, manager or viewer
+        #[arg(value_parser = AccountRole::parse)]
+        role: AccountRole,
+    },
     /// Change an account's password, which ends its sessions; the password is read as by `create`
     Password(AccountArg),
     /// Disable an account: it cannot sign in, and its sessions end at once
@@ -70,6 +79,16 @@ impl AdminCommand {
                     ])
                 };
                 return print::rows(accounts.into_iter().map(row), format);
+            }
+            Self::Role { name, role } => {
+                let change = AccountChange { role: Some(role), ..Default::default() };
+                match accounts.change_account(&name, &change, true, ACTOR).await? {
+                    AccountOutcome::Changed => tracing::info!(%name, role = role.into_str(), "role changed"),
+                    AccountOutcome::Unknown => check_found(&name, false)?,
+                    AccountOutcome::LastAdmin => {
+                        bail!("{name} is the last admin who can sign in: make another account an admin first")
+                    }
+                }
             }
             Self::Password(AccountArg { name }) => {
                 let hash = hash_new(NewPassword::parse(read_password()?, &name)?)?;

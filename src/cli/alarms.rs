@@ -16,6 +16,8 @@ pub(super) async fn list(config: &Config, args: &ListArgs) -> anyhow::Result<()>
             ("subject", alarm.subject.into()),
             ("raised_at", print::time(alarm.raised_at.timestamp_millis()).into()),
             ("cleared_at", alarm.cleared_at.map(|at| print::time(at.timestamp_millis())).into()),
+            ("acknowledged_by", alarm.acknowledged_by.into()),
+            ("muted_until", alarm.muted_until.map(|at| print::time(at.timestamp_millis())).into()),
             ("details", alarm.details.to_string().into()),
             ("runbook", AlarmKind::runbook_of(&alarm.kind).unwrap_or_default().into()),
         ])

@@ -10,6 +10,7 @@ mod buyer;
 mod database;
 mod doctor;
 mod load;
+mod order;
 mod orders;
 mod outbox;
 mod outflow;
@@ -90,6 +91,9 @@ enum Command {
     Buyer(buyer::BuyerCommand),
     /// Show orders, newest first
     Orders(orders::OrdersArgs),
+    /// Show one order
+    #[command(subcommand)]
+    Order(order::OrderCommand),
     /// Send a rush of buyers to a running service and report the answers
     Load(load::LoadArgs),
     /// Check sales for broken invariants: exit code 0 if all hold, 1 if one is broken, 2 if the check could not run
@@ -205,6 +209,7 @@ impl Command {
             Self::Token(args) => args.run(&config).await?,
             Self::Buyer(command) => command.run(&config).await?,
             Self::Orders(args) => args.run(&config).await?,
+            Self::Order(command) => command.run(&config).await?,
             Self::Load(args) => return args.run(&config).await,
             Self::Audit(args) => return args.run(&config).await,
             Self::Doctor(args) => return args.run(&config).await,
@@ -257,6 +262,7 @@ mod tests {
                 &["outbox", "retry", wrong],
                 &["payments", "settle", wrong],
                 &["refunds", "create", wrong],
+                &["order", "show", wrong],
             ] {
                 let error = Cli::try_parse_from([&["seckill"], command].concat()).err().map(|e| e.to_string());
                 assert!(error.is_some_and(|error| error.contains(wrong)), "{command:?}");

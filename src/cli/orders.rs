@@ -7,7 +7,8 @@ use seckill_backoffice::admin::order_lines::OrderLine;
 use seckill_config::Config;
 use seckill_domain::ids::UserId;
 use seckill_domain::order::OrderStatus;
-use seckill_postgres::orders::read::{OrderSearch, OwnedOrder};
+use seckill_postgres::orders::listed::ListedOrder;
+use seckill_postgres::orders::read::OrderSearch;
 
 #[derive(clap::Args)]
 pub(super) struct OrdersArgs {
@@ -26,13 +27,14 @@ pub(super) struct OrdersArgs {
 impl OrdersArgs {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         let Self { sale, status, user, list } = self;
-        let search = OrderSearch { sale: sale.sale, user, status, before: None, limit: list.read_max() };
+        let sales = sale.sale.map(|sale| vec![sale]);
+        let search = OrderSearch { sales, user, status, limit: list.read_max(), ..OrderSearch::default() };
         // One snapshot, so that an order that changes meanwhile comes once.
         let mut export = stores(config)?.ledger.orders.export_orders(search).await?;
         let next = async |_, _| match &mut export {
             Some(export) => export.next_piece().await,
             None => Ok(Vec::new()),
         };
-        print::pages(&list, next, |order: OwnedOrder| OrderLine::from(&order)).await
+        print::pages(&list, next, |order: ListedOrder| OrderLine::from(&order)).await
     }
 }

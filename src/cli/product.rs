@@ -8,18 +8,39 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::arguments::ListArgs;
+use super::print::Row;
 use super::{ACTOR, print};
 use crate::app::stores;
 use seckill_backoffice::picture::{self, FILE_BYTES_MAX};
-use seckill_buying::sale_work::manage::ProductSet;
+use seckill_buying::sale_work::manage::{ProductEdited, ProductSet};
 use seckill_config::Config;
-use seckill_domain::sale::ProductChange;
+use seckill_domain::sale::{Product, ProductChange, ProductEdit, product_name};
 use seckill_postgres::sales::products::NewPicture;
 
 #[derive(Subcommand)]
 pub(super) enum ProductCommand {
     /// Create a product, or change the given parts of it; returns when every instance that is ready knows the change
     Set(SetArgs),
+    /// Show products, by name
+    List(ListArgs),
+    /// Rename a product; the pages of its sales show the new name at once
+    Rename {
+        /// Product name
+        name: String,
+        /// Its new name
+        to: String,
+    },
+    /// Remove a product that no sale has
+    Remove {
+        /// Product name
+        name: String,
+    },
+    /// Remove a product's picture
+    RemovePicture {
+        /// Product name
+        name: String,
+    },
 }
 
 #[derive(clap::Args)]
@@ -42,6 +63,40 @@ impl ProductCommand {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<()> {
         match self {
             Self::Set(args) => set(config, args).await,
+            Self::List(list) => {
+                let sales = stores(config)?.ledger.sales;
+                let next = async |last: Option<Product>, n| {
+                    sales.products(last.as_ref().map(|last| last.name.as_str()), None, n).await
+                };
+                print::pages(&list, next, product_row).await
+            }
+            Self::Rename { name, to } => edit(config, name, ProductEdit::Rename(product_name(&to, "name")?)).await,
+            Self::Remove { name } => edit(config, name, ProductEdit::Remove).await,
+            Self::RemovePicture { name } => edit(config, name, ProductEdit::RemovePicture).await,
+        }
+    }
+}
+
+fn product_row(of: Product) -> Row<4> {
+    Row([
+        ("id", of.id.into()),
+        ("name", of.name.into()),
+        ("picture", of.picture.map(|picture| picture.hash).into()),
+        ("description", of.description.into()),
+    ])
+}
+
+async fn edit(config: &Config, name: String, edit: ProductEdit) -> anyhow::Result<()> {
+    let name = product_name(&name, "name")?;
+    match stores(config)?.edit_product(&name, &edit, ACTOR).await? {
+        ProductEdited::Unknown => bail!("there is no product {name:?}"),
+        ProductEdited::Refused(why) => bail!("product {name:?} is not changed: {why}"),
+        ProductEdited::Done { id, known_everywhere } => {
+            if !known_everywhere {
+                tracing::warn!(product = id, "changed, but a live instance has not confirmed that it knows the change");
+            }
+            tracing::info!(product = id, "changed");
+            Ok(())
         }
     }
 }

@@ -44,7 +44,7 @@ fn places(day: &Day) -> Vec<Place> {
         place("sale-new", "/admin/sales/new", 2, &[]),
         place("products", "/admin/products", 2, &["Phone", "Lamp", "Kettle"]),
         place("product", "/admin/products?name=Phone", 2, &["Phone", "Description"]),
-        place("orders", "/admin/orders", 3, &["ann", "bob", "cat", "dan", "pending_payment", "refunded"]),
+        place("orders", "/admin/orders", 3, &["ann", "bob", "cat", "dan", "waiting for payment", "refunded"]),
         place("order", &format!("/admin/orders/{}", day.paid), 3, &["ann", "paid", "History"]),
         place("payments", "/admin/payments", 2, &["sandbox", "unknown payment"]),
         place("refunds", "/admin/refunds", 2, &["too loud"]),

@@ -116,7 +116,8 @@ async fn a_sale_from_its_plan_to_its_end() {
     assert_eq!(winners, 120);
     page.wait(&tile("unpaid", winners)).await;
     // Lines, not only points: the charts move. The lines of the legend have another shape.
-    page.wait("document.querySelectorAll('#charts svg[role=img] path.line[d*=L]').length > 6").await;
+    page.wait("document.querySelectorAll('.charts svg[role=img] path.line[d*=L]').length > 6").await;
+    page.wait(&shows(&format!("{winners} won, less 0 that came back, make {winners} sold."))).await;
     page.screenshot("console-live-rush").await;
 
     // Paused, by keyboard: the buyer sees it, and a purchase is refused.
@@ -146,11 +147,27 @@ async fn a_sale_from_its_plan_to_its_end() {
     buyer.pay().await;
     winners += 1 + rush(&shop, &sale, 200..600).await;
     assert_eq!(winners, STOCK + MORE);
-    for (name, figure) in [("winners", winners), ("available", 0), ("stock", 0), ("unpaid", winners - 1), ("paid", 1)] {
+    for (name, figure) in [
+        ("winners", winners),
+        ("available", 0),
+        ("stock", 0),
+        ("won", winners),
+        ("returned", 0),
+        ("sold", winners),
+        ("left", 0),
+        ("unpaid", winners - 1),
+        ("paid", 1),
+    ] {
         page.wait(&tile(name, figure)).await;
     }
-    page.wait("document.getElementById('charts').innerText.includes('sold-out')").await;
+    page.wait(&shows(&format!("{winners} units in all: {winners} sold, 0 left."))).await;
+    page.wait("document.getElementById('operator-charts').textContent.includes('sold-out')").await;
     page.wait("document.getElementById('tile-drift').textContent === 'none'").await;
+    // Paused and resumed from here. The page follows, also without a reload.
+    page.leave("#pause button").await;
+    page.wait("document.getElementById('tile-status').textContent === 'paused'").await;
+    page.leave("#resume button").await;
+    page.wait("document.getElementById('tile-status').textContent === 'open'").await;
     for colours in ["dark", "light"] {
         page.prefer(colours).await;
         page.screenshot(&format!("console-live-sold-out-{colours}")).await;

@@ -207,6 +207,21 @@ impl OrderId {
         hasher.update(user.as_str().as_bytes()).update(&[0]).update(key.0.as_bytes());
         Self(uuid_from(&hasher))
     }
+
+    /// What buyers see of an order's id and tell the shop: the last 8 characters.
+    pub fn number(self) -> String {
+        self.0.simple().to_string().split_off(24)
+    }
+
+    /// Reads a number as people write it: in capitals, or with a `#` before it.
+    pub fn parse_number(text: &str) -> Result<String, Invalid> {
+        let number = text.trim().trim_start_matches('#').to_ascii_lowercase();
+        if number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            Ok(number)
+        } else {
+            Err(Invalid::new("number", "must be 8 characters, each 0 to 9 or a to f"))
+        }
+    }
 }
 
 impl GroupId {
@@ -226,6 +241,19 @@ pub(crate) fn uuid_from(hasher: &blake3::Hasher) -> Uuid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_an_order_is_the_end_of_its_id() {
+        let order = OrderId(Uuid::from_u128(0x0197_b2f0_0000_7000_8000_0000_0a0b_c0de));
+        assert_eq!(order.number(), "0a0bc0de");
+        assert!(order.to_string().ends_with(&order.number()));
+        for written in ["0a0bc0de", "0A0BC0DE", "#0a0bc0de", "  #0A0bc0de "] {
+            assert_eq!(OrderId::parse_number(written), Ok(order.number()), "{written}");
+        }
+        for wrong in ["", "#", "0a0bc0d", "0a0bc0def", "0a0bc0dg", "0a0bc0d\u{e9}", &order.to_string()] {
+            assert!(OrderId::parse_number(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn sale_ids_are_positive_digits() {

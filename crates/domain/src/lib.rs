@@ -32,6 +32,8 @@ pub mod pressure;
 pub mod proxies;
 pub mod sale;
 pub mod sale_change;
+pub mod sale_blocks;
+pub mod sale_result;
 pub mod shards;
 pub mod shed_pace;
 pub mod shedding;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::order::OrderStatus;
-use super::sale::SaleStatus;
+use super::sale::{SalePhase, SaleStatus};
 
 /// Buckets of a histogram as Prometheus counts them: the upper bound in seconds, and the number of observations up to it.
 pub(crate) type Buckets = Vec<(f64, u64)>;
@@ -64,6 +64,7 @@ pub struct LedgerFigures {
     /// When they were read. They are read less often where that takes long, and while purchases wait.
     pub read_at_ms: i64,
     pub status: SaleStatus,
+    pub phase: SalePhase,
     /// -1: unlimited.
     pub total_stock: i64,
     pub stock: i64,
@@ -84,6 +85,7 @@ pub struct OrderFigures {
     pub status: OrderStatus,
     pub orders: i64,
     pub units: i64,
+    pub amount_cents: i64,
 }
 
 /// Rows of the outbox that are still to be done, of all sales. Each number ends at 10000, so that counting stays cheap.
@@ -117,6 +119,11 @@ pub struct Drift {
 }
 
 impl LedgerFigures {
+    /// Units that nobody has. Those of purchases without an order are still in the stock.
+    pub fn unsold_units(&self) -> i64 {
+        self.stock - self.units(OrderStatus::Accepted)
+    }
+
     pub fn units(&self, status: OrderStatus) -> i64 {
         self.orders.iter().filter(|of| of.status == status).map(|of| of.units).sum()
     }

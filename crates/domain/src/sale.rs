@@ -8,6 +8,7 @@ use super::captcha::CaptchaKind;
 use super::currency::Currency;
 use super::ids::{Invalid, SaleId, Units};
 use super::picture::Picture;
+use super::sale_blocks::SaleBlocks;
 use super::shards::{SaleShards, ShardCount};
 use super::stock::Stock;
 use super::text;
@@ -85,6 +86,8 @@ pub struct Sale {
     pub terms_version: i32,
     /// Parts of the stock that go on sale after the start, in order.
     pub waves: Vec<PlannedWave>,
+    #[serde(default)]
+    pub blocks: SaleBlocks,
 }
 
 /// A wave as buyers see it.
@@ -175,7 +178,16 @@ impl ProductChange {
     }
 }
 
-fn product_name(name: &str, field: &'static str) -> Result<String, Invalid> {
+/// A change of a product that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProductEdit {
+    Rename(String),
+    RemovePicture,
+    /// Only without sales.
+    Remove,
+}
+
+pub fn product_name(name: &str, field: &'static str) -> Result<String, Invalid> {
     text::line(name, field, 1..=200)
 }
 
@@ -318,6 +330,7 @@ mod tests {
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
             terms_version: 0,
+            blocks: SaleBlocks::default(),
             waves: Vec::new(),
         }
     }

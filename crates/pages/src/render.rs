@@ -142,6 +142,7 @@ mod tests {
             purchase_key: "the-real-key".into(),
             waiting_key: "the-waiting-key".into(),
             terms_version: 0,
+            blocks: seckill_domain::sale_blocks::SaleBlocks::default(),
             waves: vec![PlannedWave { after_s: 60, units: 5 }],
             per_user: Units::ONE,
             min_level: 0,

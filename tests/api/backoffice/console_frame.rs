@@ -12,6 +12,7 @@ use seckill_postgres::accounts::{AccountChange, AccountOutcome};
 use serde_json::{Value, json};
 
 use crate::backoffice::admin_api::{PASSWORD, Person, UNLIMITED, account};
+use crate::backoffice::admin_sessions::seckill;
 use crate::network::broken_network::wired_with;
 use crate::orders::payments_and_callbacks::bought;
 use seckill_harness::folder::Folder;
@@ -249,7 +250,8 @@ async fn an_admin_is_always_left() {
     {
         let refused = person.put(&format!("accounts/{left}"), change.clone()).await;
         assert_eq!(refused.code(), "409 conflict", "{change}");
-        assert!(refused.body["detail"].as_str().unwrap().contains("last admin"), "{}", refused.body);
+        let why = if change["role"].is_null() { "last admin" } else { "own account" };
+        assert!(refused.body["detail"].as_str().unwrap().contains(why), "{}", refused.body);
     }
     // A refused change is not made in part. A change that leaves the account an admin is allowed.
     let both = json!({ "role": "viewer", "password": OTHER_PASSWORD });
@@ -257,6 +259,17 @@ async fn an_admin_is_always_left() {
     Person::sign_in(&system, left).await;
     let same = json!({ "role": "admin", "disabled": false });
     assert_eq!(person.put(&format!("accounts/{left}"), same).await.status, 200);
+    // By the command line: the last admin stays one, and another admin is made first.
+    let other = if left == "ann" { "bob" } else { "ann" };
+    let role = |name: &str, role: &str| seckill(&system, &["admin", "role", name, role], "");
+    assert!(role(left, "viewer").unwrap_err().contains("last admin"));
+    assert!(role("nobody", "viewer").unwrap_err().contains("there is no account nobody"));
+    assert!(role(other, "owner").is_err());
+    role(other, "admin").unwrap();
+    role(left, "viewer").unwrap();
+    let roles: Vec<(String, String)> =
+        sqlx::query_as("SELECT name, role FROM accounts ORDER BY role").fetch_all(&system.sql).await.unwrap();
+    assert_eq!(roles, [(other.to_owned(), "admin".to_owned()), (left.to_owned(), "viewer".to_owned())]);
     system.stop().await;
 }
 

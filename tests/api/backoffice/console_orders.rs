@@ -144,13 +144,14 @@ async fn assert_an_export_is_the_table(system: &System, [_, max, _]: &[Person; 3
     let text = export("").await;
     assert!(
         text.starts_with(
-            "order_id,sale_id,user,quantity,amount_cents,currency,status,reason,created_at,expires_at\r\n"
+            "order_id,sale_id,user,quantity,amount_cents,currency,status,reason,created_at,expires_at,number,product,channel,paid_at,\
+             refunded_cents,refunded_at\r\n"
         )
     );
     let records: Vec<csv::StringRecord> =
         csv::Reader::from_reader(text.as_bytes()).records().map(Result::unwrap).collect();
     assert_eq!((&records[0][0], &records[0][6]), (bought, "accepted"));
-    assert!(records.iter().all(|cells| &cells[5] == "CNY"));
+    assert!(records.iter().all(|cells| &cells[5] == "CNY" && cells[0].ends_with(&cells[10]) && cells[11].len() > 2));
     let written: Vec<(Uuid, i64, String, i32, i64, String)> = sqlx::query_as(
         "SELECT id, sale_id, user_id, quantity, amount_cents, status FROM orders ORDER BY created_at DESC, id DESC",
     )

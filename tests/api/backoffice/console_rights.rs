@@ -87,7 +87,8 @@ const fn rule(route: &'static str, who: Who, values: &'static str, body: &'stati
 const PICTURE: &str = "PUT /api/v1/admin/products/{name}/picture";
 
 /// The ids that the tables give to the rows of `staffed`.
-const LOOKED_UP: [(&str, &str); 5] = [
+const LOOKED_UP: [(&str, &str); 6] = [
+    ("$alarm", "SELECT id::text FROM alarms WHERE kind = 'drift' ORDER BY id LIMIT 1"),
     ("$order", "SELECT id::text FROM orders ORDER BY created_at DESC LIMIT 1"),
     ("$callback", "SELECT id::text FROM callbacks_set_aside LIMIT 1"),
     ("$refund", "SELECT id::text FROM refunds ORDER BY id LIMIT 1"),
@@ -122,17 +123,27 @@ pub const RULES: &[Rule] = &[
     rule("PUT /api/v1/admin/grants", Admins, "", r#"{"app": "shop", "account": "spare", "role": "viewer"}"#),
     rule("GET /api/v1/admin/audit-log", Admins, "?actor=root&limit=5", ""),
     rule("GET /api/v1/admin/alarms", SignedIn, "", ""),
+    rule("PUT /api/v1/admin/alarms/{id}/acknowledgement", Operators, "$alarm", r#"{"note": "known"}"#),
+    rule("PUT /api/v1/admin/alarms/{id}/mute", Operators, "$alarm", r#"{"minutes": 60, "note": "known"}"#),
+    rule("DELETE /api/v1/admin/alarms/{id}/mute", Operators, "$alarm", ""),
     rule("GET /api/v1/admin/sales", SignedIn, "", ""),
     rule("POST /api/v1/admin/sales", Operators, "", r#"{"product": "Planned", "price_cents": 100, "stock": 5}"#),
     rule("GET /api/v1/admin/sales/{id}", SignedIn, "1", ""),
     rule("PATCH /api/v1/admin/sales/{id}", Operators, "1", r#"{"show_stock": true}"#),
     rule("GET /api/v1/admin/sales/{id}/lapsed-holds", Operators, "1", ""),
+    rule("GET /api/v1/admin/sales/{id}/activity", Operators, "1?buyer=ann", ""),
+    rule("PUT /api/v1/admin/sales/{id}/blocks", Operators, "1?buyer=mallory", r#"{"note": "a bot"}"#),
+    rule("GET /api/v1/admin/sales/{id}/blocks", Operators, "1", ""),
+    rule("DELETE /api/v1/admin/sales/{id}/blocks", Operators, "1?buyer=mallory", ""),
     rule("GET /api/v1/admin/sales/{id}/live", SignedIn, "1", ""),
     rule("PUT /api/v1/admin/sales/{id}/status", Operators, "1", r#"{"status": "paused"}"#),
     rule("POST /api/v1/admin/sales/{id}/stock", Operators, "1", r#"{"units": 1}"#),
     rule("DELETE /api/v1/admin/sales/{id}", Operators, "2", ""),
+    rule("PUT /api/v1/admin/products/{name}/name", Operators, "Named", r#"{"name": "Renamed"}"#),
+    rule("DELETE /api/v1/admin/products/{name}", Operators, "Removed", ""),
     rule("PUT /api/v1/admin/products/{name}", Operators, "Phone", r#"{"description": "New"}"#),
     rule(PICTURE, Operators, "Phone", "a picture"),
+    rule("DELETE /api/v1/admin/products/{name}/picture", Operators, "Phone", ""),
     rule("GET /api/v1/admin/orders", SignedIn, "", ""),
     rule("GET /api/v1/admin/orders.csv", Operators, "", ""),
     rule("GET /api/v1/admin/orders/{id}", SignedIn, "$order", ""),
@@ -156,6 +167,8 @@ pub const RULES: &[Rule] = &[
     rule("GET /admin/sales/new", Operators, "", ""),
     rule("GET /admin/sales/{id}", SignedIn, "1", ""),
     rule("GET /admin/sales/{id}/live", SignedIn, "1", ""),
+    rule("GET /admin/sales/{id}/report", SignedIn, "1", ""),
+    rule("GET /admin/sales/{id}/activity", Operators, "1?address=203.0.113.9", ""),
     rule("GET /admin/products", Operators, "?name=Phone", ""),
     rule("GET /admin/orders", SignedIn, "", ""),
     rule("GET /admin/orders/{id}", SignedIn, "$order", ""),
@@ -261,6 +274,8 @@ pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     // From here on without workers, so that nothing changes by itself.
     system.stop().await;
     system.execute("DELETE FROM alarms").await;
+    system.execute("INSERT INTO alarms (kind, subject) VALUES ('drift', 'sale 1')").await;
+    system.execute("INSERT INTO products (name) VALUES ('Named'), ('Removed')").await;
     system.serve(false).await;
     let name = |text| Name::parse(text, "name").unwrap();
     policy_changes::create_app(&system.stores.ledger, &name("shop"), "test").await.unwrap();

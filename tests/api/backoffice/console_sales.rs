@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::backoffice::admin_api::{Person, UNLIMITED, send};
+use crate::backoffice::admin_sessions::seckill;
 use crate::backoffice::console_frame::people;
 use crate::orders::payments_and_callbacks::bought;
 use crate::pages::served_pages::png;
@@ -274,6 +275,40 @@ async fn products_and_their_pictures_are_set_by_those_who_run_sales() {
                 FROM products WHERE name = $1";
     let kept: (i64, String, i64) = sqlx::query_as(kept).bind(name).fetch_one(&system.sql).await.unwrap();
     assert_eq!(kept, (1, "A red phone".to_owned(), 3));
+
+    // Renamed: the page of its sale shows the new name. A product with a sale stays.
+    let sale = system.create_sale(NewSale { product: name.into(), ..terms(5) }).await;
+    let other = system.create_sale(NewSale { product: "Taken name".into(), ..terms(5) }).await;
+    let rename = async |from: &str, to: &str| max.put(&format!("products/{from}/name"), json!({ "name": to })).await;
+    for (from, to, code) in [
+        (encoded, "Taken name", "409 conflict"),
+        ("Missing", "Whatever", "404 not-found"),
+        (encoded, "", "400 invalid-request"),
+        (encoded, "a\u{202e}b", "400 invalid-request"),
+    ] {
+        assert_eq!(rename(from, to).await.code(), code, "{from} {to}");
+    }
+    assert_eq!(rename(encoded, " New  name ").await.status, 200);
+    system.is_followed().await;
+    let (_, sold) = system.get(&format!("/api/v1/sales/{}", sale.id), None).await;
+    assert_eq!(sold["product"]["name"], "New name", "{sold}");
+    assert_eq!(max.delete("products/New%20name").await.code(), "409 conflict");
+    assert_eq!(max.delete("products/New%20name/picture").await.status, 200);
+    assert_eq!(max.delete("products/New%20name/picture").await.code(), "409 conflict");
+    assert_eq!(max.delete("products/Missing/picture").await.code(), "404 not-found");
+    assert_eq!(max.delete(&format!("sales/{}", sale.id)).await.status, 200);
+    // By the command line.
+    let product = |words: &[&str]| seckill(&system, &[&["product"], words].concat(), "");
+    let listed = product(&["list", "--format", "csv"]).unwrap();
+    assert!(listed.contains(",New name,,\"Rings.\nLoud.\"\r\n") && listed.contains(",Taken name,"), "{listed}");
+    assert!(product(&["rename", "New name", "Taken name"]).unwrap_err().contains("another product's"));
+    assert!(product(&["remove-picture", "New name"]).unwrap_err().contains("has no picture"));
+    product(&["rename", "New name", "Newest"]).unwrap();
+    product(&["remove", "Newest"]).unwrap();
+    assert!(product(&["remove", "Newest"]).unwrap_err().contains("there is no product"));
+    assert!(product(&["remove", "Taken name"]).unwrap_err().contains("has sales"));
+    assert_eq!(max.delete(&format!("sales/{}", other.id)).await.status, 200);
+    assert_eq!(max.delete("products/Taken%20name").await.status, 200);
 }
 
 /// A file announced as too long, or without its length, is refused before it is sent.

@@ -10,9 +10,13 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use uuid::Uuid;
 
+use seckill_domain::account::AccountRole;
+use seckill_harness::folder::free_address;
 use seckill_harness::{System, terms};
 use seckill_postgres::LedgerError;
 
+use crate::backoffice::admin_api::{Person, account};
+use crate::operations::memory::serve;
 use crate::pages::served_pages::command;
 
 fn run(system: &System, words: &[&str], settings: &[(&str, &str)]) -> (Option<i32>, String, String) {
@@ -32,6 +36,8 @@ fn memory_mib(pid: u32) -> Option<u64> {
 async fn an_export_has_every_order_and_needs_little_memory() {
     const ORDERS: usize = 300_000;
     const MEMORY_MIB: u64 = 96;
+    /// The file has some 50 MB.
+    const EXPORT_MIB: u64 = 24;
     let system = System::prepare(&[]).await;
     let sale = system.create_sale(terms(5)).await;
     // Rows go in faster without what the export does not use.
@@ -58,6 +64,23 @@ async fn an_export_has_every_order_and_needs_little_memory() {
     }
     assert_eq!((export.wait().await.unwrap().code(), buyers.len()), (Some(0), ORDERS));
     assert!((1..MEMORY_MIB).contains(&most), "{most} MiB");
+
+    // The console's file comes from the service, and is as large.
+    let address = free_address();
+    let service = serve(&system, address).await;
+    account(&system, "max", AccountRole::Manager).await;
+    let max = Person::visiting(address).signed_in("max").await;
+    let before = memory_mib(service.id()).unwrap();
+    let mut file = max.request("GET", "orders.csv", None).send().await.unwrap();
+    let (mut lines, mut last) = (0, 0);
+    while let Some(piece) = file.chunk().await.unwrap() {
+        lines += piece.iter().filter(|byte| **byte == b'\n').count();
+        last = *piece.last().unwrap();
+    }
+    assert_eq!((lines, last), (ORDERS + 1, b'\n'));
+    let grown = memory_mib(service.id()).unwrap() - before;
+    assert!(grown < EXPORT_MIB, "{grown} MiB more");
+    service.end();
 }
 
 /// Each list is read in pages and ends with its last row; where a limit cuts it, stderr and the exit code say so.

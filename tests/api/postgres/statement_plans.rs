@@ -55,6 +55,14 @@ const DEAR: &[(&str, &str)] = &[
     ("AS \"group!\" FROM orders", "looks through the groups that are not settled, for a purchase that is no order yet"),
     ("WITH known AS MATERIALIZED", "likewise"),
     ("one AS MATERIALIZED", "likewise, where an order is asked for by its id alone"),
+    (
+        "AND NOT g.was_split AND m.address = $2",
+        "the console looks for an address among the purchases of a sale, when somebody asks",
+    ),
+    (
+        "right(id::text, 8) = $8 ORDER BY",
+        "the console looks for an order's number in a sale or a time, when somebody asks",
+    ),
     ("UPDATE payments SET asked = asked + 1", "about 25 pages for each payment of a batch"),
 ];
 

@@ -162,6 +162,7 @@ pub enum Code {
     Ended,
     WrongKey,
     LevelTooLow,
+    NotAllowed,
     PassInvalid,
     ChallengeFailed,
     NoChallenge,

@@ -104,6 +104,7 @@ fn meaning(error: &Error) -> Meaning {
         | Code::Ended
         | Code::WrongKey
         | Code::LevelTooLow
+        | Code::NotAllowed
         | Code::PassInvalid
         | Code::SoldOut
         | Code::AlreadyPurchased

@@ -47,6 +47,10 @@ impl Office {
         password: Option<NewPassword>,
     ) -> Result<(), AdminError> {
         admins_only(account)?;
+        if role.is_some_and(|role| role != account.role) && *name == account.name {
+            let problem = "nobody changes the role of the own account: another admin can do it";
+            return Err(AdminError::Conflict(problem.to_owned()));
+        }
         // Nothing is hashed for a name that no account has.
         found(self.ledger.accounts.has_account(name).await?, "account")?;
         let hash = match password {

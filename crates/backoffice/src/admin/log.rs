@@ -6,13 +6,19 @@ use strum::VariantArray;
 use utoipa::ToSchema;
 
 use super::paging::cut;
-use super::{AdminError, Office, admins_only};
+use super::{AdminError, Office, admins_only, operators_only};
 use seckill_domain::account::Account;
 use seckill_domain::alarm::AlarmKind;
+use seckill_domain::ids::Invalid;
 use seckill_domain::log_filter::LogFilter;
+use seckill_domain::text;
+use seckill_postgres::flow::alarm_handling::HandledAlarm;
 use seckill_postgres::flow::alarms;
 
 pub use seckill_postgres::audit_log::LogLine;
+
+/// Nobody forgets a mute for longer.
+const MUTE_MINUTES_MAX: i64 = 43_200;
 
 /// An alarm, open or cleared.
 #[derive(Serialize, ToSchema)]
@@ -26,13 +32,51 @@ pub(crate) struct Alarm {
     pub(crate) cleared_at_ms: Option<i64>,
     /// The file that says what to do, from the top of the repository. Null for a kind that only a newer version knows.
     pub(crate) runbook: Option<String>,
+    /// Who has said that the alarm is known.
+    pub(crate) acknowledged: Option<Acknowledgement>,
+    /// Until when the webhook is told nothing of the alarm.
+    pub(crate) muted: Option<Mute>,
+}
+
+/// Somebody knows of an alarm.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Acknowledgement {
+    pub(crate) by: String,
+    pub(crate) at_ms: i64,
+    pub(crate) note: String,
+}
+
+/// An alarm is not sent to the webhook.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Mute {
+    pub(crate) by: String,
+    pub(crate) until_ms: i64,
+    pub(crate) note: String,
 }
 
 impl From<alarms::Alarm> for Alarm {
-    fn from(alarms::Alarm { id, kind, subject, details, raised_at, cleared_at }: alarms::Alarm) -> Self {
-        let runbook = AlarmKind::runbook_of(&kind);
-        let (raised_at_ms, cleared_at_ms) = (raised_at.timestamp_millis(), cleared_at.map(|at| at.timestamp_millis()));
-        Self { id, kind, subject, details, raised_at_ms, cleared_at_ms, runbook }
+    fn from(of: alarms::Alarm) -> Self {
+        let acknowledged = of.acknowledged_by.zip(of.acknowledged_at).map(|(by, at)| Acknowledgement {
+            by,
+            at_ms: at.timestamp_millis(),
+            note: of.note.unwrap_or_default(),
+        });
+        let muted = of.muted_by.zip(of.muted_until).map(|(by, until)| Mute {
+            by,
+            until_ms: until.timestamp_millis(),
+            note: of.mute_note.unwrap_or_default(),
+        });
+        Self {
+            id: of.id,
+            runbook: AlarmKind::runbook_of(&of.kind),
+            kind: of.kind,
+            subject: of.subject,
+            details: of.details,
+            raised_at_ms: of.raised_at.timestamp_millis(),
+            cleared_at_ms: of.cleared_at.map(|at| at.timestamp_millis()),
+            acknowledged,
+            muted,
+        }
     }
 }
 
@@ -43,7 +87,50 @@ pub(super) fn visible_kinds(account: &Account) -> Vec<String> {
     kinds.map(|kind| kind.as_str().to_owned()).collect()
 }
 
+/// The kinds of alarms that the account sees and handles; `None`: all.
+fn seen_kinds(account: &Account) -> Option<Vec<String>> {
+    (!account.is_admin()).then(|| visible_kinds(account))
+}
+
+fn handled(outcome: HandledAlarm, refused: &str) -> Result<(), AdminError> {
+    match outcome {
+        HandledAlarm::Done => Ok(()),
+        HandledAlarm::Unknown => Err(AdminError::Unknown("alarm")),
+        HandledAlarm::Refused => Err(AdminError::Conflict(refused.to_owned())),
+    }
+}
+
 impl Office {
+    pub(crate) async fn acknowledge_alarm(&self, account: &Account, id: i64, note: &str) -> Result<(), AdminError> {
+        operators_only(account)?;
+        let (note, kinds) = (text::line(note, "note", 1..=500)?, seen_kinds(account));
+        let actor = account.name.as_str();
+        let outcome = self.ledger.alarms.acknowledge_alarm(id, kinds.as_deref(), &note, actor).await?;
+        handled(outcome, "the alarm is cleared")
+    }
+
+    pub(crate) async fn mute_alarm(
+        &self,
+        account: &Account,
+        id: i64,
+        minutes: i64,
+        note: &str,
+    ) -> Result<(), AdminError> {
+        operators_only(account)?;
+        if !(1..=MUTE_MINUTES_MAX).contains(&minutes) {
+            return Err(Invalid::new("minutes", "must be 1 to 43200, which is 30 days").into());
+        }
+        let (note, kinds) = (text::line(note, "note", 1..=500)?, seen_kinds(account));
+        let actor = account.name.as_str();
+        handled(self.ledger.alarms.mute_alarm(id, kinds.as_deref(), minutes, &note, actor).await?, "")
+    }
+
+    pub(crate) async fn unmute_alarm(&self, account: &Account, id: i64) -> Result<(), AdminError> {
+        operators_only(account)?;
+        let (kinds, actor) = (seen_kinds(account), account.name.as_str());
+        handled(self.ledger.alarms.unmute_alarm(id, kinds.as_deref(), actor).await?, "the alarm is not muted")
+    }
+
     /// A page of lines, and the `before` of the next page.
     pub(crate) async fn audit_log(
         &self,
@@ -66,7 +153,7 @@ impl Office {
         before: Option<i64>,
         limit: i64,
     ) -> Result<(Vec<Alarm>, Option<i64>), AdminError> {
-        let kinds = (!account.is_admin()).then(|| visible_kinds(account));
+        let kinds = seen_kinds(account);
         let mut alarms = self.ledger.alarms.alarms(kinds.as_deref(), before, limit + 1).await?;
         let next = cut(&mut alarms, limit).map(|last| last.id);
         Ok((alarms.into_iter().map(Alarm::from).collect(), next))

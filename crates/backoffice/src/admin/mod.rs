@@ -19,11 +19,12 @@ pub mod queues;
 pub mod sale_form;
 pub mod sales;
 pub mod session;
+pub mod shoppers;
 
 use std::sync::Arc;
 
 use attempts::AttemptLimits;
-use count_cache::CountCache;
+use count_cache::{CountCache, SALES_LISTED_MAX, SALES_SHOWN_MAX};
 use device::DeviceTokens;
 use password::{Hasher, HashingError};
 use sales::LapsedLists;
@@ -40,6 +41,7 @@ use seckill_domain::ids::Invalid;
 use seckill_domain::limiter::WrongParameter;
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::pressure::Pressure;
+use seckill_domain::sale_result::SaleResult;
 use seckill_flow::FlowError;
 use seckill_money::PayError;
 use seckill_postgres::{Ledger, LedgerError};
@@ -130,6 +132,7 @@ pub struct Office {
     retries: Semaphore,
     /// Slow counts for the pages of sales.
     orders_of_sales: CountCache<LedgerFigures>,
+    results_of_sales: CountCache<SaleResult>,
     lapsed_of_sales: CountCache<LapsedLists>,
     /// Of sales that are planned without one.
     pub(crate) currency: Currency,
@@ -168,8 +171,9 @@ impl Office {
             idle_ms: terms.idle_ms.cast_signed(),
             exports: Arc::new(Semaphore::new(1)),
             retries: Semaphore::new(1),
-            orders_of_sales: CountCache::new(),
-            lapsed_of_sales: CountCache::new(),
+            orders_of_sales: CountCache::new(SALES_SHOWN_MAX),
+            results_of_sales: CountCache::new(SALES_LISTED_MAX),
+            lapsed_of_sales: CountCache::new(SALES_SHOWN_MAX),
             currency,
         })
     }

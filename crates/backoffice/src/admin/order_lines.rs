@@ -4,7 +4,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 
 use super::csv_file::write_csv;
-use seckill_postgres::orders::read::OwnedOrder;
+use seckill_postgres::orders::listed::ListedOrder;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct OrderLine {
@@ -18,9 +18,15 @@ pub struct OrderLine {
     pub(crate) reason: String,
     pub(crate) created_at: String,
     pub(crate) expires_at: String,
+    pub(crate) number: String,
+    pub(crate) product: String,
+    pub(crate) channel: String,
+    pub(crate) paid_at: String,
+    pub(crate) refunded_cents: Option<i64>,
+    pub(crate) refunded_at: String,
 }
 
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 16] = [
     "order_id",
     "sale_id",
     "user",
@@ -31,15 +37,22 @@ const COLUMNS: [&str; 10] = [
     "reason",
     "created_at",
     "expires_at",
+    "number",
+    "product",
+    "channel",
+    "paid_at",
+    "refunded_cents",
+    "refunded_at",
 ];
 
-impl From<&OwnedOrder> for OrderLine {
-    fn from(owned: &OwnedOrder) -> Self {
-        let order = &owned.order;
+impl From<&ListedOrder> for OrderLine {
+    fn from(listed: &ListedOrder) -> Self {
+        let order = &listed.of.order;
+        let time_or_none = |ms: Option<i64>| ms.map(time).unwrap_or_default();
         Self {
             order_id: order.order_id.to_string(),
             sale_id: order.sale_id.get(),
-            user: owned.user_id.clone(),
+            user: listed.of.user_id.clone(),
             quantity: order.quantity,
             amount_cents: order.amount_cents,
             currency: order.currency.code(),
@@ -47,6 +60,12 @@ impl From<&OwnedOrder> for OrderLine {
             reason: order.reason.clone().unwrap_or_default(),
             created_at: time(order.created_at_ms),
             expires_at: time(order.expires_at_ms),
+            number: listed.number.clone(),
+            product: listed.product.clone(),
+            channel: listed.channel.clone().unwrap_or_default(),
+            paid_at: time_or_none(listed.paid_at_ms),
+            refunded_cents: listed.refunded_cents,
+            refunded_at: time_or_none(listed.refunded_at_ms),
         }
     }
 }
@@ -57,7 +76,7 @@ pub fn time(ms: i64) -> String {
 }
 
 /// The first line of a file of orders, and the lines of some orders.
-pub(crate) fn csv(with_columns: bool, orders: &[OwnedOrder]) -> Result<Vec<u8>, csv::Error> {
+pub(crate) fn csv(with_columns: bool, orders: &[ListedOrder]) -> Result<Vec<u8>, csv::Error> {
     let mut lines = Vec::new();
     if with_columns {
         write_csv([COLUMNS].into_iter(), false, &mut lines)?;

@@ -9,20 +9,25 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use utoipa::IntoParams;
 
-use super::paging::{given, limit, uuid};
+use super::paging::{cut, given, limit, uuid};
+use super::sale_form::TIME_MAX;
+use super::sales::SaleSearch;
 use super::{AdminError, Office, operators_only};
 use seckill_domain::account::Account;
 use seckill_domain::ids::{Invalid, OrderId, SaleId, UserId};
 use seckill_domain::order::OrderStatus;
 use seckill_domain::payment::{RefundId, RefundReason, RefundStatus};
+use seckill_domain::text;
 use seckill_money::{PaymentService, RefundOutcome};
 pub use seckill_postgres::orders::details::OrderDetails;
+pub use seckill_postgres::orders::listed::ListedOrder;
 use seckill_postgres::orders::read::OrderSearch;
-pub use seckill_postgres::orders::read::OwnedOrder;
 pub use seckill_postgres::orders::search::FoundOrders;
 use seckill_postgres::orders::search::OrderExport;
 use seckill_postgres::sales::erasure::ErasureReport;
 
+/// Sales whose orders are searched through together.
+const SALES_MAX: i64 = 100;
 /// How long a file may take to be read: its snapshot keeps PostgreSQL from tidying up.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(300);
 
@@ -39,6 +44,18 @@ pub(crate) struct OrderQuery {
     /// Only this buyer's orders: 1 to 128 bytes of UTF-8, with the spaces that they begin and end with.
     #[param(value_type = Option<String>, nullable = false, pattern = "^[^\\u0000-\\u001F\\u007F-\\u009F]{1,128}$")]
     pub(crate) user: Option<String>,
+    /// Only orders of sales of products with this in their name, in capitals or not. At most 100 sales may fit.
+    #[param(nullable = false, max_length = 200)]
+    pub(crate) product: Option<String>,
+    /// Only orders with this number: what buyers see of an order's id, its last 8 characters. Needs a sale, a product, a buyer or a time, too.
+    #[param(nullable = false, pattern = "^#?[0-9A-Fa-f]{8}$")]
+    pub(crate) number: Option<String>,
+    /// Only orders that were made at this moment or later, in ms since 1970.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub(crate) from_ms: Option<String>,
+    /// Only orders that were made before this moment.
+    #[param(value_type = Option<i64>, nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub(crate) to_ms: Option<String>,
     /// Only this order.
     #[param(value_type = Option<OrderId>, nullable = false)]
     pub(crate) order: Option<String>,
@@ -54,7 +71,10 @@ impl OrderQuery {
     pub(crate) fn search(&self) -> Result<OrderSearch, Invalid> {
         let status = |text: &str| text.parse().map_err(|_| Invalid::new("status", "is not a status of orders"));
         Ok(OrderSearch {
-            sale: given(&self.sale).map(SaleId::parse).transpose()?,
+            sales: given(&self.sale).map(SaleId::parse).transpose()?.map(|sale| vec![sale]),
+            number: given(&self.number).map(OrderId::parse_number).transpose()?,
+            from_ms: moment(&self.from_ms, "from_ms")?,
+            until_ms: moment(&self.to_ms, "to_ms")?,
             status: given(&self.status).map(status).transpose()?,
             // Not trimmed: a buyer's id may begin or end with a space.
             user: self.user.as_deref().filter(|user| !user.is_empty()).map(UserId::parse).transpose()?,
@@ -68,6 +88,11 @@ impl OrderQuery {
     }
 }
 
+fn moment(text: &Option<String>, field: &'static str) -> Result<Option<i64>, Invalid> {
+    let wrong = || Invalid::new(field, "must be 0 to 9007199254740991");
+    given(text).map(|text| text.parse().ok().filter(|ms| (0..=TIME_MAX).contains(ms)).ok_or_else(wrong)).transpose()
+}
+
 pub(crate) struct Export {
     orders: OrderExport,
     until: Instant,
@@ -76,7 +101,7 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    pub(crate) async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, AdminError> {
+    pub(crate) async fn next_piece(&mut self) -> Result<Vec<ListedOrder>, AdminError> {
         if Instant::now() >= self.until {
             return Err(AdminError::Busy("exports"));
         }
@@ -87,7 +112,7 @@ impl Export {
 impl Office {
     /// A page of orders, newest first. An account that may not see buyers can search for a known buyer.
     pub(crate) async fn orders(&self, account: &Account, query: &OrderQuery) -> Result<FoundOrders, AdminError> {
-        let search = query.search()?;
+        let search = self.search(query).await?;
         let mut found = match query.order()? {
             None => {
                 self.record_pages(account, "orders", search.before.is_some(), search.limit).await?;
@@ -98,13 +123,37 @@ impl Office {
                     .ok_or(Invalid::new("before", "is no order of this list"))?
             }
             Some(order) => {
-                let found = self.ledger.orders.order(order).await?;
+                let found = self.ledger.orders.listed_order(order).await?;
                 let orders = found.into_iter().filter(|found| fits(&search, found)).collect();
                 FoundOrders { orders, next: None, lacks_accepted: false }
             }
         };
-        hide_buyers(account, &mut found.orders);
+        hide(account, &mut found.orders);
         Ok(found)
+    }
+
+    /// The search that is asked for, with the sales whose product fits.
+    async fn search(&self, query: &OrderQuery) -> Result<OrderSearch, AdminError> {
+        let mut search = query.search()?;
+        if let Some(text) = given(&query.product) {
+            let text = text::line(text, "product", 0..=200)?;
+            let fitting = SaleSearch { text: Some(text), limit: SALES_MAX + 1, ..SaleSearch::default() };
+            let mut fitting = self.ledger.sales.sale_ids(&fitting).await?;
+            if let Some([sale]) = search.sales.as_deref() {
+                fitting.retain(|fits| fits == sale);
+            } else if cut(&mut fitting, SALES_MAX).is_some() {
+                return Err(
+                    Invalid::new("product", "fits more than 100 sales: write more of its name, or the sale").into()
+                );
+            }
+            search.sales = Some(fitting);
+        }
+        let is_narrow = search.sales.is_some() || search.user.is_some() || search.from_ms.is_some();
+        if search.number.is_some() && !is_narrow {
+            let problem = "is searched for in a sale, a product, of a buyer, or from a time on: name one of them, too";
+            return Err(Invalid::new("number", problem).into());
+        }
+        Ok(search)
     }
 
     /// An order with its history. Payments, refunds and messages are for operators: other accounts get an order without them.
@@ -115,7 +164,7 @@ impl Office {
             details.refunds.clear();
             details.messages.clear();
         }
-        hide_buyers(account, std::slice::from_mut(&mut details.order));
+        hide(account, std::slice::from_mut(&mut details.order));
         Ok(details)
     }
 
@@ -128,7 +177,7 @@ impl Office {
         only_headers: bool,
     ) -> Result<Option<Export>, AdminError> {
         operators_only(account)?;
-        let mut search = query.search()?;
+        let mut search = self.search(query).await?;
         search.limit = i64::MAX;
         if query.order()?.is_some() {
             return Err(Invalid::new("order", "cannot be exported alone").into());
@@ -138,7 +187,8 @@ impl Office {
         }
         let place = Arc::clone(&self.exports).try_acquire_owned().map_err(|_| AdminError::Busy("exports"))?;
         let details = json!({
-            "sale": search.sale, "status": search.status, "user": search.user, "before": search.before,
+            "sale": given(&query.sale), "product": given(&query.product), "status": search.status, "user": search.user,
+            "number": search.number, "from_ms": search.from_ms, "to_ms": search.until_ms, "before": search.before,
         });
         let orders = self
             .ledger
@@ -184,15 +234,22 @@ impl Office {
     }
 }
 
-fn hide_buyers(account: &Account, orders: &mut [OwnedOrder]) {
+/// Takes out what the account may not see.
+fn hide(account: &Account, orders: &mut [ListedOrder]) {
     if !account.sees_buyers() {
-        orders.iter_mut().for_each(|owned| owned.user_id.clear());
+        orders.iter_mut().for_each(|listed| listed.of.user_id.clear());
+    }
+    if !account.may_operate() {
+        orders.iter_mut().for_each(ListedOrder::hide_money);
     }
 }
 
-fn fits(search: &OrderSearch, found: &OwnedOrder) -> bool {
-    let order = &found.order;
-    search.sale.is_none_or(|sale| sale == order.sale_id)
+fn fits(search: &OrderSearch, found: &ListedOrder) -> bool {
+    let order = &found.of.order;
+    search.sales.as_ref().is_none_or(|sales| sales.contains(&order.sale_id))
         && search.status.is_none_or(|status| status == order.status)
-        && search.user.as_ref().is_none_or(|user| user.as_str() == found.user_id)
+        && search.user.as_ref().is_none_or(|user| user.as_str() == found.of.user_id)
+        && search.number.as_ref().is_none_or(|number| *number == found.number)
+        && search.from_ms.is_none_or(|from| order.created_at_ms >= from)
+        && search.until_ms.is_none_or(|until| order.created_at_ms < until)
 }

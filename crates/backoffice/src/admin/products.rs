@@ -4,10 +4,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{AdminError, Office, operators_only};
-use seckill_buying::sale_work::manage::ProductSet;
+use seckill_buying::sale_work::manage::{ProductEdited, ProductSet};
 use seckill_domain::account::Account;
 use seckill_domain::ids::Invalid;
-use seckill_domain::sale::{Product, ProductChange};
+use seckill_domain::sale::{Product, ProductChange, ProductEdit, product_name};
 use seckill_domain::text;
 use seckill_postgres::sales::products::NewPicture;
 
@@ -73,6 +73,28 @@ impl Office {
         let (alt, hash) = (Some(name.clone()), Some(picture.hash.clone()));
         let change = ProductChange { name, description: None, picture: hash, alt }.check()?;
         self.change_product(account, &change, Some(picture)).await
+    }
+
+    /// Renames a product, or removes it or its picture.
+    pub(crate) async fn edit_product(
+        &self,
+        account: &Account,
+        name: &str,
+        edit: ProductEdit,
+    ) -> Result<ChangedProduct, AdminError> {
+        operators_only(account)?;
+        let name = product_name(name, "name")?;
+        let edit = match edit {
+            ProductEdit::Rename(to) => ProductEdit::Rename(product_name(&to, "name")?),
+            removal => removal,
+        };
+        match self.stores.edit_product(&name, &edit, account.name.as_str()).await? {
+            ProductEdited::Done { id, known_everywhere } => {
+                Ok(ChangedProduct { product_id: id, everywhere: known_everywhere })
+            }
+            ProductEdited::Unknown => Err(AdminError::Unknown("product")),
+            ProductEdited::Refused(why) => Err(AdminError::Conflict(why.to_owned())),
+        }
     }
 
     async fn change_product(

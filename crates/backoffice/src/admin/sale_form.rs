@@ -16,7 +16,7 @@ use seckill_domain::stock::Stock;
 /// Waves of one sale that can be planned: more than a page shows at once.
 const WAVES_MAX: usize = 100;
 /// Programs that count with doubles count exactly up to here.
-const TIME_MAX: i64 = 9_007_199_254_740_991;
+pub(super) const TIME_MAX: i64 = 9_007_199_254_740_991;
 
 /// A sale to plan.
 #[derive(Deserialize, ToSchema)]

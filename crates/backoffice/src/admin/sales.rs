@@ -17,6 +17,7 @@ use seckill_domain::currency::Currency;
 use seckill_domain::ids::{IdempotencyKey, Invalid, SaleId, Units};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::sale::{SalePhase, SaleStatus};
+use seckill_domain::sale_result::SaleResult;
 use seckill_domain::text;
 use seckill_postgres::LedgerError;
 pub use seckill_postgres::sales::lapsed_holds::LapsedHolds;
@@ -51,6 +52,8 @@ pub struct ManagedSale {
     pub pay_within_s: i64,
     /// Whether buyers see how far the sale is sold.
     pub show_stock: bool,
+    /// Null until it is counted: a large sale is counted while it is shown, and then again from time to time.
+    pub result: Option<SaleResult>,
     /// Whether it ended by being closed.
     #[serde(skip)]
     pub(crate) is_closed: bool,
@@ -76,6 +79,7 @@ impl ManagedSale {
             ends_at_ms: sale.ends_at_ms,
             pay_within_s: sale.pay_within_ms / 1000,
             show_stock: sale.show_stock,
+            result: None,
         }
     }
 }
@@ -153,7 +157,18 @@ impl Office {
         let more = SaleSearch { limit: search.limit + 1, ..search.clone() };
         let (mut sales, now_ms) = (self.ledger.sales.sale_figures(&more).await?, self.ledger.now_ms().await?);
         let next = cut(&mut sales, search.limit).map(|last| last.sale.id);
-        Ok((sales.into_iter().map(|figures| ManagedSale::new(figures, now_ms)).collect(), next))
+        let ids: Vec<SaleId> = sales.iter().map(|figures| figures.sale.id).collect();
+        let ledger = self.ledger.clone();
+        let read = move |sale| {
+            let ledger = ledger.clone();
+            async move { ledger.sales.sale_result(sale).await }
+        };
+        let results = self.results_of_sales.of_list(&ids, read).await;
+        let managed = sales.into_iter().zip(results).map(|(figures, result)| ManagedSale {
+            result: result.as_deref().copied(),
+            ..ManagedSale::new(figures, now_ms)
+        });
+        Ok((managed.collect(), next))
     }
 
     pub(crate) async fn sale(&self, sale: SaleId) -> Result<SaleDetails, AdminError> {
@@ -169,8 +184,19 @@ impl Office {
         })
     }
 
+    /// A sale with its result, and the figures that this follows from; `None` if counting takes too long.
+    pub(crate) async fn counted_sale(
+        &self,
+        sale: SaleId,
+    ) -> Result<(SaleDetails, Option<Arc<LedgerFigures>>), AdminError> {
+        let mut details = self.sale(sale).await?;
+        let counted = self.sale_orders(sale).await;
+        details.sale.result = counted.as_ref().map(|of| SaleResult::of(&of.orders, of.read_at_ms));
+        Ok((details, counted))
+    }
+
     /// The sale's orders by status, and its backlog, as they were counted last; `None` if counting takes too long.
-    pub(crate) async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
+    async fn sale_orders(&self, sale: SaleId) -> Option<Arc<LedgerFigures>> {
         let ledger = self.ledger.clone();
         self.orders_of_sales.of(sale, || async move { ledger.sales.live_figures(sale).await }).await
     }

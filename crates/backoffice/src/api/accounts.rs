@@ -86,7 +86,8 @@ pub(super) async fn create_account(ask: Ask) -> Answer {
 
 /// Change an account's role or password, disable or enable it
 ///
-/// For admins. All parts of the change are made, or none. The last admin who can sign in stays one (409).
+/// For admins. All parts of the change are made, or none. The last admin who can sign in stays one, and nobody changes the role of the own
+/// account (409).
 #[utoipa::path(
     put,
     path = "/api/v1/admin/accounts/{name}",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Answer, NotRead, NotReadSome, NotReadSomeGuarded};
+use super::{Answer, NotChanged, NotDoneToOne, NotRead, NotReadSome, NotReadSomeGuarded};
 use crate::admin::log::{Alarm, LogLine};
 use crate::admin::overview::Overview;
 use crate::admin::paging::{before_number, limit};
@@ -117,6 +117,94 @@ pub(super) async fn alarms(ask: Ask) -> Answer {
         let AlarmQuery { before, limit: most } = caller.query()?;
         let (alarms, next_before) = office.alarms(&caller.account, before_number(&before)?, limit(&most)?).await?;
         Ok(Alarms { alarms, next_before })
+    })
+    .await
+}
+
+/// A note about an alarm.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct AlarmNote {
+    /// What is known of it, in one line.
+    #[schema(
+        max_length = 500,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
+    note: String,
+}
+
+/// How long the webhook is told nothing of an alarm, and why.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct MuteForm {
+    #[schema(minimum = 1, maximum = 43_200)]
+    minutes: i64,
+    #[schema(
+        max_length = 500,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
+    note: String,
+}
+
+/// The change of an alarm is done.
+#[derive(Serialize, ToSchema)]
+struct AlarmChanged {
+    alarm_id: i64,
+}
+
+/// Say that an open alarm is known
+///
+/// For managers and admins. The alarm stays in all lists until its trouble is over.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/alarms/{id}/acknowledgement",
+    params(("id" = i64, Path, description = "The alarm", minimum = 1)),
+    request_body = AlarmNote,
+    responses((status = 200, description = "Done", body = AlarmChanged), NotChanged),
+)]
+pub(super) async fn acknowledge_alarm(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        let (alarm_id, AlarmNote { note }) = (caller.number("alarm")?, caller.body()?);
+        office.acknowledge_alarm(&caller.account, alarm_id, &note).await?;
+        Ok(AlarmChanged { alarm_id })
+    })
+    .await
+}
+
+/// Mute an alarm
+///
+/// For managers and admins. Until the end, the webhook is told nothing of alarms of the same kind and subject, also of later ones. The alarm
+/// stays in all lists. What is still wrong at the end is told then.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/alarms/{id}/mute",
+    params(("id" = i64, Path, description = "The alarm", minimum = 1)),
+    request_body = MuteForm,
+    responses((status = 200, description = "Done", body = AlarmChanged), NotDoneToOne),
+)]
+pub(super) async fn mute_alarm(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        let (alarm_id, MuteForm { minutes, note }) = (caller.number("alarm")?, caller.body()?);
+        office.mute_alarm(&caller.account, alarm_id, minutes, &note).await?;
+        Ok(AlarmChanged { alarm_id })
+    })
+    .await
+}
+
+/// End the mute of an alarm
+///
+/// For managers and admins. What is still wrong is told at once.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/alarms/{id}/mute",
+    params(("id" = i64, Path, description = "The alarm", minimum = 1)),
+    responses((status = 200, description = "Done", body = AlarmChanged), NotChanged),
+)]
+pub(super) async fn unmute_alarm(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        let alarm_id = caller.number("alarm")?;
+        office.unmute_alarm(&caller.account, alarm_id).await?;
+        Ok(AlarmChanged { alarm_id })
     })
     .await
 }

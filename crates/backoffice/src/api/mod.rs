@@ -17,6 +17,7 @@ mod products;
 mod queues;
 mod sales;
 mod session;
+pub(crate) mod shoppers;
 
 pub use caller::{Ask, Caller};
 pub use cookies::CookieNames;
@@ -54,9 +55,16 @@ pub fn addresses() -> Vec<Address> {
         address(sales::__path_set_sale_status, sales::set_sale_status),
         address(sales::__path_add_stock, sales::add_stock),
         address(sales::__path_lapsed_holds, sales::lapsed_holds),
+        address(shoppers::__path_show_activity, shoppers::show_activity),
+        address(shoppers::__path_list_blocks, shoppers::list_blocks),
+        address(shoppers::__path_set_block, shoppers::set_block),
+        address(shoppers::__path_end_block, shoppers::end_block),
         address(live::__path_watch_sale, live::watch_sale),
         address(products::__path_set_product, products::set_product),
+        address(products::__path_remove_product, products::remove_product),
+        address(products::__path_rename_product, products::rename_product),
         address(products::__path_set_product_picture, products::set_product_picture),
+        address(products::__path_remove_product_picture, products::remove_product_picture),
         address(orders::__path_search_orders, orders::search_orders),
         address(orders::__path_export_orders, orders::export_orders),
         address(orders::__path_show_any_order, orders::show_any_order),
@@ -85,6 +93,9 @@ pub fn addresses() -> Vec<Address> {
         address(apps::__path_set_grant, apps::set_grant),
         address(log::__path_audit_log, log::audit_log),
         address(log::__path_alarms, log::alarms),
+        address(log::__path_acknowledge_alarm, log::acknowledge_alarm),
+        address(log::__path_mute_alarm, log::mute_alarm),
+        address(log::__path_unmute_alarm, log::unmute_alarm),
     ]
 }
 

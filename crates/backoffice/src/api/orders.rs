@@ -12,6 +12,7 @@ use super::{Answer, NotReadOne, NotReadSome, NotReadSomeGuarded};
 use crate::admin::AdminError;
 use crate::admin::order_lines::csv;
 use crate::admin::orders::{Export, FoundOrders, OrderDetails, OrderQuery};
+use crate::admin::paging::given;
 use crate::api::{Ask, Caller};
 use seckill_domain::ids::{Invalid, OrderId};
 use seckill_domain::payment::{RefundId, RefundStatus};
@@ -46,7 +47,7 @@ problems! {
 
 /// Orders of all buyers, newest first
 ///
-/// All conditions must hold. Operators see whose orders they are; their reading beyond the first 100 is a line of the audit log. Others
+/// All conditions must hold. `number` is what buyers see of an order's id. Operators see whose orders they are; their reading beyond the first 100 is a line of the audit log. Others
 /// find the orders of a buyer whose id they know. While pages are read, no order that was there at the first page is missed or comes twice, whatever
 /// arrives meanwhile.
 #[utoipa::path(
@@ -82,12 +83,15 @@ pub(super) async fn search_orders(ask: Ask) -> Answer {
 pub(super) async fn export_orders(ask: Ask) -> Answer {
     let (app_state, is_head) = (ask.app_state.clone(), was_head(&ask.request));
     let export = ask.act(async move |office, caller| {
-        office.export_orders(&caller.account, &caller.query::<OrderQuery>()?, is_head).await
+        let query = caller.query::<OrderQuery>()?;
+        Ok((office.export_orders(&caller.account, &query, is_head).await?, query.sale))
     });
-    let lines = lines(export.await?, app_state);
+    let (export, sale) = export.await?;
+    let file = given(&sale).map_or_else(|| "orders.csv".to_owned(), |sale| format!("sale-{sale}-orders.csv"));
+    let lines = lines(export, app_state);
     Ok(HttpResponse::Ok()
         .insert_header((CONTENT_TYPE, "text/csv; charset=utf-8"))
-        .insert_header((CONTENT_DISPOSITION, "attachment; filename=\"orders.csv\""))
+        .insert_header((CONTENT_DISPOSITION, format!("attachment; filename=\"{file}\"")))
         .streaming(lines))
 }
 

@@ -11,12 +11,13 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use super::{Answer, NotDone, NotMade};
+use super::{Answer, NotChanged, NotDone, NotMade};
 use crate::admin::AdminError;
 use crate::admin::products::ChangedProduct;
 use crate::api::{Ask, Caller};
 use crate::picture::{FILE_BYTES_MAX, PictureError, draw_apart};
 use seckill_domain::ids::Invalid;
+use seckill_domain::sale::ProductEdit;
 use seckill_http::Problem;
 use seckill_http::codes::Code;
 use seckill_http::extract::read_body;
@@ -37,6 +38,17 @@ struct ProductForm {
     picture_alt: Option<String>,
 }
 
+/// A product's new name.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ProductName {
+    #[schema(
+        max_length = 200,
+        pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
+    )]
+    name: String,
+}
+
 /// The product's picture as it is now.
 #[derive(Serialize, ToSchema)]
 struct PictureSet {
@@ -48,7 +60,7 @@ struct PictureSet {
 
 /// Make or change a product
 ///
-/// For managers and admins. Its name cannot be changed, because sales name it.
+/// For managers and admins.
 #[utoipa::path(
     put,
     path = "/api/v1/admin/products/{name}",
@@ -106,6 +118,57 @@ pub(super) async fn set_product_picture(request: HttpRequest, payload: Payload) 
     // The connection has read more than its bound, and is not used again.
     response.force_close();
     Ok(response.json(PictureSet { product_id, picture: hash, everywhere }))
+}
+
+/// Rename a product
+///
+/// For managers and admins. The pages of its sales show the new name at once. A picture that the old name describes is described by the new
+/// one.
+#[utoipa::path(
+    put,
+    path = "/api/v1/admin/products/{name}/name",
+    params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
+    request_body = ProductName,
+    responses((status = 200, description = "Done", body = ChangedProduct), NotChanged),
+)]
+pub(super) async fn rename_product(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        let ProductName { name } = caller.body()?;
+        office.edit_product(&caller.account, &product_name(caller)?, ProductEdit::Rename(name)).await
+    })
+    .await
+}
+
+/// Remove a product that no sale has
+///
+/// For managers and admins.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/products/{name}",
+    params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
+    responses((status = 200, description = "Done", body = ChangedProduct), NotChanged),
+)]
+pub(super) async fn remove_product(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        office.edit_product(&caller.account, &product_name(caller)?, ProductEdit::Remove).await
+    })
+    .await
+}
+
+/// Remove a product's picture
+///
+/// For managers and admins.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/admin/products/{name}/picture",
+    params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
+    responses((status = 200, description = "Done", body = ChangedProduct), NotChanged),
+)]
+pub(super) async fn remove_product_picture(ask: Ask) -> Answer {
+    ask.answer(async |office, caller| {
+        office.edit_product(&caller.account, &product_name(caller)?, ProductEdit::RemovePicture).await
+    })
+    .await
 }
 
 /// The product that the path names. The router leaves `%2F`, `%2B` and `%25` as they are.

@@ -125,7 +125,7 @@ pub(super) async fn plan_sale(ask: Ask) -> Answer {
     responses((status = 200, description = "The sale", body = SaleDetails), NotReadOne),
 )]
 pub(super) async fn show_managed_sale(ask: Ask) -> Answer {
-    ask.answer(async |office, caller| office.sale(named_sale(caller)?).await).await
+    ask.answer(async |office, caller| Ok(office.counted_sale(named_sale(caller)?).await?.0)).await
 }
 
 /// Change a sale's terms

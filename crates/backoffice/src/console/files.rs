@@ -16,6 +16,7 @@ const SOURCES: &[Source] = &[
     ("live.css", STYLE, include_str!("../../../../frontend-static/console/live.css")),
     ("live.js", SCRIPT, include_str!("../../../../frontend-static/console/live.js")),
     ("sale-new.js", SCRIPT, include_str!("../../../../frontend-static/console/sale-new.js")),
+    ("time-filters.js", SCRIPT, include_str!("../../../../frontend-static/console/time-filters.js")),
     ("times.js", SCRIPT, include_str!("../../../../frontend-static/console/times.js")),
     ("style.css", STYLE, include_str!("../../../../frontend-static/style.css")),
 ];

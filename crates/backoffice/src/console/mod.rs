@@ -31,6 +31,8 @@ fn table(mut at: impl FnMut(&'static str, Access, Route)) {
     at("/admin/sales/new", Access::Operators, get().to(sales::new));
     at("/admin/sales/{id}", Access::Viewers, get().to(sales::show));
     at("/admin/sales/{id}/live", Access::Viewers, get().to(sales::live));
+    at("/admin/sales/{id}/report", Access::Viewers, get().to(sales::report));
+    at("/admin/sales/{id}/activity", Access::Operators, get().to(sales::activity));
     at("/admin/products", Access::Operators, get().to(products::list));
     at("/admin/policies", Access::Viewers, get().to(policies::list));
     at("/admin/policies/new", Access::Operators, get().to(policies::plan));

@@ -7,7 +7,7 @@ use strum::VariantArray;
 use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
-use crate::admin::orders::{FoundOrders, OrderDetails, OrderQuery, OwnedOrder};
+use crate::admin::orders::{FoundOrders, ListedOrder, OrderDetails, OrderQuery};
 use crate::admin::paging::given;
 use crate::api::Ask;
 use seckill_domain::ids::OrderId;
@@ -18,9 +18,9 @@ use seckill_domain::order::OrderStatus;
 struct OrdersPage {
     frame: Frame,
     query: OrderQuery,
-    statuses: Vec<&'static str>,
+    statuses: Vec<OrderStatus>,
     chosen: Option<String>,
-    orders: Vec<OwnedOrder>,
+    orders: Vec<ListedOrder>,
     /// Purchases without an order are missing, because reading them took too long.
     lacks_accepted: bool,
     next: Option<String>,
@@ -43,11 +43,11 @@ struct OrderPage {
 
 impl OrderPage {
     fn is_paid(&self) -> bool {
-        self.details.order.order.status == OrderStatus::Paid
+        self.details.order.of.order.status == OrderStatus::Paid
     }
 
     fn is_accepted(&self) -> bool {
-        self.details.order.order.status == OrderStatus::Accepted
+        self.details.order.of.order.status == OrderStatus::Accepted
     }
 }
 
@@ -63,13 +63,21 @@ pub(crate) async fn list(ask: Ask) -> HttpResponse {
             }
             Err(error) => return Err(error),
         };
-        let conditions = [("sale", &query.sale), ("status", &query.status), ("user", &query.user)];
+        let conditions = [
+            ("sale", &query.sale),
+            ("product", &query.product),
+            ("status", &query.status),
+            ("user", &query.user),
+            ("number", &query.number),
+            ("from_ms", &query.from_ms),
+            ("to_ms", &query.to_ms),
+        ];
         let next = found.next.map(|last| address("/admin/orders", &conditions, Some(&last)));
         let may_export = frame.may_operate && wrong.is_none() && given(&query.order).is_none();
         let export = may_export.then(|| address("/api/v1/admin/orders.csv", &conditions, None));
         let FoundOrders { orders, lacks_accepted, .. } = found;
         let chosen = given(&query.status).map(str::to_owned);
-        let statuses = OrderStatus::VARIANTS.iter().map(|status| status.as_str()).collect();
+        let statuses = OrderStatus::VARIANTS.to_vec();
         Ok(OrdersPage { frame, query, statuses, chosen, orders, lacks_accepted, next, export, wrong })
     })
     .await

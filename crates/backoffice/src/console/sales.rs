@@ -9,10 +9,15 @@ use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
+use crate::admin::shoppers::{Activity, Block};
+use crate::api::shoppers::ShopperQuery;
 use crate::api::{Ask, Caller};
 use seckill_domain::currency::Currency;
-use seckill_domain::ids::SaleId;
+use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::live::LedgerFigures;
+use seckill_domain::order::OrderStatus;
+use seckill_domain::sale::SalePhase;
+use seckill_domain::sale_blocks::Shopper;
 
 const SALES_MAX: i64 = 50;
 const NAMES_MAX: i64 = 200;
@@ -44,9 +49,21 @@ struct SalePage {
     /// `None` if counting them takes too long now.
     counted: Option<Arc<LedgerFigures>>,
     lapsed: Option<Arc<LapsedLists>>,
+    /// Empty for accounts that do not see buyers.
+    blocks: Vec<Block>,
+}
+
+impl SalesPage {
+    fn lacks_results(&self) -> bool {
+        self.rows.iter().any(|row| row.result.is_none())
+    }
 }
 
 impl SalePage {
+    fn drifts(&self) -> bool {
+        self.counted.as_ref().is_some_and(|counted| counted.drift_alarm)
+    }
+
     fn may_be_removed(&self) -> bool {
         self.counted.as_ref().is_some_and(|counted| counted.orders.iter().all(|of| of.orders == 0))
     }
@@ -76,9 +93,51 @@ pub(crate) async fn new(ask: Ask) -> HttpResponse {
 pub(crate) async fn show(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |office, caller, frame| {
         let id = named_sale(caller)?;
-        let details = office.sale(id).await?;
-        let (counted, lapsed) = tokio::join!(office.sale_orders(id), office.sale_lapsed(&caller.account, id));
-        Ok(SalePage { frame, counted, lapsed, details })
+        let (counted, lapsed) = tokio::join!(office.counted_sale(id), office.sale_lapsed(&caller.account, id));
+        let (details, counted) = counted?;
+        let blocks = if frame.may_operate { office.blocks(&caller.account, id).await? } else { Vec::new() };
+        Ok(SalePage { frame, counted, lapsed, blocks, details })
+    })
+    .await
+}
+
+/// What a buyer or an address did in a sale.
+#[derive(Template)]
+#[template(path = "console/activity.html")]
+struct ActivityPage {
+    frame: Frame,
+    sale: ManagedSale,
+    shopper: Shopper,
+    activity: Activity,
+    /// The block's address in the API.
+    api: String,
+}
+
+pub(crate) async fn activity(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |office, caller, frame| {
+        let (id, query) = (named_sale(caller)?, caller.query::<ShopperQuery>()?);
+        let shopper = query.shopper()?;
+        let activity = office.activity(&caller.account, id, &shopper).await?;
+        let of = [("buyer", &query.buyer), ("address", &query.address)];
+        let api = address(&format!("/api/v1/admin/sales/{id}/blocks"), &of, None);
+        Ok(ActivityPage { frame, sale: office.sale(id).await?.sale, shopper, activity, api })
+    })
+    .await
+}
+
+/// What came of a sale.
+#[derive(Template)]
+#[template(path = "console/report.html")]
+struct ReportPage {
+    frame: Frame,
+    details: SaleDetails,
+    counted: Option<Arc<LedgerFigures>>,
+}
+
+pub(crate) async fn report(ask: Ask) -> HttpResponse {
+    page(ask, "sales", async |office, caller, frame| {
+        let (details, counted) = office.counted_sale(named_sale(caller)?).await?;
+        Ok(ReportPage { frame, details, counted })
     })
     .await
 }
@@ -88,14 +147,13 @@ pub(crate) async fn show(ask: Ask) -> HttpResponse {
 #[template(path = "console/live.html")]
 struct LivePage {
     frame: Frame,
-    id: i64,
-    product: String,
+    sale: ManagedSale,
 }
 
 pub(crate) async fn live(ask: Ask) -> HttpResponse {
     page(ask, "sales", async |office, caller, frame| {
         let sale = office.sale(named_sale(caller)?).await?.sale;
-        Ok(LivePage { frame, id: sale.id.get(), product: sale.product })
+        Ok(LivePage { frame, sale })
     })
     .await
 }

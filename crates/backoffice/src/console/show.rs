@@ -8,6 +8,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;
 
 use seckill_domain::currency::Currency;
+use seckill_domain::order::OrderStatus;
 
 /// Separates groups of three digits: a thin space at which no line is broken.
 const GROUP: char = '\u{202f}';
@@ -61,6 +62,27 @@ pub(crate) fn count(n: impl Display) -> String {
     match text.strip_prefix('-') {
         Some(digits) => format!("−{}", grouped(digits)),
         None => grouped(&text),
+    }
+}
+
+/// A share of 0 to 1 in per cent, without decimals unless it is small or nearly whole: `93 %`, `0.4 %`; `–` without it.
+pub(crate) fn percent(share: &Option<f64>) -> String {
+    let Some(share) = share else { return "–".to_owned() };
+    let percent = share * 100.0;
+    let is_fine = (percent > 0.0 && percent < 1.0) || (percent > 99.0 && percent < 100.0);
+    if is_fine { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+/// An order's status in people's words.
+pub(crate) fn status(status: impl Borrow<OrderStatus>) -> &'static str {
+    match status.borrow() {
+        OrderStatus::Accepted => "accepted",
+        OrderStatus::PendingPayment => "waiting for payment",
+        OrderStatus::Paid => "paid",
+        OrderStatus::Refunding => "refund under way",
+        OrderStatus::Refunded => "refunded",
+        OrderStatus::Cancelled => "cancelled",
+        OrderStatus::Rejected => "rejected",
     }
 }
 
@@ -138,6 +160,10 @@ mod tests {
         {
             assert_eq!(age(seconds), text);
         }
+        for (share, text) in [(0.0, "0 %"), (0.004, "0.4 %"), (0.925, "92 %"), (0.9951, "99.5 %"), (1.0, "100 %")] {
+            assert_eq!(percent(&Some(share)), text);
+        }
+        assert_eq!(percent(&None), "–");
         assert_eq!(count(5_u64), "5");
         assert_eq!((plain(counted(10_000, true)), counted(7, false)), ("10 000 or more".to_owned(), "7".to_owned()));
     }

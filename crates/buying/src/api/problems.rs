@@ -32,6 +32,7 @@ impl From<Refusal> for Problem {
             Refusal::LevelTooLow { min_level } => {
                 Self::from(Code::LevelTooLow).with(Members { min_level: Some(min_level), ..Members::default() })
             }
+            Refusal::NotAllowed => Self::from(Code::NotAllowed),
             Refusal::PassInvalid => Self::from(Code::PassInvalid),
             Refusal::SoldOut => Self::from(Code::SoldOut),
             Refusal::AlreadyPurchased { order } => {

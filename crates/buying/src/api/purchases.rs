@@ -40,7 +40,7 @@ struct PurchaseRequest {
 }
 
 problems! {
-    Refused: InvalidRequest, Unauthenticated, NotStarted, Ended, WrongKey, LevelTooLow, PassInvalid, UnknownSale, TooSlow, SoldOut,
+    Refused: InvalidRequest, Unauthenticated, NotStarted, Ended, WrongKey, LevelTooLow, NotAllowed, PassInvalid, UnknownSale, TooSlow, SoldOut,
     AlreadyPurchased, BodyTooLarge, IdempotencyMismatch, QuotaExceeded, TemporarilyUnavailable
 }
 

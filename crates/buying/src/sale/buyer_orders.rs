@@ -75,7 +75,8 @@ impl ThreadState {
         after: Option<OrderId>,
     ) -> Result<OrderPage, SaleError> {
         let limit = i64::try_from(PAGE + 1).unwrap_or(i64::MAX);
-        let search = OrderSearch { sale, user: Some(user.clone()), status: None, before: after, limit };
+        let sales = sale.map(|sale| vec![sale]);
+        let search = OrderSearch { sales, user: Some(user.clone()), before: after, limit, ..OrderSearch::default() };
         let mut orders: Vec<Order> =
             self.ledger.orders.orders(&search).await?.into_iter().map(|owned| owned.order).collect();
         let more = orders.len() > PAGE;

@@ -256,6 +256,7 @@ mod tests {
             purchase_key: "real".into(),
             waiting_key: "waiting".into(),
             terms_version: 0,
+            blocks: seckill_domain::sale_blocks::SaleBlocks::default(),
             waves: Vec::new(),
         }
     }

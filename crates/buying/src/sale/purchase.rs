@@ -42,6 +42,7 @@ struct Terms {
     is_open: bool,
     wrong_key: bool,
     level_too_low: bool,
+    is_blocked: bool,
 }
 
 impl Terms {
@@ -58,6 +59,7 @@ impl Terms {
             is_open: sale.is_open_at(now_ms),
             wrong_key: request.purchase_key != sale.purchase_key,
             level_too_low: request.level < sale.min_level,
+            is_blocked: sale.blocks.is_blocked(&request.user, request.address),
         }
     }
 }
@@ -75,18 +77,35 @@ pub(crate) struct Ticket {
 /// repeat with the same key will get the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    TooMany { per_user: Units },
+    TooMany {
+        per_user: Units,
+    },
     UnknownSale,
-    NotStarted { starts_at_ms: i64 },
+    NotStarted {
+        starts_at_ms: i64,
+    },
     Ended,
     WrongKey,
-    LevelTooLow { min_level: i64 },
+    LevelTooLow {
+        min_level: i64,
+    },
+    /// The shop has blocked the buyer or the address in this sale.
+    NotAllowed,
     PassInvalid,
     SoldOut,
-    AlreadyPurchased { order: Option<OrderId> },
+    AlreadyPurchased {
+        order: Option<OrderId>,
+    },
     IdempotencyMismatch,
-    Limited { limit: Limit, window: Window, retry_ms: u64 },
-    Lapsed { allowed: Window, retry_ms: u64 },
+    Limited {
+        limit: Limit,
+        window: Window,
+        retry_ms: u64,
+    },
+    Lapsed {
+        allowed: Window,
+        retry_ms: u64,
+    },
     Unavailable,
 }
 
@@ -133,7 +152,8 @@ impl ThreadState {
             units: request.units,
             terms_version: terms.version,
             wrong_key: terms.wrong_key,
-            level_too_low: terms.level_too_low,
+            // A blocked buyer's repeats of an earlier purchase have their answer first.
+            level_too_low: terms.level_too_low || terms.is_blocked,
             pass,
             trace: request.trace,
         };
@@ -158,6 +178,7 @@ impl ThreadState {
             Admission::NotStarted => Err(Refusal::NotStarted { starts_at_ms: terms.starts_at_ms }),
             Admission::Ended => Err(Refusal::Ended),
             Admission::WrongKey => Err(Refusal::WrongKey),
+            Admission::LevelTooLow if terms.is_blocked => Err(Refusal::NotAllowed),
             Admission::LevelTooLow => Err(Refusal::LevelTooLow { min_level: terms.min_level }),
             Admission::PassInvalid => Err(Refusal::PassInvalid),
             Admission::SoldOut => Err(Refusal::SoldOut),
@@ -178,6 +199,7 @@ impl ThreadState {
             && terms.is_open
             && !terms.wrong_key
             && !terms.level_too_low
+            && !terms.is_blocked
             && pass.is_good_at(terms.now_ms)
     }
 

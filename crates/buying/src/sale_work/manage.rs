@@ -9,9 +9,11 @@ use tokio::time::{Instant, sleep, timeout};
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::{IdempotencyKey, SaleId};
-use seckill_domain::sale::{NewSale, ProductChange, SaleStatus};
+use seckill_domain::sale::{NewSale, ProductChange, ProductEdit, SaleStatus};
+use seckill_domain::sale_blocks::Shopper;
 use seckill_domain::sale_change::{ChangeRefusal, SaleChange};
-use seckill_postgres::sales::products::NewPicture;
+use seckill_postgres::sales::blocks::BlockChange;
+use seckill_postgres::sales::products::{EditedProduct, NewPicture};
 use seckill_postgres::sales::waves::StockAdded;
 use seckill_redis::server_runs::has_no_master;
 use seckill_runtime::die_at;
@@ -199,6 +201,52 @@ impl Stores {
         }
         Ok(ProductSet::Done { id, known_everywhere })
     }
+
+    /// Blocks a buyer or an address in a sale, or, without a note, ends the block. Waits until every live instance has loaded the change.
+    pub async fn set_block(
+        &self,
+        sale: SaleId,
+        shopper: &Shopper,
+        note: Option<&str>,
+        actor: &str,
+    ) -> Result<BlockChange, SaleError> {
+        let change = match note {
+            Some(note) => self.ledger.sales.block(sale, shopper, note, actor).await?,
+            None => self.ledger.sales.unblock(sale, shopper, actor).await?,
+        };
+        if let BlockChange::Done(version) = change {
+            self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?;
+        }
+        Ok(change)
+    }
+
+    /// Renames a product, or removes it or its picture. Waits until every live instance has loaded the change: `Done` says whether all have.
+    pub async fn edit_product(&self, name: &str, edit: &ProductEdit, actor: &str) -> Result<ProductEdited, SaleError> {
+        let (id, version) = match self.ledger.sales.edit_product(name, edit, actor).await? {
+            EditedProduct::Done { id, version } => (id, version),
+            EditedProduct::Unknown => return Ok(ProductEdited::Unknown),
+            EditedProduct::Refused => {
+                return Ok(ProductEdited::Refused(match edit {
+                    ProductEdit::Rename(_) => "the new name is another product's",
+                    ProductEdit::RemovePicture => "the product has no picture",
+                    ProductEdit::Remove => "the product has sales: remove these first",
+                }));
+            }
+        };
+        let known_everywhere = self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?;
+        self.ledger.sales.clear_unused_pictures().await?;
+        Ok(ProductEdited::Done { id, known_everywhere })
+    }
+}
+
+pub enum ProductEdited {
+    Done {
+        id: i64,
+        known_everywhere: bool,
+    },
+    Unknown,
+    /// Why nothing was changed.
+    Refused(&'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

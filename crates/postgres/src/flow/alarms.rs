@@ -22,6 +22,13 @@ pub struct Alarm {
     pub details: Value,
     pub raised_at: DateTime<Utc>,
     pub cleared_at: Option<DateTime<Utc>>,
+    pub acknowledged_by: Option<String>,
+    pub acknowledged_at: Option<DateTime<Utc>>,
+    pub note: Option<String>,
+    /// While the webhook is told nothing of it.
+    pub muted_until: Option<DateTime<Utc>>,
+    pub muted_by: Option<String>,
+    pub mute_note: Option<String>,
 }
 
 /// An alarm for the webhook. Each is sent twice: when it is raised, and when it is cleared.
@@ -166,15 +173,20 @@ impl Alarms {
         Ok(AlarmChanges { raised: raised.rows_affected(), cleared: cleared.rows_affected(), open })
     }
 
-    /// Claims alarms for the webhook. The claim lasts 30 s. Then the alarm is tried again, at growing intervals, for a day.
+    /// Claims alarms for the webhook. The claim lasts 30 s. Then the alarm is tried again, at growing intervals, for a day. A muted alarm
+    /// waits until the mute ends. If it was raised and cleared meanwhile, nothing is sent.
     pub async fn unsent_alarms(&self, limit: i64) -> Result<Vec<UnsentAlarm>, LedgerError> {
         let unsent = sqlx::query_as!(
             UnsentAlarm,
             r#"UPDATE alarms SET attempts = attempts + 1,
                       next_at = now() + least(30 * power(2, least(attempts, 7)), 3600) * interval '1 second'
-               WHERE id IN (SELECT id FROM alarms
-                            WHERE (NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared))
-                              AND next_at <= now() AND coalesce(cleared_at, raised_at) > now() - interval '1 day'
+               WHERE id IN (SELECT id FROM alarms a
+                            WHERE (NOT told_raised OR (cleared_at IS NOT NULL AND NOT told_cleared)) AND next_at <= now()
+                              AND greatest(coalesce(cleared_at, raised_at),
+                                           (SELECT until FROM alarm_mutes m WHERE (m.kind, m.subject) = (a.kind, a.subject)))
+                                  > now() - interval '1 day'
+                              AND NOT EXISTS (SELECT FROM alarm_mutes m WHERE (m.kind, m.subject) = (a.kind, a.subject)
+                                              AND (m.until > now() OR NOT a.told_raised AND a.cleared_at < m.until))
                             ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED)
                RETURNING id, kind, subject, details, raised_at, cleared_at, NOT told_raised AS "raised!""#,
             limit
@@ -214,11 +226,13 @@ impl Alarms {
     ) -> Result<Vec<Alarm>, LedgerError> {
         let alarms = sqlx::query_as!(
             Alarm,
-            "SELECT id, kind, subject, details, raised_at, cleared_at FROM alarms
-             WHERE ($1::text[] IS NULL OR kind = ANY($1))
-               AND ($2::bigint IS NULL
-                    OR (cleared_at IS NULL, id) < ((SELECT last.cleared_at IS NULL FROM alarms last WHERE last.id = $2), $2))
-             ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $3",
+            r#"SELECT id, a.kind, a.subject, details, raised_at, cleared_at, acknowledged_by, acknowledged_at, a.note,
+                      m.until AS "muted_until?", m.muted_by AS "muted_by?", m.note AS "mute_note?"
+               FROM alarms a LEFT JOIN alarm_mutes m ON m.kind = a.kind AND m.subject = a.subject AND m.until > now()
+               WHERE ($1::text[] IS NULL OR a.kind = ANY($1))
+                 AND ($2::bigint IS NULL
+                      OR (cleared_at IS NULL, id) < ((SELECT last.cleared_at IS NULL FROM alarms last WHERE last.id = $2), $2))
+               ORDER BY (cleared_at IS NULL) DESC, id DESC LIMIT $3"#,
             kinds,
             before,
             limit

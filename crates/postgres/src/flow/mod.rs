@@ -1,5 +1,6 @@
 //! Flow control: applications, their policies, counts of requests by the minute, and alarms.
 
+pub mod alarm_handling;
 pub mod alarms;
 pub mod apps;
 pub mod policies;

@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::money::lists::{MoneyFilter, MoneyRow, payments_on, refunds_on};
-use crate::orders::read::{OwnedOrder, order_on};
+use crate::orders::listed::{ListedOrder, listed};
+use crate::orders::read::order_on;
 use crate::{LedgerError, Orders};
 use seckill_domain::ids::OrderId;
 use seckill_domain::message::OutboxKind;
@@ -19,7 +20,7 @@ const ROWS_MAX: i64 = 100;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = WholeOrder)]
 pub struct OrderDetails {
-    pub order: OwnedOrder,
+    pub order: ListedOrder,
     /// Oldest first. Empty for sales that ended long ago: their steps are cleared.
     pub changes: Vec<StatusChange>,
     /// Newest first. Empty, as refunds and messages, for accounts that are not operators.
@@ -59,6 +60,7 @@ impl Orders {
     pub async fn order_details(&self, id: OrderId) -> Result<Option<OrderDetails>, LedgerError> {
         let mut tx = self.0.begin_reading().await?;
         let Some(order) = order_on(&mut tx, id).await? else { return Ok(None) };
+        let Some(order) = listed(&mut tx, vec![order]).await?.pop() else { return Ok(None) };
         let changes = sqlx::query_as!(
             StatusChange,
             r#"SELECT at, from_status AS "from", to_status AS "to" FROM order_steps WHERE order_id = $1 ORDER BY id LIMIT $2"#,

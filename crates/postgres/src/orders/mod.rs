@@ -7,6 +7,7 @@ pub mod details;
 pub mod expiry;
 pub mod groups;
 mod insert;
+pub mod listed;
 mod money;
 pub mod one;
 pub mod purchase;

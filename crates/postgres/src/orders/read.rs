@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::money::add_money;
-use crate::{LedgerError, Orders};
+use crate::{LedgerError, Orders, numbers};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_domain::order::{Order, OrderStatus};
 
@@ -68,9 +68,14 @@ pub struct OrderStep {
 
 #[derive(Debug, Clone, Default)]
 pub struct OrderSearch {
-    pub sale: Option<SaleId>,
+    pub sales: Option<Vec<SaleId>>,
     pub user: Option<UserId>,
     pub status: Option<OrderStatus>,
+    /// What `OrderId::number` returns.
+    pub number: Option<String>,
+    /// Only orders that were made at or after this moment, and before the next one, in ms.
+    pub from_ms: Option<i64>,
+    pub until_ms: Option<i64>,
     /// Only orders after this one in the list.
     pub before: Option<OrderId>,
     pub limit: i64,
@@ -130,7 +135,7 @@ impl Orders {
         Ok(found)
     }
 
-    /// Orders by sale, status and buyer, newest first.
+    /// Orders by sales, status and buyer, newest first.
     pub async fn orders(&self, search: &OrderSearch) -> Result<Vec<OwnedOrder>, LedgerError> {
         let rows = sqlx::query_as!(
             OrderRow,
@@ -149,7 +154,7 @@ impl Orders {
                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
                    AND (g.id = m.order_id OR NOT EXISTS (SELECT FROM purchase_groups one
                                                          WHERE one.id = m.order_id AND one.settled_at IS NULL))) AS every
-               WHERE ($1::bigint IS NULL OR sale_id = $1) AND ($2::text IS NULL OR status = $2)
+               WHERE ($1::bigint[] IS NULL OR sale_id = ANY($1)) AND ($2::text IS NULL OR status = $2)
                  AND ($3::text IS NULL OR user_id = $3)
                  AND ($5::uuid IS NULL OR (created_at, id) < (
                    SELECT created_at, id FROM (
@@ -159,7 +164,7 @@ impl Orders {
                      WHERE num_nulls(settled_at) = 1 AND user_ids @> ARRAY[$3::text] COLLATE "C" AND order_ids @> ARRAY[$5::uuid]
                    ) AS last ORDER BY rank LIMIT 1))
                ORDER BY created_at DESC, id DESC LIMIT $4"#,
-            search.sale.map(SaleId::get),
+            search.sales.as_deref().map(numbers) as Option<Vec<i64>>,
             search.status.map(OrderStatus::as_str),
             search.user.as_ref().map(UserId::as_str),
             search.limit,

@@ -6,9 +6,10 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
+use crate::orders::listed::{ListedOrder, listed};
 use crate::orders::money::add_money;
-use crate::orders::read::{OrderRow, OrderSearch, OwnedOrder};
-use crate::{LedgerError, Orders};
+use crate::orders::read::{OrderRow, OrderSearch, OwnedOrder, order_on};
+use crate::{LedgerError, Orders, numbers};
 use seckill_domain::ids::{OrderId, SaleId, UserId};
 use seckill_domain::order::OrderStatus;
 
@@ -20,7 +21,7 @@ const PIECE: i64 = 1000;
 #[schema(as = BuyersOrders)]
 pub struct FoundOrders {
     /// The first page begins with purchases without an order, if all statuses are searched. They are at most `limit` rows more.
-    pub orders: Vec<OwnedOrder>,
+    pub orders: Vec<ListedOrder>,
     /// `before` of the next page; `None` on the last one.
     #[serde(rename = "next_before")]
     pub next: Option<OrderId>,
@@ -64,7 +65,14 @@ impl Orders {
         page.truncate(page_max);
         let next = if is_last { None } else { page.last().map(|last| last.order.order_id) };
         found.append(&mut page);
-        Ok(Some(FoundOrders { orders: found, next, lacks_accepted }))
+        Ok(Some(FoundOrders { orders: listed(&mut tx, found).await?, next, lacks_accepted }))
+    }
+
+    /// As `Orders::order`, with product and money.
+    pub async fn listed_order(&self, order: OrderId) -> Result<Option<ListedOrder>, LedgerError> {
+        let mut tx = self.0.begin_reading().await?;
+        let found = order_on(&mut tx, order).await?;
+        Ok(listed(&mut tx, found.into_iter().collect()).await?.pop())
     }
 
     /// Begins an export of at most `search.limit` orders, as of now; `None` if the order `before` does not exist. Its reader may pause.
@@ -81,7 +89,7 @@ impl Orders {
 
 impl OrderExport {
     /// The next orders, newest first. Empty at the end.
-    pub async fn next_piece(&mut self) -> Result<Vec<OwnedOrder>, LedgerError> {
+    pub async fn next_piece(&mut self) -> Result<Vec<ListedOrder>, LedgerError> {
         while let Some((list, place)) = self.at.take() {
             let limit = self.search.limit.min(PIECE);
             let piece = OrderSearch { limit, ..self.search.clone() };
@@ -98,7 +106,7 @@ impl OrderExport {
                 _ => None,
             };
             if !rows.is_empty() {
-                return Ok(rows);
+                return listed(&mut self.tx, rows).await;
             }
         }
         Ok(Vec::new())
@@ -164,10 +172,11 @@ async fn read(
         Place::Start | Place::Purchase { .. } => None,
         Place::Order(at, id) => Some((*at, *id)),
     };
-    let rows = if search.user.is_none() && search.sale.is_none() {
-        of_all(tx, search, at).await?
-    } else {
-        of_buyer_or_sale(tx, search, at).await?
+    let rows = match (&search.number, &search.user, search.sales.as_deref()) {
+        (Some(number), ..) => numbered(tx, search, number, at).await?,
+        (None, None, None) => of_all(tx, search, at).await?,
+        (None, Some(_), _) | (None, None, Some([_])) => of_buyer_or_sale(tx, search, at).await?,
+        (None, None, Some(sales)) => of_sales(tx, search, sales, at).await?,
     };
     let last = rows.last().map(|last| Place::Order(last.created_at, last.id));
     let mut orders = owned(rows.into_iter())?;
@@ -216,7 +225,9 @@ async fn accepted(
                  FROM purchase_groups g
                  CROSS JOIN LATERAL unnest(g.order_ids, g.user_ids, g.quantities)
                                     WITH ORDINALITY AS m (order_id, user_id, quantity, member)
-                 WHERE g.settled_at IS NULL AND num_nulls(g.settled_at) = 1 AND ($1::bigint IS NULL OR g.sale_id = $1)
+                 WHERE g.settled_at IS NULL AND num_nulls(g.settled_at) = 1 AND ($1::bigint[] IS NULL OR g.sale_id = ANY($1))
+                   AND ($6::text IS NULL OR right(m.order_id::text, 8) = $6)
+                   AND ($7::timestamptz IS NULL OR g.created_at >= $7) AND ($8::timestamptz IS NULL OR g.created_at < $8)
                    AND ($2::text IS NULL OR g.user_ids @> ARRAY[$2::text] COLLATE "C" AND m.user_id = $2)
                    AND ($3::bigint IS NULL OR g.place < $3 OR g.place = $3 AND m.member < $4)
                    AND NOT EXISTS (SELECT FROM orders o WHERE o.id = m.order_id)
@@ -224,11 +235,14 @@ async fn accepted(
                                                          WHERE one.id = m.order_id AND one.settled_at IS NULL))
                  ORDER BY g.place DESC, m.member DESC LIMIT $5) AS p
            JOIN sales s ON s.id = p.sale_id ORDER BY p.place DESC, p.member DESC LIMIT $5"#,
-        search.sale.map(SaleId::get),
+        search.sales.as_deref().map(numbers) as Option<Vec<i64>>,
         search.user.as_ref().map(UserId::as_str),
         place,
         member,
-        search.limit
+        search.limit,
+        search.number,
+        moment(search.from_ms),
+        moment(search.until_ms)
     )
     .map(|row| {
         let order = OrderRow {
@@ -257,17 +271,91 @@ async fn of_buyer_or_sale(
     let rows = sqlx::query_as!(
         OrderRow,
         "SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
-         WHERE ($1::text IS NULL OR user_id = $1) AND ($2::bigint IS NULL OR sale_id = $2) AND ($3::text IS NULL OR status = $3)
+         WHERE ($1::text IS NULL OR user_id = $1) AND ($2::bigint[] IS NULL OR sale_id = ANY($2)) AND ($3::text IS NULL OR status = $3)
+           AND ($7::timestamptz IS NULL OR created_at >= $7) AND ($8::timestamptz IS NULL OR created_at < $8)
            AND (created_at, id) < (coalesce($4::timestamptz, 'infinity'), $5)
          ORDER BY created_at DESC, id DESC LIMIT $6",
         search.user.as_ref().map(UserId::as_str),
-        search.sale.map(SaleId::get),
+        search.sales.as_deref().map(numbers) as Option<Vec<i64>>,
         search.status.map(OrderStatus::as_str),
         at.map(|(at, _)| at),
         at.map_or(Uuid::nil(), |(_, id)| id),
+        search.limit,
+        moment(search.from_ms),
+        moment(search.until_ms)
+    );
+    Ok(rows.fetch_all(tx).await?)
+}
+
+/// The newest orders of several sales, by the index `orders_of_sale`.
+async fn of_sales(
+    tx: &mut PgConnection,
+    search: &OrderSearch,
+    sales: &[SaleId],
+    at: Option<(DateTime<Utc>, Uuid)>,
+) -> Result<Vec<OrderRow>, LedgerError> {
+    let rows = sqlx::query_as!(
+        OrderRow,
+        r#"SELECT o.id AS "id!", o.sale_id AS "sale_id!", o.user_id AS "user_id!", o.quantity AS "quantity!",
+                  o.amount_cents AS "amount_cents!", o.currency AS "currency!", o.status AS "status!", o.reason AS "reason?",
+                  o.expires_at AS "expires_at!", o.created_at AS "created_at!"
+           FROM unnest($1::bigint[]) AS wanted (sale)
+           CROSS JOIN LATERAL (
+             SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
+             WHERE sale_id = wanted.sale AND ($2::text IS NULL OR status = $2)
+               AND ($6::timestamptz IS NULL OR created_at >= $6) AND ($7::timestamptz IS NULL OR created_at < $7)
+               AND (created_at, id) < (coalesce($3::timestamptz, 'infinity'), $4)
+             ORDER BY created_at DESC, id DESC LIMIT $5) AS o
+           ORDER BY o.created_at DESC, o.id DESC LIMIT $5"#,
+        &numbers(sales),
+        search.status.map(OrderStatus::as_str),
+        at.map(|(at, _)| at),
+        at.map_or(Uuid::nil(), |(_, id)| id),
+        search.limit,
+        moment(search.from_ms),
+        moment(search.until_ms)
+    );
+    Ok(rows.fetch_all(tx).await?)
+}
+
+/// The orders with a number, of some sales, a buyer or a time. They are all read: an index on numbers would cost each purchase more than
+/// this costs the few people who search so. The caller requires one of these conditions.
+async fn numbered(
+    tx: &mut PgConnection,
+    search: &OrderSearch,
+    number: &str,
+    at: Option<(DateTime<Utc>, Uuid)>,
+) -> Result<Vec<OrderRow>, LedgerError> {
+    let rows = sqlx::query_as!(
+        OrderRow,
+        "SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
+         WHERE status = ANY($1) AND ($2::text IS NULL OR user_id = $2) AND ($3::bigint[] IS NULL OR sale_id = ANY($3))
+           AND created_at >= coalesce($4::timestamptz, '-infinity') AND created_at < coalesce($5::timestamptz, 'infinity')
+           AND (created_at, id) < (coalesce($6::timestamptz, 'infinity'), $7) AND right(id::text, 8) = $8
+         ORDER BY created_at DESC, id DESC LIMIT $9",
+        &statuses(search),
+        search.user.as_ref().map(UserId::as_str),
+        search.sales.as_deref().map(numbers) as Option<Vec<i64>>,
+        moment(search.from_ms),
+        moment(search.until_ms),
+        at.map(|(at, _)| at),
+        at.map_or(Uuid::nil(), |(_, id)| id),
+        number,
         search.limit
     );
     Ok(rows.fetch_all(tx).await?)
+}
+
+fn moment(ms: Option<i64>) -> Option<DateTime<Utc>> {
+    ms.and_then(DateTime::<Utc>::from_timestamp_millis)
+}
+
+/// The statuses that are searched for.
+fn statuses(search: &OrderSearch) -> Vec<String> {
+    match search.status {
+        Some(status) => vec![status.to_string()],
+        None => OrderStatus::stored().map(|status| status.to_string()).collect(),
+    }
 }
 
 /// The orders of all sales, by the index `orders_by_status`: the newest of one status, or of each.
@@ -276,10 +364,6 @@ async fn of_all(
     search: &OrderSearch,
     at: Option<(DateTime<Utc>, Uuid)>,
 ) -> Result<Vec<OrderRow>, LedgerError> {
-    let statuses: Vec<String> = match search.status {
-        Some(status) => vec![status.to_string()],
-        None => OrderStatus::stored().map(|status| status.to_string()).collect(),
-    };
     let rows = sqlx::query_as!(
         OrderRow,
         r#"SELECT o.id AS "id!", o.sale_id AS "sale_id!", o.user_id AS "user_id!", o.quantity AS "quantity!",
@@ -289,13 +373,16 @@ async fn of_all(
            CROSS JOIN LATERAL (
              SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
              WHERE orders.status = wanted.status
+               AND created_at >= coalesce($5::timestamptz, '-infinity') AND created_at < coalesce($6::timestamptz, 'infinity')
                AND (created_at, id) < (coalesce($2::timestamptz, 'infinity'), $3)
              ORDER BY created_at DESC, id DESC LIMIT $4) AS o
            ORDER BY o.created_at DESC, o.id DESC LIMIT $4"#,
-        &statuses,
+        &statuses(search),
         at.map(|(at, _)| at),
         at.map_or(Uuid::nil(), |(_, id)| id),
-        search.limit
+        search.limit,
+        moment(search.from_ms),
+        moment(search.until_ms)
     );
     Ok(rows.fetch_all(tx).await?)
 }

@@ -31,6 +31,8 @@ pub struct ErasureReport {
     pub lapsed_holds: u64,
     pub refunds: u64,
     pub audit_log: u64,
+    /// Blocks of the buyer, which are removed.
+    pub sale_blocks: u64,
     /// The sales that are filled again in Redis, without the id.
     pub refilled_sales: Vec<i64>,
 }
@@ -164,16 +166,18 @@ impl Sales {
         }
     }
 
-    /// Buyers stand in the log only as filters of exports.
+    /// Buyers stand in the log as filters of exports, and where they were blocked.
     async fn erase_from_log(&self, actor: &str, user: &str, report: &mut ErasureReport) -> Result<(), LedgerError> {
         let (mut tx, pseudonym) = (self.0.begin().await?, report.pseudonym.as_str());
         let exported = sqlx::query!(
             "UPDATE audit_log SET details = jsonb_set(details, '{user}', to_jsonb($2::text))
-             WHERE action = 'export orders' AND details ->> 'user' = $1",
+             WHERE action IN ('export orders', 'buyer blocked', 'buyer unblocked') AND details ->> 'user' = $1",
             user,
             pseudonym
         );
         report.audit_log = exported.execute(&mut *tx).await?.rows_affected();
+        let blocks = sqlx::query!("DELETE FROM sale_blocks WHERE name = $1 AND kind = 'buyer'", user);
+        report.sale_blocks = blocks.execute(&mut *tx).await?.rows_affected();
         audit_log::append(&mut tx, actor, "erase buyer", &format!("buyer {pseudonym}"), json!(report)).await?;
         tx.commit().await?;
         Ok(())

@@ -2,6 +2,7 @@
 
 pub mod audit;
 mod audit_checks;
+pub mod blocks;
 pub mod catalog;
 pub mod change;
 pub mod epochs;

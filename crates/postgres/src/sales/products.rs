@@ -8,12 +8,24 @@ use crate::sales::terms::{self, load_sales, product};
 use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::SaleId;
 use seckill_domain::picture::{Picture, PictureFile, Size};
-use seckill_domain::sale::{Product, ProductChange, Sale};
+use seckill_domain::sale::{Product, ProductChange, ProductEdit, Sale};
 
 pub struct NewPicture {
     pub hash: String,
     pub small: (Size, Vec<u8>),
     pub large: (Size, Vec<u8>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EditedProduct {
+    /// With the first catalogue version that has the change.
+    Done {
+        id: i64,
+        version: i64,
+    },
+    Unknown,
+    /// The new name is taken, there is no picture, or a sale has the product. Nothing was changed.
+    Refused,
 }
 
 /// How long an unused picture is kept, for pages that are still open.
@@ -75,6 +87,51 @@ impl Sales {
         let version = terms::version(&mut tx).await?;
         tx.commit().await?;
         Ok(Some((id, version)))
+    }
+
+    /// Renames a product, or removes it or its picture.
+    pub async fn edit_product(
+        &self,
+        name: &str,
+        edit: &ProductEdit,
+        actor: &str,
+    ) -> Result<EditedProduct, LedgerError> {
+        let mut tx = self.0.begin().await?;
+        let id = sqlx::query_scalar!("SELECT id FROM products WHERE name = $1 FOR UPDATE", name);
+        let Some(id) = id.fetch_optional(&mut *tx).await? else { return Ok(EditedProduct::Unknown) };
+        let (statement, action, details) = match edit {
+            ProductEdit::Rename(to) => (
+                // A picture that the old name describes is described by the new one.
+                sqlx::query!(
+                    "UPDATE products SET name = $2, picture_alt = CASE WHEN picture_alt = name THEN $2 ELSE picture_alt END
+                     WHERE id = $1",
+                    id,
+                    to
+                ),
+                "product renamed",
+                json!({ "before": name, "after": to }),
+            ),
+            ProductEdit::RemovePicture => (
+                sqlx::query!("UPDATE products SET picture = NULL, picture_alt = '' WHERE id = $1 AND picture IS NOT NULL", id),
+                "product picture removed",
+                json!({}),
+            ),
+            ProductEdit::Remove => {
+                (sqlx::query!("DELETE FROM products WHERE id = $1", id), "product removed", json!({ "name": name }))
+            }
+        };
+        match statement.execute(&mut *tx).await.map_err(LedgerError::from) {
+            Ok(done) if done.rows_affected() == 1 => {}
+            Ok(_) => return Ok(EditedProduct::Refused),
+            Err(LedgerError::Refused(by)) if by == "products_name_unique" || by == "sales_product_id_fkey" => {
+                return Ok(EditedProduct::Refused);
+            }
+            Err(error) => return Err(error),
+        }
+        audit_log::append(&mut tx, actor, action, &format!("product {id}"), details).await?;
+        let version = terms::version(&mut tx).await?;
+        tx.commit().await?;
+        Ok(EditedProduct::Done { id, version })
     }
 
     /// Clears pictures that were unused for a day. If the process dies between the statements, the next call clears the rest.

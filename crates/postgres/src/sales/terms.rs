@@ -10,6 +10,7 @@ use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::{DocId, SaleId, Units};
 use seckill_domain::picture::Picture;
 use seckill_domain::sale::{Document, NewSale, PlannedWave, Product, Sale, SalePhase, SaleStatus, Wave};
+use seckill_domain::sale_blocks::SaleBlocks;
 use seckill_domain::shards::ShardCount;
 use seckill_domain::stock::Stock;
 
@@ -198,24 +199,15 @@ impl Sales {
         Ok(Some(version))
     }
 
-    /// Sales with their stock, newest first, by their key. A search with few matches reads all sales: thousands at most.
+    pub async fn sale_ids(&self, search: &SaleSearch) -> Result<Vec<SaleId>, LedgerError> {
+        let ids = ids_of(&mut *self.0.pool.acquire().await?, search).await?;
+        Ok(ids.into_iter().map(SaleId::from_db).collect())
+    }
+
+    /// Sales with their stock, newest first.
     pub async fn sale_figures(&self, search: &SaleSearch) -> Result<Vec<SaleFigures>, LedgerError> {
         let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
-        let ids = sqlx::query_scalar!(
-            "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
-             WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
-               AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
-                                                  WHEN status = 'paused' THEN 'paused'
-                                                  WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
-               AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
-             ORDER BY s.id DESC LIMIT $5",
-            search.only.map(SaleId::get),
-            search.before.map(SaleId::get),
-            search.phase.map(SalePhase::as_str),
-            search.text,
-            search.limit
-        );
-        let ids = ids.fetch_all(&mut *tx).await?;
+        let ids = ids_of(&mut tx, search).await?;
         let mut sales = figures_of(&mut tx, &ids).await?;
         sales.sort_unstable_by_key(|figures| Reverse(figures.sale.id));
         Ok(sales)
@@ -242,6 +234,25 @@ impl Sales {
     }
 }
 
+/// The ids of sales, newest first, by their key. A search with few matches reads all sales: thousands at most.
+async fn ids_of(connection: &mut PgConnection, search: &SaleSearch) -> Result<Vec<i64>, LedgerError> {
+    let ids = sqlx::query_scalar!(
+        "SELECT s.id FROM sales s JOIN products p ON p.id = s.product_id
+             WHERE ($1::bigint IS NULL OR s.id = $1) AND ($2::bigint IS NULL OR s.id < $2)
+               AND ($3::text IS NULL OR $3 = CASE WHEN status = 'closed' OR ends_at <= now() THEN 'ended'
+                                                  WHEN status = 'paused' THEN 'paused'
+                                                  WHEN starts_at > now() THEN 'scheduled' ELSE 'open' END)
+               AND ($4::text IS NULL OR position(lower($4) IN lower(p.name)) > 0)
+             ORDER BY s.id DESC LIMIT $5",
+        search.only.map(SaleId::get),
+        search.before.map(SaleId::get),
+        search.phase.map(SalePhase::as_str),
+        search.text,
+        search.limit
+    );
+    Ok(ids.fetch_all(connection).await?)
+}
+
 /// The sales with these ids. Removed ones are missing.
 pub(crate) async fn load_sales(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec<Sale>, LedgerError> {
     Ok(figures_of(tx, ids).await?.into_iter().map(|figures| figures.sale).collect())
@@ -253,7 +264,9 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
                   captcha, shards, starts_at, ends_at, pay_within_ms, status, purchase_key, waiting_key, terms_version, show_stock,
                   (SELECT picture FROM product_pictures i WHERE i.product_id = p.id) AS "picture?: Json<Picture>",
                   coalesce((SELECT waves FROM announced_waves w WHERE w.sale_id = s.id), '[]')
-                      AS "waves!: Json<Vec<PlannedWave>>"
+                      AS "waves!: Json<Vec<PlannedWave>>",
+                  ARRAY(SELECT name FROM sale_blocks b WHERE b.sale_id = s.id AND b.kind = 'buyer') AS "buyers!",
+                  ARRAY(SELECT name FROM sale_blocks b WHERE b.sale_id = s.id AND b.kind = 'address') AS "addresses!"
            FROM sales s JOIN products p ON p.id = s.product_id WHERE s.id = ANY($1)"#,
         ids
     )
@@ -282,6 +295,10 @@ pub(crate) async fn figures_of(tx: &mut PgConnection, ids: &[i64]) -> Result<Vec
             waiting_key: row.waiting_key,
             terms_version: row.terms_version,
             waves: row.waves.0,
+            blocks: SaleBlocks {
+                buyers: row.buyers.into_iter().collect(),
+                addresses: row.addresses.into_iter().collect(),
+            },
         };
         Ok(SaleFigures { sale, total_stock: row.total_stock, stock: row.stock })
     });
