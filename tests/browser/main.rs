@@ -10,6 +10,7 @@ mod buyer;
 mod captchas;
 mod chromium;
 mod console;
+mod console_forms;
 mod console_orders;
 mod console_pages;
 mod console_people;

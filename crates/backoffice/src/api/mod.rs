@@ -6,6 +6,7 @@ mod apps;
 mod buyers;
 mod caller;
 mod cookies;
+mod drafts;
 mod live;
 mod log;
 mod money;
@@ -20,6 +21,7 @@ mod session;
 
 pub use caller::{Ask, Caller};
 pub use cookies::CookieNames;
+pub(crate) use cookies::cookie;
 
 use crate::admin::{AdminError, Office};
 use seckill_buying::live::LiveSales;
@@ -53,6 +55,11 @@ pub fn addresses() -> Vec<Address> {
         address(sales::__path_set_sale_status, sales::set_sale_status),
         address(sales::__path_add_stock, sales::add_stock),
         address(sales::__path_lapsed_holds, sales::lapsed_holds),
+        address(drafts::__path_list_drafts, drafts::list_drafts),
+        address(drafts::__path_add_draft, drafts::add_draft),
+        address(drafts::__path_show_draft, drafts::show_draft),
+        address(drafts::__path_set_draft, drafts::set_draft),
+        address(drafts::__path_remove_draft, drafts::remove_draft),
         address(live::__path_watch_sale, live::watch_sale),
         address(products::__path_set_product, products::set_product),
         address(products::__path_set_product_picture, products::set_product_picture),

@@ -66,7 +66,7 @@ pub(crate) struct LapsedQuery {
 
 problems!(NoLapsedHolds: InvalidRequest, SignedOut, Forbidden, NotFound, TemporarilyUnavailable);
 problems! {
-    NotPlanned: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, UnworkableTerms, BodyTooLarge,
+    NotPlanned: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, UnworkableTerms, BodyTooLarge,
     TemporarilyUnavailable
 }
 

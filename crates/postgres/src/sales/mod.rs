@@ -3,6 +3,7 @@
 pub mod audit;
 mod audit_checks;
 pub mod catalog;
+pub mod drafts;
 pub mod epochs;
 pub mod erasure;
 pub mod lapsed_holds;
