@@ -49,7 +49,7 @@ export function momentOf(field) {
 /** Shows the zone of a field's time, and the choice between two moments. The field may begin with one of them. */
 function explain(field, hint) {
   const found = moments(field.value);
-  hint.textContent = found?.length === 0 ? skipped() : found?.length === 2 ? repeated() : `${zone}, ${offsetText(found?.[0] ?? Date.now())}`;
+  hint.textContent = found?.length === 0 ? skipped() : found?.length === 2 ? repeated() : zone === "UTC" ? zone : `${zone}, ${offsetText(found?.[0] ?? Date.now())}`;
   const before = choices.get(field);
   if (before?.dataset.time === field.value) return;
   before?.closest("label").remove();

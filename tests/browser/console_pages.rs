@@ -17,9 +17,9 @@ const LINKS: &str = "[...document.querySelectorAll('a[href^=\"/\"]')].map((link)
 /// The addresses of the API that the page's content can send to.
 const CALLS: &str = "[...document.querySelectorAll('main [data-api]')].map((one) => one.dataset.api)";
 
-struct Place {
-    name: &'static str,
-    path: String,
+pub struct Place {
+    pub name: &'static str,
+    pub path: String,
     /// This many of `PEOPLE` may see it, from the admin on.
     seen_by: usize,
     /// Texts that all of them see.
@@ -31,7 +31,7 @@ fn place(name: &'static str, path: &str, seen_by: usize, shows: &'static [&'stat
 }
 
 /// All pages, on a day when each has contents.
-fn places(day: &Day) -> Vec<Place> {
+pub fn places(day: &Day) -> Vec<Place> {
     let sales = [&day.open, &day.planned, &day.closed];
     let [open, planned, closed] = sales.map(|sale| format!("/admin/sales/{}", sale.id));
     vec![
@@ -79,7 +79,7 @@ fn assert_all(places: &[Place]) {
 }
 
 /// Opens a page, and unfolds its folded parts.
-async fn visit(page: &Page, day: &Day, path: &str) {
+pub async fn visit(page: &Page, day: &Day, path: &str) {
     page.open_console(&day.shop, path).await;
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })").await;
 }

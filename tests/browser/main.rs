@@ -11,6 +11,7 @@ mod captchas;
 mod chromium;
 mod console;
 mod console_forms;
+mod console_languages;
 mod console_orders;
 mod console_pages;
 mod console_people;

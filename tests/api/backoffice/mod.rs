@@ -11,5 +11,6 @@ pub mod console_sales;
 pub mod credentials;
 pub mod list_pages;
 pub mod product_pictures;
+pub mod sale_drafts;
 pub mod sign_in_limits;
 pub mod typed_texts;

@@ -63,6 +63,10 @@ pub(crate) struct PlanForm {
     #[schema(max_items = 100)]
     waves: Vec<WaveForm>,
     /// The draft that this sale was. It is removed in the same step.
+    #[schema(
+        value_type = Option<String>,
+        pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+    )]
     pub(super) draft_id: Option<Uuid>,
 }
 

@@ -66,21 +66,55 @@ pub(super) async fn version(tx: &mut PgConnection) -> Result<i64, LedgerError> {
     Ok(sqlx::query_scalar!("SELECT version FROM catalog_version").fetch_one(tx).await?)
 }
 
-async fn insert_sale(
-    tx: &mut PgConnection,
-    new: &NewSale,
-    keys: [String; 2],
-    from_ms: Option<i64>,
-    actor: &str,
-) -> Result<(SaleId, i64), LedgerError> {
-    // DO UPDATE, because DO NOTHING returns no row for an existing product.
-    let product = sqlx::query_scalar!(
-        "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
-        new.product
-    )
-    .fetch_one(&mut *tx)
-    .await?;
-    let id = sqlx::query_scalar!(
+impl Sales {
+    /// Creates a sale, its product if missing, and its epoch row, which requests a refill. `keys`: the purchase key and the waiting key.
+    /// The sale's times count from `from_ms`, or else from now. Returns the sale, and the first catalogue version that has it.
+    pub async fn create_sale(
+        &self,
+        new: &NewSale,
+        keys: [String; 2],
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<(SaleId, i64), LedgerError> {
+        let mut tx = self.0.begin().await?;
+        let created = Self::insert_sale(&mut tx, new, keys, from_ms, actor).await?;
+        tx.commit().await?;
+        Ok(created)
+    }
+
+    /// Creates the sale that a draft has become, and removes the draft. `None` if the draft is gone: it was published, or removed.
+    pub async fn create_sale_of_draft(
+        &self,
+        draft: Uuid,
+        new: &NewSale,
+        keys: [String; 2],
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<Option<(SaleId, i64)>, LedgerError> {
+        let mut tx = self.0.begin().await?;
+        if !drafts::delete(&mut tx, draft).await? {
+            return Ok(None);
+        }
+        let created = Self::insert_sale(&mut tx, new, keys, from_ms, actor).await?;
+        tx.commit().await?;
+        Ok(Some(created))
+    }
+
+    async fn insert_sale(
+        tx: &mut PgConnection,
+        new: &NewSale,
+        keys: [String; 2],
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<(SaleId, i64), LedgerError> {
+        // DO UPDATE, because DO NOTHING returns no row for an existing product.
+        let product = sqlx::query_scalar!(
+            "INSERT INTO products (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id",
+            new.product
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+        let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at,
                                 pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha, shards)
              VALUES ($1, $2, $16, $3::bigint, $3::bigint - $11::bigint, $4, $5,
@@ -107,59 +141,25 @@ async fn insert_sale(
         )
         .fetch_one(&mut *tx)
         .await?;
-    for wave in &new.waves {
-        sqlx::query!(
-            "INSERT INTO sale_waves (sale_id, units, due_at, planned)
+        for wave in &new.waves {
+            sqlx::query!(
+                "INSERT INTO sale_waves (sale_id, units, due_at, planned)
                  SELECT id, $2, starts_at + $3::bigint * interval '1 ms', true FROM sales WHERE id = $1",
-            id,
-            wave.units.cast_signed(),
-            wave.after_ms
-        )
-        .execute(&mut *tx)
-        .await?;
-    }
-    sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
-    let details = json!({
-        "product": new.product, "price_cents": new.price_cents, "currency": new.currency, "stock": new.stock.as_i64(), "waves": new.waves.len(),
-        "shards": new.shards.get(),
-    });
-    audit_log::append(tx, actor, "sale planned", &format!("sale {id}"), details).await?;
-    let version = version(tx).await?;
-    Ok((SaleId::from_db(id), version))
-}
-
-impl Sales {
-    /// Creates a sale, its product if missing, and its epoch row, which requests a refill. `keys`: the purchase key and the waiting key.
-    /// The sale's times count from `from_ms`, or else from now. Returns the sale, and the first catalogue version that has it.
-    pub async fn create_sale(
-        &self,
-        new: &NewSale,
-        keys: [String; 2],
-        from_ms: Option<i64>,
-        actor: &str,
-    ) -> Result<(SaleId, i64), LedgerError> {
-        let mut tx = self.0.begin().await?;
-        let created = insert_sale(&mut tx, new, keys, from_ms, actor).await?;
-        tx.commit().await?;
-        Ok(created)
-    }
-
-    /// Creates the sale that a draft has become, and removes the draft. `None` if the draft is gone: it was published, or removed.
-    pub async fn create_sale_of_draft(
-        &self,
-        draft: Uuid,
-        new: &NewSale,
-        keys: [String; 2],
-        from_ms: Option<i64>,
-        actor: &str,
-    ) -> Result<Option<(SaleId, i64)>, LedgerError> {
-        let mut tx = self.0.begin().await?;
-        if !drafts::delete(&mut tx, draft).await? {
-            return Ok(None);
+                id,
+                wave.units.cast_signed(),
+                wave.after_ms
+            )
+            .execute(&mut *tx)
+            .await?;
         }
-        let created = insert_sale(&mut tx, new, keys, from_ms, actor).await?;
-        tx.commit().await?;
-        Ok(Some(created))
+        sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
+        let details = json!({
+            "product": new.product, "price_cents": new.price_cents, "currency": new.currency, "stock": new.stock.as_i64(), "waves": new.waves.len(),
+            "shards": new.shards.get(),
+        });
+        audit_log::append(&mut *tx, actor, "sale planned", &format!("sale {id}"), details).await?;
+        let version = version(tx).await?;
+        Ok((SaleId::from_db(id), version))
     }
 
     /// Sets a sale's status. Returns the catalogue version of the change; `None` if the sale does not exist or is closed, which is final.
