@@ -145,6 +145,17 @@ CREATE TABLE sale_waves (
 -- For the releaser of waves.
 CREATE INDEX sale_waves_to_release ON sale_waves (due_at) WHERE released_at IS NULL;
 
+-- Forms of sales that are not published: the fields of the console's form, as they were typed. No sale, so buyers see nothing
+-- of it. The program keeps 200 at most.
+CREATE TABLE sale_drafts (
+    id         uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+    product    text        NOT NULL CONSTRAINT sale_drafts_product_length CHECK (length(product) <= 200),
+    form       jsonb       NOT NULL CONSTRAINT sale_drafts_form_bounds
+                           CHECK (jsonb_typeof(form) = 'array' AND octet_length(form::text) <= 262144),
+    updated_by text        NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- The announced waves of each sale, as programs read them. Seconds are whole unless the start was moved.
 CREATE VIEW announced_waves AS
     SELECT sale_id,

@@ -1,7 +1,9 @@
 // Shared by all pages of the console: forms that call the admin API, and pages that refresh themselves.
 // docs/console.md describes the attributes that it reads.
 
-import { localize, momentOf } from "./times.js";
+import { FieldErrors, clearErrors, fieldNamed, read, showErrors } from "./fields.js";
+import { t, told } from "./language.js";
+import { localize } from "./times.js";
 export { localize };
 
 const csrf = document.querySelector("meta[name=csrf]")?.content;
@@ -13,59 +15,6 @@ function signIn() {
 }
 
 // Forms
-
-/** The error in a field, for people. */
-class FieldError extends Error {}
-
-const READERS = {
-  text: (text) => text,
-  integer(text, name) {
-    const number = Number(text);
-    if (!Number.isSafeInteger(number)) throw new FieldError(`${name}: write a whole number.`);
-    return number;
-  },
-  boolean: (text) => text === "true",
-  lines: (text) => text.split("\n").map((line) => line.trim()).filter((line) => line !== ""),
-  json(text, name) {
-    try {
-      return JSON.parse(text);
-    } catch (error) {
-      throw new FieldError(`${name}: this is not JSON. ${error.message}`);
-    }
-  },
-  time(_, name, field) {
-    const { ms, error } = momentOf(field);
-    if (error) throw new FieldError(`${name}: ${error}`);
-    return ms;
-  },
-};
-
-/** Reads the fields of a form, and of the button that sends it: an object for JSON, or a file. */
-export function read(form, button) {
-  const values = {};
-  for (const field of form.elements) {
-    const { name, type } = field;
-    if (!name || field.disabled || (type === "radio" && !field.checked)) continue;
-    if ((field instanceof HTMLButtonElement || type === "submit") && field !== button) continue;
-    const kind = field.dataset.kind ?? "text";
-    if (kind === "file") {
-      if (field.files[0]) return { file: field.files[0] };
-      throw new FieldError("Choose a file.");
-    }
-    // A password may consist of spaces.
-    const text = type === "password" ? field.value : field.value.trim();
-    if (type === "checkbox") {
-      values[name] = field.checked;
-    } else if (text !== "") {
-      values[name] = READERS[kind](field.value, name, field);
-    } else if (field.dataset.empty === "null") {
-      values[name] = null;
-    } else if (field.dataset.empty === "text") {
-      values[name] = "";
-    }
-  }
-  return { values };
-}
 
 /** Replaces `{field}` in an address by the field's value. `used` gets the names that were replaced. */
 const fill = (address, values, used = new Set()) =>
@@ -93,7 +42,10 @@ export async function call(method, address, { values, file } = {}) {
   try {
     response = await fetch(url, { method, headers, body });
   } catch {
-    return { ok: false, text: "No answer from the service. The change may have been made: look before you repeat it." };
+    return {
+      ok: false,
+      text: t("No answer from the service. The change may have been made: look before you repeat it.", "服务没有回应。更改可能已经生效，请先确认再重试。"),
+    };
   }
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return { ok: true, answer };
@@ -103,12 +55,12 @@ export async function call(method, address, { values, file } = {}) {
   }
   const until = response.headers.get("Retry-After") ?? "";
   const wait = Number(until) || (until.endsWith("GMT") && Math.ceil((Date.parse(until) - Date.now()) / 1000));
-  const after = response.status === 429 && wait > 0 ? ` Try again in ${wait} s.` : "";
-  return { ok: false, text: `${answer.detail ?? answer.title ?? `The service answered ${response.status}.`}${after}` };
+  const after = response.status === 429 && wait > 0 ? t(` Try again in ${wait} s.`, `请在 ${wait} 秒后重试。`) : "";
+  return { ok: false, field: answer.field, text: `${told(answer, response.status)}${after}` };
 }
 
 /** Shows the result of a form, and moves the focus there, so that a screen reader reads it. */
-function say(form, text, className = "") {
+export function say(form, text, className = "") {
   const output = form.querySelector("output") ?? form.appendChild(document.createElement("output"));
   output.setAttribute("role", "status");
   output.tabIndex = -1;
@@ -117,25 +69,25 @@ function say(form, text, className = "") {
   if (text !== "") output.focus();
 }
 
-/** Asks before an action that cannot be undone. */
-function confirmed(question) {
+/** Asks before an action that cannot be undone. `more` stands below the question. */
+export function ask(question, { yes = t("Yes, go on", "是，继续"), no = t("Cancel", "取消") } = {}, ...more) {
   const dialog = document.createElement("dialog");
   const form = document.createElement("form");
   form.method = "dialog";
-  const text = document.createElement("p");
+  const text = document.createElement(more.length > 0 ? "h2" : "p");
   text.textContent = question;
   text.id = "question";
   dialog.setAttribute("aria-labelledby", "question");
   const actions = document.createElement("div");
   actions.className = "actions";
-  for (const [value, label, className] of [["yes", "Yes, go on", "button"], ["no", "Cancel", "quiet"]]) {
+  for (const [value, label, className] of [["yes", yes, "button"], ["no", no, "quiet"]]) {
     const button = document.createElement("button");
     Object.assign(button, { value, className, textContent: label });
     // Enter must not confirm an action that cannot be undone.
     button.autofocus = value === "no";
     actions.append(button);
   }
-  form.append(text, actions);
+  form.append(text, ...more, actions);
   dialog.append(form);
   document.body.append(dialog);
   dialog.showModal();
@@ -147,43 +99,57 @@ function confirmed(question) {
   });
 }
 
+/** What a page does before it sends a form, by form: from the values that were read to those that are sent, or null to send nothing. */
+export const preparations = new WeakMap();
+
 async function send(form, button) {
   if (form.dataset.busy) return;
   const question = button?.dataset.confirm ?? form.dataset.confirm;
   form.dataset.busy = "1";
   const buttons = form.querySelectorAll("button");
   try {
-    const content = read(form, button);
-    if (question && !(await confirmed(question))) {
+    clearErrors(form);
+    say(form, "");
+    let content = read(form, button);
+    const prepare = button?.dataset.api ? undefined : preparations.get(form);
+    if (prepare) content = { values: await prepare(content.values) };
+    if (content.values === null || (question && !(await ask(question)))) {
       button?.focus();
       return;
     }
-    say(form, "");
     for (const each of buttons) each.setAttribute("aria-disabled", "true");
     // A button may make its own call with the same fields, for example to preview a change.
     const { api, method = "POST", then, show, tell } = button?.dataset.api ? button.dataset : form.dataset;
     const done = await call(method, api, content);
     if (done === null) return;
     if (!done.ok) {
-      say(form, done.text, "bad");
+      refuse(form, done);
     } else if (tell) {
       // The text stays in the form, to be changed or sent.
-      say(form, String(done.answer[tell] ?? "Done."), "lines");
+      say(form, String(done.answer[tell] ?? t("Done.", "完成。")), "lines");
     } else if (show) {
       form.reset();
-      say(form, String(done.answer[show] ?? "Done."), "good secret");
+      say(form, String(done.answer[show] ?? t("Done.", "完成。")), "good secret");
     } else if (then) {
       location.assign(fill(then, done.answer));
     } else {
       location.reload();
     }
   } catch (error) {
-    if (!(error instanceof FieldError)) throw error;
-    say(form, error.message, "bad");
+    if (!(error instanceof FieldErrors)) throw error;
+    showErrors(error.errors);
   } finally {
     delete form.dataset.busy;
     for (const each of buttons) each.removeAttribute("aria-disabled");
   }
+}
+
+/** Shows why the API refused a form: at the field that it names, else below the form. */
+function refuse(form, { field: name, text }) {
+  const field = fieldNamed(form, name);
+  // The API calls the field by its own name, and people by its label.
+  if (field) showErrors([[field, text.replace(`${name} `, "")]]);
+  else say(form, text, "bad");
 }
 
 document.addEventListener("submit", (event) => {
@@ -192,6 +158,38 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   void send(form, event.submitter);
 });
+/** On a phone each row is a card: its cells have the names of their columns, and roles, which a cell that is no table cell loses. */
+function makeCards() {
+  for (const table of document.querySelectorAll(".table table:not([data-cards])")) {
+    const names = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
+    const rows = [...table.querySelectorAll("tbody > tr")];
+    // A table without rows is filled by a script of its page.
+    if (rows.length === 0) continue;
+    table.dataset.cards = "1";
+    table.setAttribute("role", "table");
+    for (const group of table.querySelectorAll("thead, tbody")) group.setAttribute("role", "rowgroup");
+    for (const row of table.querySelectorAll("tr")) row.setAttribute("role", "row");
+    for (const head of table.querySelectorAll("thead th")) head.setAttribute("role", "columnheader");
+    for (const row of rows) {
+      let column = 0;
+      for (const cell of row.children) {
+        cell.dataset.label = names[column] ?? "";
+        cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+        cell.classList.toggle("bare", cell.textContent.trim() === "" && cell.childElementCount === 0);
+        // One box for all that stands beside the column's name.
+        const box = document.createElement("div");
+        box.className = "cell";
+        box.append(...cell.childNodes);
+        cell.append(box);
+        column += cell.colSpan;
+      }
+    }
+  }
+}
+
+/** Errors stand at the fields, in the language of the page, instead of the browser's own bubbles. */
+const checkByScript = () => document.querySelectorAll("form[data-api]").forEach((form) => { form.noValidate = true; });
+
 // A page is not reloaded while a form is being edited.
 document.addEventListener("input", (event) => {
   const form = event.target.closest?.("form[data-api]");
@@ -231,6 +229,8 @@ async function renew(main) {
   const [nav, freshNav] = [document, fresh].map((page) => page.querySelector("nav.sections"));
   if (nav && freshNav && !nav.contains(document.activeElement)) nav.replaceChildren(...freshNav.childNodes);
   localize();
+  makeCards();
+  checkByScript();
   document.dispatchEvent(new Event("renewed"));
 }
 
@@ -253,6 +253,8 @@ async function keepFresh(main) {
 }
 
 localize();
+makeCards();
+checkByScript();
 const main = document.querySelector("main[data-refresh]");
 if (main) void keepFresh(main);
 document.documentElement.dataset.ready = "1";

@@ -46,7 +46,8 @@ pub fn phase(name: &str) -> String {
 }
 
 pub fn told(form: &str, pattern: &str) -> String {
-    format!("/{pattern}/i.test(document.querySelector({:?})?.innerText ?? '')", format!("{form} output"))
+    let said = format!("{form} output, {form} .error");
+    format!("[...document.querySelectorAll({said:?})].some((one) => /{pattern}/i.test(one.innerText))")
 }
 
 pub fn shows(text: &str) -> String {
@@ -121,10 +122,15 @@ impl Page {
         self.leave(&format!("{form} button:not([type=button])")).await;
     }
 
-    /// Presses a button with a confirmation question, and answers.
-    pub async fn press_and_answer(&self, button: &str, answer: &str) {
+    /// Presses a button with a confirmation question.
+    pub async fn press_and_look(&self, button: &str) {
         self.click(button).await;
         self.wait(&shown("dialog[open]")).await;
+    }
+
+    /// Presses a button with a confirmation question, and answers.
+    pub async fn press_and_answer(&self, button: &str, answer: &str) {
+        self.press_and_look(button).await;
         self.click(&format!("dialog button[value={answer}]")).await;
         self.wait("!document.querySelector('dialog')").await;
     }

@@ -12,7 +12,7 @@ async fn a_sale_with_waves_is_planned_described_and_removed() {
     let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "max", "/admin/sales/new").await;
     let new = form("sales");
-    for (field, text) in [("product", "Lamp"), ("price_cents", "2500"), ("stock", "30")] {
+    for (field, text) in [("product", "Lamp"), ("price_cents", "25.00"), ("stock", "30")] {
         page.type_over(&format!("{new} [name={field}]"), text).await;
     }
     for _ in 0..2 {
@@ -23,7 +23,7 @@ async fn a_sale_with_waves_is_planned_described_and_removed() {
         page.type_over(&format!("#waves li:nth-child({row}) .units"), units).await;
     }
     page.click("#waves li:nth-child(2) .remove").await;
-    page.leave(&format!("{new} .button")).await;
+    page.leave_after_question(&format!("{new} .button")).await;
     page.wait(&phase("open")).await;
     let rows = "[...document.querySelectorAll('[aria-labelledby=waves-title] tbody tr')]";
     let units = page.evaluate(&format!("{rows}.map((row) => row.children[1].textContent)")).await;
@@ -90,7 +90,7 @@ async fn times_have_their_zone_also_when_the_clock_changes() {
         let changes = page.evaluate(CHANGES).await;
         let field = format!("document.querySelector({:?})", format!("{new} [name=starts_at_ms]"));
         page.wait(&format!("{field}.closest('label').innerText.includes('{zone}, UTC')")).await;
-        for (name, text) in [("product", "Clock"), ("price_cents", "2500"), ("stock", "30")] {
+        for (name, text) in [("product", "Clock"), ("price_cents", "25"), ("stock", "30")] {
             page.type_over(&format!("{new} [name={name}]"), text).await;
         }
         let pattern = zone.replace('/', ".");
@@ -106,7 +106,7 @@ async fn times_have_their_zone_also_when_the_clock_changes() {
         page.click(&format!("{new} .button")).await;
         page.wait(&told(&new, &format!("{pattern} .*twice"))).await;
         page.click(&format!("{new} option[value='{}']", repeated[choice])).await;
-        page.leave(&format!("{new} .button")).await;
+        page.leave_after_question(&format!("{new} .button")).await;
         page.wait(&phase("scheduled")).await;
         assert_eq!(json!(starts().await), repeated[choice], "{zone}");
         page.wait(&format!("/{shown}/.test(document.querySelector('main time').innerText)")).await;

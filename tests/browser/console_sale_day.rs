@@ -43,7 +43,7 @@ async fn plan(shop: &Shop, page: &Page) -> Sale {
     let form = form("sales");
     page.leave("nav.tabs a[href='/admin/sales/new']").await;
     let stock = STOCK.to_string();
-    for (field, text) in [("product", "Celadon teapot"), ("price_cents", "1900"), ("stock", stock.as_str())] {
+    for (field, text) in [("product", "Celadon teapot"), ("price_cents", "19.00"), ("stock", stock.as_str())] {
         page.tab_to(&format!("{form} [name={field}]")).await;
         page.press(text.chars()).await;
     }
@@ -57,6 +57,8 @@ async fn plan(shop: &Shop, page: &Page) -> Sale {
     assert_eq!(typed, page.number("soon.getTime()").await, "{soon:?} was typed");
     page.tab_to(&format!("{form} .button")).await;
     page.note_document().await;
+    page.press([ENTER]).await;
+    page.tab_to("dialog button[value=yes]").await;
     page.press([ENTER]).await;
     page.next_document().await;
     page.wait("/^\\/admin\\/sales\\/\\d+$/.test(location.pathname)").await;

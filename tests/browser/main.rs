@@ -10,6 +10,8 @@ mod buyer;
 mod captchas;
 mod chromium;
 mod console;
+mod console_forms;
+mod console_languages;
 mod console_orders;
 mod console_pages;
 mod console_people;

@@ -25,7 +25,7 @@ use seckill_domain::ids::{Invalid, OrderId};
 pub struct Problem {
     code: Code,
     status: StatusCode,
-    detail: Option<Box<str>>,
+    detail: Option<Box<Detail>>,
     members: Members,
     headers: Vec<(HeaderName, String)>,
     is_unread: bool,
@@ -52,6 +52,13 @@ pub struct Members {
     pub min_level: Option<i64>,
 }
 
+/// What is wrong with this request. Boxed, because most problems have none, and refusals shall be small.
+#[derive(Debug)]
+struct Detail {
+    field: Option<&'static str>,
+    text: Box<str>,
+}
+
 /// Problem details (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
@@ -67,6 +74,10 @@ pub struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<&'a str>,
+    /// With `invalid-request` and `unworkable-terms`: the field or parameter that is wrong, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    field: Option<&'static str>,
     #[serde(flatten)]
     #[schema(inline)]
     members: Members,
@@ -81,7 +92,7 @@ impl From<Code> for Problem {
 
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
-        Self::invalid(invalid)
+        Self::from(Code::InvalidRequest).about(&invalid)
     }
 }
 
@@ -158,11 +169,17 @@ impl Problem {
     }
 
     pub fn text(&self) -> Option<&str> {
-        self.detail.as_deref()
+        self.detail.as_ref().map(|detail| &*detail.text)
     }
 
     pub fn detail(mut self, detail: impl fmt::Display) -> Self {
-        self.detail = Some(detail.to_string().into());
+        self.detail = Some(Box::new(Detail { field: None, text: detail.to_string().into() }));
+        self
+    }
+
+    /// Names the field that is wrong, and what is wrong with it.
+    pub fn about(mut self, invalid: &Invalid) -> Self {
+        self.detail = Some(Box::new(Detail { field: Some(invalid.field), text: invalid.to_string().into() }));
         self
     }
 
@@ -208,7 +225,8 @@ impl Problem {
             title: self.code.title(),
             status: self.status.as_u16(),
             code: self.code,
-            detail: self.detail.as_deref(),
+            detail: self.text(),
+            field: self.detail.as_ref().and_then(|detail| detail.field),
             members: self.members,
         }
     }

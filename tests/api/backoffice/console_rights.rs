@@ -87,8 +87,9 @@ const fn rule(route: &'static str, who: Who, values: &'static str, body: &'stati
 const PICTURE: &str = "PUT /api/v1/admin/products/{name}/picture";
 
 /// The ids that the tables give to the rows of `staffed`.
-const LOOKED_UP: [(&str, &str); 6] = [
+const LOOKED_UP: [(&str, &str); 7] = [
     ("$alarm", "SELECT id::text FROM alarms WHERE kind = 'drift' ORDER BY id LIMIT 1"),
+    ("$draft", "SELECT id::text FROM sale_drafts ORDER BY updated_at, id LIMIT 1"),
     ("$order", "SELECT id::text FROM orders ORDER BY created_at DESC LIMIT 1"),
     ("$callback", "SELECT id::text FROM callbacks_set_aside LIMIT 1"),
     ("$refund", "SELECT id::text FROM refunds ORDER BY id LIMIT 1"),
@@ -128,6 +129,11 @@ pub const RULES: &[Rule] = &[
     rule("DELETE /api/v1/admin/alarms/{id}/mute", Operators, "$alarm", ""),
     rule("GET /api/v1/admin/sales", SignedIn, "", ""),
     rule("POST /api/v1/admin/sales", Operators, "", r#"{"product": "Planned", "price_cents": 100, "stock": 5}"#),
+    rule("GET /api/v1/admin/drafts", Operators, "", ""),
+    rule("POST /api/v1/admin/drafts", Operators, "", r#"{"product": "Planned", "form": []}"#),
+    rule("GET /api/v1/admin/drafts/{id}", Operators, "$draft", ""),
+    rule("PUT /api/v1/admin/drafts/{id}", Operators, "$draft", r#"{"product": "Changed", "form": []}"#),
+    rule("DELETE /api/v1/admin/drafts/{id}", Operators, "$draft", ""),
     rule("GET /api/v1/admin/sales/{id}", SignedIn, "1", ""),
     rule("PATCH /api/v1/admin/sales/{id}", Operators, "1", r#"{"show_stock": true}"#),
     rule("GET /api/v1/admin/sales/{id}/lapsed-holds", Operators, "1", ""),
@@ -165,6 +171,7 @@ pub const RULES: &[Rule] = &[
     rule("GET /admin", SignedIn, "", ""),
     rule("GET /admin/sales", SignedIn, "", ""),
     rule("GET /admin/sales/new", Operators, "", ""),
+    rule("GET /admin/sales/{id}/edit", Operators, "1", ""),
     rule("GET /admin/sales/{id}", SignedIn, "1", ""),
     rule("GET /admin/sales/{id}/live", SignedIn, "1", ""),
     rule("GET /admin/sales/{id}/report", SignedIn, "1", ""),
@@ -282,6 +289,10 @@ pub async fn staffed() -> (System, BTreeMap<&'static str, Person>) {
     for named in ["p", "gone"] {
         set(&system, policy("shop", named, a_day(5))).await;
     }
+    // Each person may remove one.
+    let drafts =
+        "INSERT INTO sale_drafts (product, form, updated_by) SELECT '', '[]', 'test' FROM generate_series(1, 20)";
+    system.execute(drafts).await;
     account(&system, "spare", AccountRole::Viewer).await;
     let mut people = BTreeMap::new();
     for (name, role, grant) in PEOPLE {

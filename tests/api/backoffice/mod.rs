@@ -12,6 +12,7 @@ pub mod console_sales;
 pub mod credentials;
 pub mod list_pages;
 pub mod product_pictures;
+pub mod sale_drafts;
 pub mod sale_figures;
 pub mod shoppers;
 pub mod sign_in_limits;

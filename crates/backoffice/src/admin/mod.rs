@@ -6,6 +6,7 @@ mod attempts;
 mod count_cache;
 pub mod csv_file;
 mod device;
+pub mod drafts;
 pub mod log;
 pub mod money;
 pub mod order_lines;

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::AdminError;
 use seckill_domain::captcha::CaptchaKind;
@@ -63,6 +64,12 @@ pub(crate) struct PlanForm {
     #[serde(default, deserialize_with = "json_object::list")]
     #[schema(max_items = 100)]
     waves: Vec<WaveForm>,
+    /// The draft that this sale was. It is removed in the same step.
+    #[schema(
+        value_type = Option<String>,
+        pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+    )]
+    pub(super) draft_id: Option<Uuid>,
 }
 
 /// Units that go on sale some time after the start.

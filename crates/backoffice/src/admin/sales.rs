@@ -234,8 +234,11 @@ impl Office {
     pub(crate) async fn plan_sale(&self, account: &Account, form: PlanForm) -> Result<Planned, AdminError> {
         operators_only(account)?;
         let now_ms = self.ledger.now_ms().await?;
+        let draft = form.draft_id;
         let new = form.new_sale(now_ms, self.currency)?;
-        let (sale_id, everywhere) = self.stores.plan_sale(&new, now_ms, account.name.as_str()).await?;
+        let planned = self.stores.plan_sale(&new, now_ms, draft, account.name.as_str()).await?;
+        let (sale_id, everywhere) =
+            planned.ok_or_else(|| AdminError::Conflict("the draft was published or removed already".to_owned()))?;
         Ok(Planned { sale_id, everywhere, page: page_of(sale_id) })
     }
 
@@ -291,6 +294,11 @@ impl Office {
             true => Ok(()),
             false => Err(AdminError::Conflict(format!("sale {sale} has orders: it can be closed, not removed"))),
         }
+    }
+
+    /// Whether buyers have bought in the sale, so that only some of its terms may change.
+    pub(crate) async fn is_sold(&self, sale: SaleId) -> Result<bool, AdminError> {
+        Ok(self.ledger.sales.is_bought_in(sale).await?)
     }
 
     pub(crate) async fn check_sale(&self, sale: SaleId) -> Result<(), AdminError> {

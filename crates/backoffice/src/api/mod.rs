@@ -6,6 +6,7 @@ mod apps;
 mod buyers;
 mod caller;
 mod cookies;
+mod drafts;
 mod live;
 mod log;
 mod money;
@@ -21,6 +22,7 @@ pub(crate) mod shoppers;
 
 pub use caller::{Ask, Caller};
 pub use cookies::CookieNames;
+pub(crate) use cookies::cookie;
 
 use crate::admin::{AdminError, Office};
 use seckill_buying::live::LiveSales;
@@ -59,6 +61,11 @@ pub fn addresses() -> Vec<Address> {
         address(shoppers::__path_list_blocks, shoppers::list_blocks),
         address(shoppers::__path_set_block, shoppers::set_block),
         address(shoppers::__path_end_block, shoppers::end_block),
+        address(drafts::__path_list_drafts, drafts::list_drafts),
+        address(drafts::__path_add_draft, drafts::add_draft),
+        address(drafts::__path_show_draft, drafts::show_draft),
+        address(drafts::__path_set_draft, drafts::set_draft),
+        address(drafts::__path_remove_draft, drafts::remove_draft),
         address(live::__path_watch_sale, live::watch_sale),
         address(products::__path_set_product, products::set_product),
         address(products::__path_remove_product, products::remove_product),

@@ -14,7 +14,7 @@ impl From<AdminError> for Problem {
         let signed_out = |code| Self::from(code).header(WWW_AUTHENTICATE, "Cookie");
         match error {
             AdminError::Flow(error) => error.into(),
-            AdminError::Invalid(invalid) => Self::invalid(invalid),
+            AdminError::Invalid(invalid) => invalid.into(),
             AdminError::Malformed(malformed) => Self::invalid(malformed),
             AdminError::WrongCredentials => signed_out(Code::WrongCredentials),
             AdminError::SignedOut => signed_out(Code::SignedOut),
@@ -24,7 +24,7 @@ impl From<AdminError> for Problem {
             // The answer hides which of the two it is.
             AdminError::Denied(Denial::Hidden) | AdminError::Unknown(_) => Self::from(Code::NotFound),
             AdminError::Conflict(why) => Self::from(Code::Conflict).detail(why),
-            AdminError::Unworkable(why) => Self::from(Code::UnworkableTerms).detail(why),
+            AdminError::Unworkable(why) => Self::from(Code::UnworkableTerms).about(&why),
             AdminError::Picture(PictureError::Busy) => Self::shed("pictures"),
             AdminError::Picture(PictureError::TooLong) => Self::too_large(FILE_BYTES_MAX),
             AdminError::Picture(wrong) => Self::invalid(wrong),

@@ -75,7 +75,7 @@ problems! {
     TemporarilyUnavailable
 }
 problems! {
-    NotPlanned: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, UnworkableTerms, BodyTooLarge,
+        NotPlanned: InvalidRequest, SignedOut, Forbidden, ForgedRequest, TooSlow, Conflict, UnworkableTerms, BodyTooLarge,
     TemporarilyUnavailable
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Filters {
     actor: String,
     action: String,
     subject: String,
-    /// In UTC, as a browser writes a local time: `2026-01-31T08:00`.
+    /// In ms since the epoch; or in UTC: `2026-01-31T08:00`.
     from: String,
     to: String,
     before: String,
@@ -65,10 +65,14 @@ fn moment(field: &'static str, text: &str) -> Result<Option<i64>, Invalid> {
     if text.is_empty() {
         return Ok(None);
     }
+    // The page sends moments, because its fields are in the reader's zone.
+    if let Ok(ms) = text.parse::<i64>() {
+        return Ok(Some(ms));
+    }
     // Browsers leave out seconds that are zero.
     let formats = ["%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S%.f"];
     let at = formats.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok());
-    let at = at.ok_or(Invalid::new(field, "must be a time in UTC, such as 2026-01-31T08:00"))?;
+    let at = at.ok_or(Invalid::new(field, "must be a time in ms, or in UTC such as 2026-01-31T08:00"))?;
     Ok(Some(at.and_utc().timestamp_millis()))
 }
 
@@ -77,6 +81,8 @@ fn moment(field: &'static str, text: &str) -> Result<Option<i64>, Invalid> {
 struct AuditLogPage {
     frame: Frame,
     filters: Filters,
+    from_ms: Option<i64>,
+    to_ms: Option<i64>,
     lines: Vec<LogLine>,
     older: Option<String>,
 }
@@ -109,9 +115,11 @@ impl AuditLogPage {
 pub(crate) async fn list(ask: Ask) -> HttpResponse {
     page(ask, "audit-log", async |office, caller, frame| {
         let filters = caller.query::<Filters>()?;
-        let (lines, next) = office.audit_log(&caller.account, filters.parse()?).await?;
+        let filter = filters.parse()?;
+        let (from_ms, to_ms) = (filter.from_ms, filter.to_ms);
+        let (lines, next) = office.audit_log(&caller.account, filter).await?;
         let older = next.map(|last| Filters { before: last.to_string(), ..filters.clone() }.address());
-        Ok(AuditLogPage { frame, filters, lines, older })
+        Ok(AuditLogPage { frame, filters, from_ms, to_ms, lines, older })
     })
     .await
 }

@@ -12,6 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::form_urlencoded::Serializer;
 
 use super::files::Files;
+use super::language::Language;
+use super::show;
 use crate::admin::{AdminError, Office, admins_only, operators_only};
 use crate::api::{Ask, Caller};
 use seckill_domain::account::Account;
@@ -82,7 +84,7 @@ impl Frame {
 struct ProblemPage<'a> {
     files: &'a Files,
     status: u16,
-    title: &'a str,
+    problem: &'a Problem,
     detail: &'a str,
 }
 
@@ -99,6 +101,7 @@ pub(crate) async fn page<T: Template + 'static>(
         return answer(StatusCode::INTERNAL_SERVER_ERROR).finish();
     };
     let (dev, of_frame, back) = (ask.app_state.dev, files.clone(), address_of(&ask.request));
+    let language = Language::of(&ask.request);
     let made = ask.act(async move |office: &Office, caller: &Caller| {
         access.check(&caller.account)?;
         let open_alarms = office.open_alarms(&caller.account).await?;
@@ -106,9 +109,9 @@ pub(crate) async fn page<T: Template + 'static>(
         make(office, caller, frame).await
     });
     match made.await {
-        Ok(page) => html(StatusCode::OK, &page),
+        Ok(page) => html(language, StatusCode::OK, &page),
         Err(problem) if problem.status_code() == StatusCode::UNAUTHORIZED => to_sign_in(&back),
-        Err(problem) => problem_page(&problem, &files),
+        Err(problem) => problem_page(language, &problem, &files),
     }
 }
 
@@ -132,8 +135,8 @@ pub(crate) fn address(path: &str, conditions: &[(&str, &Option<String>)], before
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
-pub(crate) fn html(status: StatusCode, page: &impl Template) -> HttpResponse {
-    match page.render() {
+pub(crate) fn html(language: Language, status: StatusCode, page: &impl Template) -> HttpResponse {
+    match language.render(|| page.render()) {
         Ok(text) => answer(status).content_type("text/html; charset=utf-8").body(text),
         Err(error) => {
             tracing::error!(%error, "page of the console not made");
@@ -158,15 +161,10 @@ fn answer(status: StatusCode) -> HttpResponseBuilder {
     response
 }
 
-fn problem_page(problem: &Problem, files: &Files) -> HttpResponse {
+fn problem_page(language: Language, problem: &Problem, files: &Files) -> HttpResponse {
     let status = problem.status_code();
-    let page = ProblemPage {
-        files,
-        status: status.as_u16(),
-        title: problem.title(),
-        detail: problem.text().unwrap_or_default(),
-    };
-    let mut response = html(status, &page);
+    let page = ProblemPage { files, status: status.as_u16(), problem, detail: problem.text().unwrap_or_default() };
+    let mut response = html(language, status, &page);
     if status == StatusCode::SERVICE_UNAVAILABLE {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }

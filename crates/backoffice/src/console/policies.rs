@@ -5,6 +5,7 @@ use askama::Template;
 use serde::Deserialize;
 
 use super::frame::{Frame, page};
+use super::language::Text;
 use super::policy_form::{Form, Hour};
 use super::{policies, show};
 use crate::admin::AdminError;
@@ -29,7 +30,7 @@ struct PoliciesPage {
 
 struct AppPolicies {
     name: String,
-    rights: &'static str,
+    rights: Text,
     may_change: bool,
     policies: Vec<VisiblePolicy>,
 }
@@ -40,12 +41,14 @@ fn others(app: &str, visible: &VisiblePolicy) -> String {
     others.chain(hidden).collect::<Vec<_>>().join(", ")
 }
 
-fn rights(account: &Account, app: &Name) -> &'static str {
+fn rights(account: &Account, app: &Name) -> Text {
     match (account.is_admin(), account.may_change(std::slice::from_ref(app)).is_ok(), account.grants.get(app)) {
-        (true, ..) => "as an admin you see and change them",
-        (false, true, _) => "owner: you see and change them",
-        (false, false, Some(_)) => "viewer: you see them",
-        (false, false, None) => "",
+        (true, ..) => {
+            Text { en: "as an admin you see and change them", zh: "作为管理员，您可以查看和更改" }
+        }
+        (false, true, _) => Text { en: "owner: you see and change them", zh: "所有者：可以查看和更改" },
+        (false, false, Some(_)) => Text { en: "viewer: you see them", zh: "查看者：可以查看" },
+        (false, false, None) => Text { en: "", zh: "" },
     }
 }
 

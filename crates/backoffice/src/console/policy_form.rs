@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::language::Text;
 use seckill_domain::limiter::{AlgorithmKind, ParameterBounds, Parameters};
 use seckill_domain::policy::{Name, Policy, WhenDown};
 use seckill_domain::policy_preview::RecordedMinute;
@@ -20,16 +21,18 @@ pub(crate) struct Form {
 
 pub(crate) struct NumberField {
     pub(crate) name: &'static str,
-    pub(crate) label: &'static str,
+    pub(crate) label: Text,
     pub(crate) value: Option<i64>,
     pub(crate) least: i64,
     pub(crate) most: i64,
     pub(crate) required: bool,
+    /// Whether there may be no limit, which the API writes as -1.
+    pub(crate) may_be_none: bool,
 }
 
 pub(crate) struct WhenDownChoice {
     pub(crate) value: &'static str,
-    pub(crate) label: &'static str,
+    pub(crate) label: Text,
     pub(crate) selected: bool,
 }
 
@@ -42,7 +45,15 @@ impl Form {
         let when_down = terms.map_or(WhenDown::Closed, |terms| terms.when_down);
         let choice =
             |value: WhenDown, label| WhenDownChoice { value: value.as_str(), label, selected: value == when_down };
-        let of_range = |name, label, value, most| NumberField { name, label, value, least: 1, most, required: false };
+        let of_range = |name, label, value, most| NumberField {
+            name,
+            label,
+            value,
+            least: 1,
+            most,
+            required: false,
+            may_be_none: false,
+        };
         let most = kind.threshold_max();
         let apps: Vec<&str> = apps.iter().map(Name::as_str).collect();
         Self {
@@ -53,11 +64,16 @@ impl Form {
                 .filter_map(|(name, bounds)| parameter(name, bounds, &given))
                 .collect(),
             range: vec![
-                of_range("floor", "Least threshold", range.map(|range| range.floor), most),
-                of_range("ceiling", "Greatest threshold", range.map(|range| range.ceiling), most),
+                of_range("floor", Text { en: "Least threshold", zh: "最小阈值" }, range.map(|range| range.floor), most),
+                of_range(
+                    "ceiling",
+                    Text { en: "Greatest threshold", zh: "最大阈值" },
+                    range.map(|range| range.ceiling),
+                    most,
+                ),
                 of_range(
                     "target_ms",
-                    "Target time of a call, in ms",
+                    Text { en: "Target time of a call, in ms", zh: "单次调用的目标时间（毫秒）" },
                     range.and_then(|range| range.target_ms),
                     3_600_000,
                 ),
@@ -67,9 +83,14 @@ impl Form {
             spread: terms.is_some_and(|terms| terms.spread),
             excess: terms.map_or_else(|| "reject".to_owned(), |terms| terms.excess.to_string()),
             when_down: [
-                choice(WhenDown::Closed, "closed: refuse"),
-                choice(WhenDown::Open, "open: grant"),
-                choice(WhenDown::Local, "local: each instance grants its share"),
+                choice(WhenDown::Closed, Text { en: "closed: refuse", zh: "closed：拒绝" }),
+                choice(WhenDown::Open, Text { en: "open: grant", zh: "open：放行" }),
+                choice(
+                    WhenDown::Local,
+                    Text {
+                        en: "local: each instance grants its share", zh: "local：每个实例放行自己的份额"
+                    },
+                ),
             ],
             breaker: terms
                 .and_then(|terms| terms.breaker)
@@ -81,19 +102,27 @@ impl Form {
 
 fn parameter(name: &'static str, bounds: ParameterBounds, given: &Parameters) -> Option<NumberField> {
     let (label, value) = match name {
-        "limit" => ("Limit: permits in a window, or at once; -1 for none", given.limit),
-        "window_ms" => ("Window, in ms", given.window_ms),
-        "rate" => ("Rate: permits in each window", given.rate),
-        "capacity" => ("Capacity: permits that the bucket holds", given.capacity),
-        _ => ("Lease: when a permit that is not given back is free again, in ms", given.lease_ms),
+        "limit" => {
+            (Text { en: "Limit: permits in a window, or at once", zh: "限额：每个窗口或同时的许可数" }, given.limit)
+        }
+        "window_ms" => (Text { en: "Window, in ms", zh: "窗口（毫秒）" }, given.window_ms),
+        "rate" => (Text { en: "Rate: permits in each window", zh: "速率：每个窗口的许可数" }, given.rate),
+        "capacity" => (Text { en: "Capacity: permits that the bucket holds", zh: "容量：桶中许可数" }, given.capacity),
+        _ => (
+            Text {
+                en: "Lease: when a permit that is not given back is free again, in ms",
+                zh: "租期：未归还的许可多久后释放（毫秒）",
+            },
+            given.lease_ms,
+        ),
     };
-    let (least, most, required) = match bounds {
+    let (least, most, required, may_be_none) = match bounds {
         ParameterBounds::Unused => return None,
-        ParameterBounds::Optional(least, most) => (least, most, false),
-        ParameterBounds::Required(least, most) => (least, most, true),
-        ParameterBounds::Limit(most) => (-1, most, true),
+        ParameterBounds::Optional(least, most) => (least, most, false, false),
+        ParameterBounds::Required(least, most) => (least, most, true, false),
+        ParameterBounds::Limit(most) => (0, most, true, true),
     };
-    Some(NumberField { name, label, value, least, most, required })
+    Some(NumberField { name, label, value, least, most, required, may_be_none })
 }
 
 /// The calls of the last hour, as bars: one a minute.

@@ -6,7 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::frame::{Frame, page};
-use super::products;
+use super::{products, show};
 use crate::admin::paging::{cut, given};
 use crate::api::Ask;
 use seckill_domain::sale::Product;

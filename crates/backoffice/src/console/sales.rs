@@ -1,4 +1,4 @@
-//! The pages of sales: the list, planning one, and all of one.
+//! The pages of sales: the list, and all of one.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use askama::Template;
 use super::frame::{Frame, address, page};
 use super::show;
 use crate::admin::AdminError;
+use crate::admin::drafts::DraftRow;
 use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, SaleSearch};
 use crate::admin::shoppers::{Activity, Block};
 use crate::api::shoppers::ShopperQuery;
@@ -20,25 +21,16 @@ use seckill_domain::sale::SalePhase;
 use seckill_domain::sale_blocks::Shopper;
 
 const SALES_MAX: i64 = 50;
-const NAMES_MAX: i64 = 200;
 
 #[derive(Template)]
 #[template(path = "console/sales.html")]
 struct SalesPage {
     frame: Frame,
     rows: Vec<ManagedSale>,
+    drafts: Vec<DraftRow>,
     q: String,
     status: String,
     older: Option<String>,
-}
-
-#[derive(Template)]
-#[template(path = "console/sale-new.html")]
-struct NewSalePage {
-    frame: Frame,
-    products: Vec<String>,
-    currencies: Vec<Currency>,
-    default: Currency,
 }
 
 #[derive(Template)]
@@ -76,16 +68,8 @@ pub(crate) async fn list(ask: Ask) -> HttpResponse {
         let conditions = [("q", &query.q), ("status", &query.status)];
         let older = next.map(|last| address("/admin/sales", &conditions, Some(&last)));
         let (q, status) = (query.q.unwrap_or_default(), query.status.unwrap_or_default());
-        Ok(SalesPage { frame, rows, older, q, status })
-    })
-    .await
-}
-
-pub(crate) async fn new(ask: Ask) -> HttpResponse {
-    page(ask, "sales", async |office, caller, frame| {
-        let products = office.products(&caller.account, None, None, NAMES_MAX).await?;
-        let products = products.into_iter().map(|product| product.name).collect();
-        Ok(NewSalePage { frame, products, currencies: Currency::all().collect(), default: office.currency })
+        let drafts = if frame.may_operate { office.drafts(&caller.account).await? } else { Vec::new() };
+        Ok(SalesPage { frame, rows, drafts, older, q, status })
     })
     .await
 }
@@ -159,6 +143,6 @@ pub(crate) async fn live(ask: Ask) -> HttpResponse {
 }
 
 /// The sale that the page's address names. An address that can name none is that of no page.
-fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
+pub(super) fn named_sale(caller: &Caller) -> Result<SaleId, AdminError> {
     SaleId::parse(caller.part("id")).map_err(|_| AdminError::Unknown("sale"))
 }

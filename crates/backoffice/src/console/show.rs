@@ -7,6 +7,8 @@ use askama::filters::Safe;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::Value;
 
+pub(super) use super::language::t;
+pub(super) use super::words::{problem, problems, word};
 use seckill_domain::currency::Currency;
 use seckill_domain::order::OrderStatus;
 
@@ -50,7 +52,9 @@ pub(crate) fn time_or_none<N: Number + Copy>(ms: &Option<N>) -> Safe<String> {
 pub(crate) fn money(cents: impl Number, currency: impl Display) -> String {
     let (code, cents) = (currency.to_string(), cents.number());
     // Rows that were changed by hand may name a currency that is none.
-    let Ok(currency) = code.parse::<Currency>() else { return format!("{code} {cents} minor units") };
+    let Ok(currency) = code.parse::<Currency>() else {
+        return format!("{code} {cents} {}", t("minor units", "最小单位"));
+    };
     let amount = currency.amount(cents);
     let (whole, rest) = amount.split_at(amount.find('.').unwrap_or(amount.len()));
     format!("{currency} {}{rest}", count(whole))
@@ -86,9 +90,24 @@ pub(crate) fn status(status: impl Borrow<OrderStatus>) -> &'static str {
     }
 }
 
+/// A number at a glance: with room as `count` writes it, on a phone as `12.3k`, and in Chinese as `1.2万`.
+pub(crate) fn glance(n: impl Display) -> Safe<String> {
+    let whole = count(&n);
+    let Ok(value @ 10_000..) = n.to_string().parse::<u64>() else { return Safe(whole) };
+    let units: [(u64, &str); 2] =
+        if t("en", "zh") == "zh" { [(100_000_000, "亿"), (10_000, "万")] } else { [(1_000_000, "M"), (1_000, "k")] };
+    let (size, unit) = units.into_iter().find(|(size, _)| value >= *size).unwrap_or(units[1]);
+    // Rounded down: less than there is, never more.
+    let short = match value * 10 / size {
+        tenths @ 1_000.. => (tenths / 10).to_string(),
+        tenths => format!("{}.{}", tenths / 10, tenths % 10),
+    };
+    Safe(format!("<span class=\"long\">{whole}</span><span class=\"short\" aria-hidden=\"true\">{short}{unit}</span>"))
+}
+
 /// A number that may be larger than its count: `10 000 or more`.
 pub(crate) fn counted(n: impl Display, more: impl Borrow<bool>) -> String {
-    let suffix = if *more.borrow() { " or more" } else { "" };
+    let suffix = if *more.borrow() { t(" or more", " 或更多") } else { "" };
     format!("{}{suffix}", count(n))
 }
 
@@ -99,11 +118,12 @@ pub(crate) fn age(seconds: impl Number) -> String {
         0 => format!("{big} {big_unit}"),
         _ => format!("{big} {big_unit} {small} {small_unit}"),
     };
+    let [d, h, min, s] = [t("d", "天"), t("h", "小时"), t("min", "分钟"), t("s", "秒")];
     match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => parts(seconds / 60, "min", seconds % 60, "s"),
-        3600..86_400 => parts(seconds / 3600, "h", seconds % 3600 / 60, "min"),
-        _ => parts(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+        0..60 => format!("{seconds} {s}"),
+        60..3600 => parts(seconds / 60, min, seconds % 60, s),
+        3600..86_400 => parts(seconds / 3600, h, seconds % 3600 / 60, min),
+        _ => parts(seconds / 86_400, d, seconds % 86_400 / 3600, h),
     }
 }
 
@@ -128,6 +148,7 @@ fn grouped(digits: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::language::Language;
     use super::*;
 
     #[test]
@@ -164,6 +185,13 @@ mod tests {
             assert_eq!(percent(&Some(share)), text);
         }
         assert_eq!(percent(&None), "–");
+        let short =
+            |n: u64| glance(n).0.rsplit_once("true\">").map(|(_, rest)| rest.trim_end_matches("</span>").to_owned());
+        for (n, en, zh) in [(12_345, "12.3k", "1.2万"), (999_999, "999k", "99.9万"), (1_250_000, "1.2M", "125万")] {
+            assert_eq!(short(n).as_deref(), Some(en));
+            assert_eq!(Language::Chinese.render(|| short(n)).as_deref(), Some(zh));
+        }
+        assert_eq!((short(9_999), plain(glance(9_999).0)), (None, "9 999".to_owned()));
         assert_eq!(count(5_u64), "5");
         assert_eq!((plain(counted(10_000, true)), counted(7, false)), ("10 000 or more".to_owned(), "7".to_owned()));
     }

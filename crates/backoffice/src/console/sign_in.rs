@@ -8,6 +8,8 @@ use serde::Deserialize;
 
 use super::files::Files;
 use super::frame::{html, is_own};
+use super::language::Language;
+use super::show;
 use seckill_http::AppState;
 
 #[derive(Template)]
@@ -28,5 +30,5 @@ pub(crate) async fn show(request: HttpRequest, app_state: Data<AppState>, files:
     let query = Query::<ThenQuery>::from_query(request.query_string()).ok();
     let then = query.and_then(|query| query.into_inner().then).filter(|then| is_own(then));
     let then = then.as_deref().unwrap_or("/admin");
-    html(StatusCode::OK, &SignInPage { files: &files, then, dev: app_state.dev })
+    html(Language::of(&request), StatusCode::OK, &SignInPage { files: &files, then, dev: app_state.dev })
 }

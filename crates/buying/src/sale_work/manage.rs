@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
 
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::sale::{SaleError, Stores};
@@ -40,18 +41,30 @@ impl Stores {
         Ok((sale, self.publish_sale(sale, version).await?))
     }
 
-    /// Creates a sale with times that count from `from_ms`. Returns whether it is loaded everywhere after a brief wait. Once it is in the
-    /// ledger, there is no error: instances fill and load it by themselves, and the caller must not create it twice.
-    pub async fn plan_sale(&self, new: &NewSale, from_ms: i64, actor: &str) -> Result<(SaleId, bool), SaleError> {
-        let (sale, version) = self.ledger.sales.create_sale(new, random_keys(), Some(from_ms), actor).await?;
+    /// Creates a sale with times that count from `from_ms`, and removes the draft that it was. Returns whether it is loaded everywhere after
+    /// a brief wait; `None` if the draft is gone. Once the sale is in the ledger, there is no error: instances fill and load it by
+    /// themselves, and the caller must not create it twice.
+    pub async fn plan_sale(
+        &self,
+        new: &NewSale,
+        from_ms: i64,
+        draft: Option<Uuid>,
+        actor: &str,
+    ) -> Result<Option<(SaleId, bool)>, SaleError> {
+        let (sales, keys) = (&self.ledger.sales, random_keys());
+        let created = match draft {
+            None => Some(sales.create_sale(new, keys, Some(from_ms), actor).await?),
+            Some(draft) => sales.create_sale_of_draft(draft, new, keys, Some(from_ms), actor).await?,
+        };
+        let Some((sale, version)) = created else { return Ok(None) };
         let published = timeout(WAIT_MAX, self.publish_sale(sale, version)).await.unwrap_or(Ok(false));
-        Ok((
+        Ok(Some((
             sale,
             published.unwrap_or_else(|error| {
                 tracing::warn!(%sale, %error, "planned, but not yet filled in Redis; instances try again");
                 false
             }),
-        ))
+        )))
     }
 
     /// Fills a new sale in Redis. Waits until every live instance has loaded the sale. Returns whether all have.

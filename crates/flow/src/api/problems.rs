@@ -8,7 +8,7 @@ use seckill_http::problem::Problem;
 impl From<FlowError> for Problem {
     fn from(error: FlowError) -> Self {
         match &error {
-            FlowError::Invalid(invalid) => Self::invalid(invalid),
+            FlowError::Invalid(invalid) => Self::from(Code::InvalidRequest).about(invalid),
             FlowError::Policy(wrong @ WrongPolicy::Unworkable(_)) => Self::from(Code::UnworkableTerms).detail(wrong),
             FlowError::Policy(wrong) => Self::invalid(wrong),
             FlowError::Unknown(_) => Self::from(Code::NotFound),

@@ -5,6 +5,7 @@ mod audit_checks;
 pub mod blocks;
 pub mod catalog;
 pub mod change;
+pub mod drafts;
 pub mod epochs;
 pub mod erasure;
 pub mod lapsed_holds;

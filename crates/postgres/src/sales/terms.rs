@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use serde_json::json;
 use sqlx::PgConnection;
 use sqlx::types::Json;
+use uuid::Uuid;
 
+use super::drafts;
 use crate::{LedgerError, Sales, audit_log};
 use seckill_domain::ids::{DocId, SaleId, Units};
 use seckill_domain::picture::Picture;
@@ -106,7 +108,37 @@ impl Sales {
         actor: &str,
     ) -> Result<(SaleId, i64), LedgerError> {
         let mut tx = self.0.begin().await?;
-        let product = product_named(&mut tx, &new.product).await?;
+        let created = Self::insert_sale(&mut tx, new, keys, from_ms, actor).await?;
+        tx.commit().await?;
+        Ok(created)
+    }
+
+    /// Creates the sale that a draft has become, and removes the draft. `None` if the draft is gone: it was published, or removed.
+    pub async fn create_sale_of_draft(
+        &self,
+        draft: Uuid,
+        new: &NewSale,
+        keys: [String; 2],
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<Option<(SaleId, i64)>, LedgerError> {
+        let mut tx = self.0.begin().await?;
+        if !drafts::delete(&mut tx, draft).await? {
+            return Ok(None);
+        }
+        let created = Self::insert_sale(&mut tx, new, keys, from_ms, actor).await?;
+        tx.commit().await?;
+        Ok(Some(created))
+    }
+
+    async fn insert_sale(
+        tx: &mut PgConnection,
+        new: &NewSale,
+        keys: [String; 2],
+        from_ms: Option<i64>,
+        actor: &str,
+    ) -> Result<(SaleId, i64), LedgerError> {
+        let product = product_named(tx, &new.product).await?;
         let id = sqlx::query_scalar!(
             "INSERT INTO sales (product_id, price_cents, currency, total_stock, stock, per_user, min_level, starts_at, ends_at,
                                 pay_within_ms, purchase_key, waiting_key, refund_returns_stock, captcha, shards, show_stock)
@@ -135,15 +167,14 @@ impl Sales {
         )
         .fetch_one(&mut *tx)
         .await?;
-        plan_waves(&mut tx, id, &new.waves).await?;
+        plan_waves(&mut *tx, id, &new.waves).await?;
         sqlx::query!("INSERT INTO sale_epochs (sale_id) VALUES ($1)", id).execute(&mut *tx).await?;
         let details = json!({
             "product": new.product, "price_cents": new.price_cents, "currency": new.currency, "stock": new.stock.as_i64(), "waves": new.waves.len(),
             "shards": new.shards.get(),
         });
-        audit_log::append(&mut tx, actor, "sale planned", &format!("sale {id}"), details).await?;
-        let version = version(&mut tx).await?;
-        tx.commit().await?;
+        audit_log::append(&mut *tx, actor, "sale planned", &format!("sale {id}"), details).await?;
+        let version = version(tx).await?;
         Ok((SaleId::from_db(id), version))
     }
 
