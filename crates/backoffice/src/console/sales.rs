@@ -13,7 +13,6 @@ use crate::admin::sales::{LapsedLists, ManagedSale, SaleDetails, SaleQuery, Sale
 use crate::admin::shoppers::{Activity, Block};
 use crate::api::shoppers::ShopperQuery;
 use crate::api::{Ask, Caller};
-use seckill_domain::currency::Currency;
 use seckill_domain::ids::{OrderId, SaleId};
 use seckill_domain::live::LedgerFigures;
 use seckill_domain::order::OrderStatus;
