@@ -12,6 +12,8 @@ let shownAt = 0;
 
 /** Draws the state that page-state.js has found: the order, and its button. */
 export function drawPayNow(order, state) {
+  // The focus survives the removal of the button. Not on the button to buy: the next key would press it.
+  if (!order && $("pay-now").contains(document.activeElement)) $("product").focus({ preventScroll: true });
   $("pay-now").hidden = !order;
   if (!order) {
     shownId = null;

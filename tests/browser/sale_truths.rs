@@ -197,3 +197,27 @@ async fn a_reminder_is_a_calendar_file() {
     }
     shop.close(page).await;
 }
+
+/// Where the shop shows how far a sale is sold, its state says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn how_far_it_is_sold_is_a_bar_with_a_text() {
+    let (shop, page) = Shop::with_page(&[]).await;
+    let sale = shop.sale(&["--stock", "5"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    assert!(page.is_true("document.getElementById('sold').hidden").await, "a shop that does not say it");
+    let told = "(() => {
+        const real = window.fetch;
+        window.fetch = async (url, ...more) => {
+            const answer = await real(url, ...more);
+            if (!String(url).includes('/state.js')) return answer;
+            const script = await answer.text();
+            return new Response(script.replace(/}[^}]*$/, ',\"sold_percent\":37};'));
+        };
+    })()";
+    page.evaluate(told).await;
+    page.wait(&format!("{} === '37 % sold'", text("#sold-text"))).await;
+    page.wait("document.getElementById('sold-bar').value === 37").await;
+    page.speak("zh").await;
+    page.wait(&format!("{} === '已售 37%'", text("#sold-text"))).await;
+    shop.close(page).await;
+}

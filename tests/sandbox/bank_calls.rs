@@ -84,9 +84,10 @@ async fn refunds_never_exceed_their_payment() {
     assert_eq!(bank.calls.refund(part, paid, 60).await.0, 202);
     assert_eq!(refused(paid, 41).await, not_refundable, "pending refunds count");
     bank.calls.decided("refunds", part).await;
-    bank.calls.switch(json!({ "decline_permille": 1000 })).await;
+    bank.calls.switch(json!({ "decline_permille": 1000, "decline_reason": "closed-account" })).await;
     assert_eq!(bank.calls.refund(failed, paid, 40).await.0, 202);
-    assert_eq!(bank.calls.decided("refunds", failed).await["status"], "failed");
+    let declined = bank.calls.decided("refunds", failed).await;
+    assert_eq!((&declined["status"], &declined["reason"]), (&json!("failed"), &json!("closed-account")));
     bank.calls.switch(json!({ "decline_permille": 0 })).await;
     let rest = Uuid::new_v4();
     let (status, document) = bank.calls.refund(rest, paid, 40).await;

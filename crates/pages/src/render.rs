@@ -119,6 +119,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::look::BadLogo;
     use seckill_config as config;
     use seckill_domain::captcha::CaptchaKind;
     use seckill_domain::ids::{SaleId, Units};
@@ -155,14 +156,20 @@ mod tests {
         }
     }
 
-    fn site(origin: Option<&str>) -> Site {
-        let origin = origin.map(|origin| origin.parse().unwrap());
-        let (id_claim, level_claim) = ("sub".into(), "https://shop.example/level".into());
+    fn look(logo: &str) -> Result<Look, BadLogo> {
         let (accent, accent_dark) = ("#0b6b3a".parse().unwrap(), "#ff8a70".parse().unwrap());
         let [name, name_zh] = ["Lamps & \"more\"", "灯"].map(|name| name.parse().unwrap());
-        let pages = config::Pages { origin: None, name, name_zh, logo: String::new(), accent, accent_dark };
-        let look = Look::read(&pages).unwrap();
-        Site::new(Settings { origin, api: None, id_claim, level_claim, look }).unwrap()
+        Look::read(&config::Pages { origin: None, name, name_zh, logo: logo.into(), accent, accent_dark })
+    }
+
+    fn site(origin: Option<&str>) -> Site {
+        site_with(origin, "")
+    }
+
+    fn site_with(origin: Option<&str>, logo: &str) -> Site {
+        let origin = origin.map(|origin| origin.parse().unwrap());
+        let (id_claim, level_claim) = ("sub".into(), "https://shop.example/level".into());
+        Site::new(Settings { origin, api: None, id_claim, level_claim, look: look(logo).unwrap() }).unwrap()
     }
 
     #[test]
@@ -190,6 +197,18 @@ mod tests {
             assert!(title.ends_with("· Lamps &#38; &#34;more&#34;") && title.contains("· 灯\""), "{title}");
             assert!(page.contains(&colours.path) && !page.contains("Seckill"));
         }
+    }
+
+    #[test]
+    fn a_logo_is_a_small_picture_before_the_name() {
+        let icon = concat!(env!("CARGO_MANIFEST_DIR"), "/../../frontend-static/icon.svg");
+        let site = site_with(None, icon);
+        let logo = site.assets.at(site.assets.url("logo")).unwrap();
+        assert!(logo.content_type == "image/svg+xml" && logo.path.starts_with("/assets/logo."));
+        assert!(site.orders().unwrap().contains(&format!("<img src=\"{}\"", logo.path)));
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let bad = [manifest, "/none.svg", "logo", concat!(env!("CARGO_MANIFEST_DIR"), "/src")];
+        assert!(bad.into_iter().all(|bad| look(bad).is_err()));
     }
 
     fn block(page: &str) -> Value {
