@@ -279,7 +279,9 @@ async fn create(stores: &Stores, args: TermsArgs, currency: Currency) -> anyhow:
 }
 
 async fn duplicate(stores: &Stores, of: SaleId, change: SaleChange) -> anyhow::Result<()> {
-    let Some((standing, _)) = stores.ledger.sales.standing(of).await? else { bail!("there is no sale {of}") };
+    let Some((standing, _)) = stores.ledger.sales.standing(of, &SaleChange::default()).await? else {
+        bail!("there is no sale {of}")
+    };
     // All waves, also those that are released.
     let figures = stores.ledger.sales.sale_figures(&SaleSearch::one(of)).await?.pop();
     let planned = figures.map(|figures| figures.sale.waves).unwrap_or_default();

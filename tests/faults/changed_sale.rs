@@ -23,6 +23,8 @@ pub async fn changed_in_a_rush(options: Options) -> anyhow::Result<RunSummary> {
     let mut world = World::new(&options, Setup { stock: 1_000, ..Setup::default() }).await?;
     world.sale.is_shut_for_a_time = true;
     set(&mut world, &["--starts-in", "3600", "--ends-in", "3600"], "change.committed").await?;
+    // After a death, supervision fills the sale; until then buyers are not told why they must wait.
+    world.watch().complete_after(SystemTime::now()).await?;
     let moved = SystemTime::now();
     let mut run = Run::begin(&mut world, Plan { buyers: 1_200, rate: 40.0, ..Plan::default() });
     sleep(Duration::from_millis(1_500)).await;

@@ -86,10 +86,7 @@ const SCENARIOS: [(&str, &str); 17] = [
     ("F34", "PostgreSQL's primary killed, a standby promoted that has missed commits"),
     ("F35", "the node of three of RabbitMQ killed that leads all queues"),
     ("F36", "Redis's master killed, its replica promoted by sentinels"),
-    (
-        "F40",
-        "the sale moved, extended, shortened, its stock raised and lowered, while serve and the changing process are killed",
-    ),
+    ("F40", "the sale of the rush changed again and again, serve and the changing process killed"),
     ("refill4", "four serve instances, refills forced again and again"),
     ("places", "a process aborted at each named place (F2: group.after_commit, F3: relay.published)"),
     ("kill9", "kill -9 of a random process or server"),

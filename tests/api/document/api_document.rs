@@ -261,8 +261,8 @@ async fn every_answer_is_one_that_the_document_lists() {
         if path.starts_with(AUTHORIZE) {
             continue;
         }
-        // No other address supports PATCH. The header names the supported methods.
-        let unsupported = http.patch(system.url(&filled(path, &known)));
+        // No other address supports this method. The header names the supported ones.
+        let unsupported = http.request("PROPFIND".parse().unwrap(), system.url(&filled(path, &known)));
         let unsupported = read(unsupported.send().await.unwrap()).await;
         assert_eq!(unsupported.code(), "405 method-not-allowed", "{path}");
         assert_not_kept(path, &unsupported);

@@ -193,6 +193,7 @@ struct Callers<'a> {
     sale: Sale,
     /// The sales that managers change, and set the status of.
     managed: Sale,
+    changed: Sale,
     closed: Sale,
     app: String,
     person: Person,
@@ -203,6 +204,8 @@ impl Callers<'_> {
         let sale = match path {
             // It is closed soon, and then nothing can be changed.
             _ if path.ends_with("/status") => &self.closed,
+            // Without a limit, no stock could be added to it.
+            _ if method == "PATCH" => &self.changed,
             _ if path.contains("/admin/") => &self.managed,
             _ => &self.sale,
         };
@@ -249,6 +252,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     let any = NewSale { per_user: Units::parse(10_000).unwrap(), ..terms(0) };
     let sale = system.create_sale(NewSale { stock: Stock::parse(-1).unwrap(), ..any }).await;
     let (managed, closed) = (system.create_sale(terms(5)).await, system.create_sale(terms(5)).await);
+    let changed = system.create_sale(NewSale { starts_in_ms: 3_600_000, ends_in_ms: 7_200_000, ..terms(5) }).await;
     let app = async |name| {
         let name = Name::parse(name, "app").unwrap();
         policy_changes::create_app(&system.stores.ledger, &name, "test").await.unwrap()
@@ -257,7 +261,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
     let (app, _) = (app("shop").await, app("till").await);
     admin_api::account(&system, "root", AccountRole::Admin).await;
     let person = Person::sign_in(&system, "root").await;
-    let callers = Callers { system: &system, http: Client::new(), sale, managed, closed, app, person };
+    let callers = Callers { system: &system, http: Client::new(), sale, managed, changed, closed, app, person };
     let document = system.get("/api/openapi.json", None).await.1;
     let offered = system.get("/api/v1/payments/channels", None).await.1;
     assert_eq!(offered["channels"], json!(["bank", "sandbox"]));
@@ -330,6 +334,7 @@ async fn what_fits_is_not_refused_and_what_does_not_fit_is_not_accepted() {
         ("admin/apps", 201),
         ("admin/sales", 201),
         ("stock", 200),
+        ("patch /api/v1/admin/sales/{id}", 200),
     ] {
         for status in [ok, 400] {
             assert!(

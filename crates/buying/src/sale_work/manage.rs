@@ -95,7 +95,7 @@ impl Stores {
         actor: &str,
     ) -> Result<Result<SaleChanged, ChangeRefusal>, SaleError> {
         // Looks first: a change that is refused must not stop a sale that sells.
-        let Some((standing, now_ms)) = self.ledger.sales.standing(sale).await? else {
+        let Some((standing, now_ms)) = self.ledger.sales.standing(sale, change).await? else {
             return Ok(Ok(SaleChanged::Unknown));
         };
         let needs_refill = match standing.allows(change, now_ms) {

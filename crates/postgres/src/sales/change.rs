@@ -23,9 +23,13 @@ pub struct CommittedChange {
 }
 
 impl Sales {
-    /// How a sale stands, and PostgreSQL's time in ms; `None` if there is no such sale.
-    pub async fn standing(&self, sale: SaleId) -> Result<Option<(SaleStanding, i64)>, LedgerError> {
-        standing(&mut *self.0.pool.acquire().await?, sale).await
+    /// How a sale stands for this change, and PostgreSQL's time in ms; `None` if there is no such sale.
+    pub async fn standing(
+        &self,
+        sale: SaleId,
+        change: &SaleChange,
+    ) -> Result<Option<(SaleStanding, i64)>, LedgerError> {
+        standing(&mut *self.0.pool.acquire().await?, sale, change).await
     }
 
     /// Changes a sale's terms, in one transaction that locks its epoch: no purchase commits meanwhile, and those that were reserved under
@@ -49,7 +53,7 @@ impl Sales {
         .await?;
         // A statement of its own: what follows sees the stock and the groups of the same fulfilments.
         sqlx::query!("SELECT FROM sales WHERE id = $1 FOR NO KEY UPDATE", sale.get()).execute(&mut *tx).await?;
-        let Some((standing, now_ms)) = standing(&mut tx, sale).await? else { return Ok(Ok(None)) };
+        let Some((standing, now_ms)) = standing(&mut tx, sale, change).await? else { return Ok(Ok(None)) };
         let allowed = match standing.allows(change, now_ms) {
             Ok(allowed) if allowed.differences.is_empty() => return Ok(Ok(None)),
             Ok(allowed) => allowed,
@@ -70,7 +74,11 @@ impl Sales {
     }
 }
 
-async fn standing(connection: &mut PgConnection, sale: SaleId) -> Result<Option<(SaleStanding, i64)>, LedgerError> {
+async fn standing(
+    connection: &mut PgConnection,
+    sale: SaleId,
+    change: &SaleChange,
+) -> Result<Option<(SaleStanding, i64)>, LedgerError> {
     let row = sqlx::query!(
         r#"SELECT p.name AS product, price_cents, currency, total_stock, stock, per_user, min_level, captcha, shards, starts_at, ends_at,
                   pay_within_ms, status, refund_returns_stock, show_stock, clock_timestamp() AS "now!"
@@ -85,11 +93,12 @@ async fn standing(connection: &mut PgConnection, sale: SaleId) -> Result<Option<
     let after_start = |due_at: DateTime<Utc>| (due_at - row.starts_at).num_milliseconds();
     let wave = |units: i32, due_at| Wave { after_ms: after_start(due_at), units: units.unsigned_abs() };
     let waves = waves.fetch_all(&mut *connection).await?.into_iter().map(|row| wave(row.units, row.due_at)).collect();
-    let accepted = sqlx::query_scalar!(
-        r#"SELECT coalesce(sum(quantity), 0) AS "units!" FROM accepted_purchases WHERE sale_id = $1"#,
-        sale.get()
-    );
-    let accepted = accepted.fetch_one(&mut *connection).await?.unsigned_abs();
+    // Reads the sale's backlog, so only for a change that could lower the stock below it.
+    let accepted = if change.stock.is_some() || change.waves.is_some() {
+        accepted_units(&mut *connection, sale).await?
+    } else {
+        0
+    };
     let now_ms = row.now.timestamp_millis();
     let (starts_at_ms, ends_at_ms) = (row.starts_at.timestamp_millis(), row.ends_at.timestamp_millis());
     let status: SaleStatus = row.status.parse().map_err(|_| LedgerError::Unreadable("sales.status"))?;
@@ -117,6 +126,14 @@ async fn standing(connection: &mut PgConnection, sale: SaleId) -> Result<Option<
         accepted,
     };
     Ok(Some((standing, now_ms)))
+}
+
+async fn accepted_units(connection: &mut PgConnection, sale: SaleId) -> Result<u64, LedgerError> {
+    let units = sqlx::query_scalar!(
+        r#"SELECT coalesce(sum(quantity), 0) AS "units!" FROM accepted_purchases WHERE sale_id = $1"#,
+        sale.get()
+    );
+    Ok(units.fetch_one(connection).await?.unsigned_abs())
 }
 
 /// Times that stay keep their microseconds.
