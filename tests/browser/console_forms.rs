@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chromium::Page;
 use crate::console::{console, form, phase, shows};
-use crate::page::{shown, text};
+use crate::page::{READY, shown, text};
 
 /// What a person types, its currency, and the amount in minor units, or a part of the error.
 const AMOUNTS: &str = "[
@@ -162,5 +162,58 @@ async fn an_error_stands_at_its_field() {
     assert!(error[0][1].as_str().unwrap().starts_with("Product: "), "{error}");
     assert_eq!(page.evaluate("document.activeElement.name").await, "product");
     assert!(!page.is_true(&shown("main output")).await, "it is said once");
+    shop.close(page).await;
+}
+
+/// Keeps what the page sends to change a sale, and answers in the place of the service.
+const CATCH: &str = "(() => {
+    const ask = window.fetch;
+    const answer = { code: 'unworkable-terms', title: '', detail: 'stock must be at least 3', field: 'stock' };
+    window.fetch = (address, options) => {
+        if (options?.method !== 'PATCH') return ask(address, options);
+        window.sent = [address, JSON.parse(options.body)];
+        return Promise.resolve(new Response(JSON.stringify(answer), { status: 409 }));
+    };
+})()";
+
+/// The form of a change begins with the sale's terms and sends only what differs. What buyers have agreed to cannot be changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_sends_what_differs() {
+    let (shop, page) = console(&[]).await;
+    let terms = ["--stock", "20", "--starts-in", "3600", "--ends-in", "7200", "--wave", "60:5"];
+    let planned = shop.sale_of("Lamp", "2500", &terms).await;
+    let sold = shop.sale(&["--stock", "5"]).await;
+    shop.order_of(&sold, "ann").await;
+    page.sign_in_at(&shop, "max", &format!("/admin/sales/{}", planned.id)).await;
+    page.leave("main a[href$='/edit']").await;
+    page.evaluate(CATCH).await;
+    let change = form(&format!("sales/{}", planned.id));
+    let button = format!("{change} .actions > .button");
+    page.click(&button).await;
+    page.wait(&format!("{ERRORS}.length === 1 && {ERRORS}[0][1].includes('nothing has been changed')")).await;
+    for (field, text) in [("price_cents", "26,5"), ("stock", "2"), ("pay_within_s", "20")] {
+        page.type_over(&format!("{change} [name={field}]"), text).await;
+    }
+    page.press_and_look(&button).await;
+    let asked = page.evaluate(&text("dialog")).await;
+    for said in ["Change the sale?", "CNY 26.50, 2 units", "5 units 1 min after the start"] {
+        assert!(asked.as_str().unwrap().contains(said), "{said}: {asked}");
+    }
+    page.click("dialog button[value=yes]").await;
+    page.wait(&format!("{ERRORS}.length === 1")).await;
+    let differs = json!({ "price_cents": 2650, "stock": 2, "pay_within_s": 1200 });
+    assert_eq!(page.evaluate("window.sent").await, json!([format!("/api/v1/admin/sales/{}", planned.id), differs]));
+    let at_its_field = json!([["stock", "Units for sale, with those of waves: must be at least 3"]]);
+    assert_eq!(page.evaluate(ERRORS).await, at_its_field);
+
+    page.open_console(&shop, &format!("/admin/sales/{}/edit", sold.id)).await;
+    page.wait(READY).await;
+    page.evaluate(CATCH).await;
+    let open = "[...document.querySelectorAll('#sale-form [name]:enabled')].map((field) => field.name)";
+    assert_eq!(page.evaluate(open).await, json!(["stock", "ends_at_ms", "keep_refunded", "waves"]));
+    page.type_over("#sale-form [name=stock]", "7").await;
+    page.press_and_answer("#sale-form .actions > .button", "yes").await;
+    page.wait("window.sent").await;
+    assert_eq!(page.evaluate("window.sent[1]").await, json!({ "stock": 7 }));
     shop.close(page).await;
 }
