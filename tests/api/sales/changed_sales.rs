@@ -333,6 +333,10 @@ async fn a_locked_sale_is_busy_and_stays_as_it_is() {
         let request = manager.request("PATCH", &format!("sales/{}", sale.id), Some(json!({ "stock": 9 })));
         let answer = crate::backoffice::admin_api::send(request).await;
         assert_eq!(answer.status, 503, "{table}: {}", answer.body);
+        if table == "sale_epochs" {
+            // Redis has nothing of this one: it waits for no purchase.
+            assert_eq!(patch(&manager, &sale, json!({ "show_stock": true })).await.status, 200);
+        }
         lock.rollback().await.unwrap();
         assert_eq!(system.count("SELECT total_stock FROM sales WHERE id = $1", &sale).await, 5);
         assert_eq!(answered(&system, &sale, "ben").await.status, 202);

@@ -108,7 +108,7 @@ impl Stores {
             tracing::debug!(%sale, %error, "not stopped in Redis before its change");
         }
         die_at!("change.stopped");
-        let changed = self.ledger.sales.change_sale(sale, change, random_keys(), actor).await;
+        let changed = self.ledger.sales.change_sale(sale, change, needs_refill, random_keys(), actor).await;
         if needs_refill && !matches!(changed, Ok(Ok(Some(_)))) {
             self.gate.refill_wanted.add(sale);
         }

@@ -32,17 +32,19 @@ impl Sales {
         standing(&mut *self.0.pool.acquire().await?, sale, change).await
     }
 
-    /// Changes a sale's terms, in one transaction that locks its epoch: no purchase commits meanwhile, and those that were reserved under
-    /// the old terms are refused afterwards. `keys` replace the purchase key and the waiting key, if the change needs that. `None`: there is
-    /// no such sale, or nothing differs. Fails with `Locked` if another transaction does not release the sale in time.
+    /// Changes a sale's terms, in one transaction. If Redis has anything of the change (`needs_refill`), it locks the sale's epoch: no purchase
+    /// commits meanwhile, and those that were reserved under the old terms are refused afterwards. `keys` replace the purchase key and the
+    /// waiting key, if the change needs that. `None`: there is no such sale, or nothing differs. Fails with `Locked` if another transaction
+    /// does not release the sale in time, or has changed it meanwhile.
     pub async fn change_sale(
         &self,
         sale: SaleId,
         change: &SaleChange,
+        needs_refill: bool,
         keys: [String; 2],
         actor: &str,
     ) -> Result<Result<Option<CommittedChange>, ChangeRefusal>, LedgerError> {
-        let mut tx = self.lock_epoch_of_stopped(sale).await?;
+        let mut tx = if needs_refill { self.lock_epoch_of_stopped(sale).await? } else { self.0.begin().await? };
         (&mut *tx).execute(BEHIND_LOCK).await?;
         // Waves before the sale, as their release locks them.
         sqlx::query!(
@@ -56,6 +58,7 @@ impl Sales {
         let Some((standing, now_ms)) = standing(&mut tx, sale, change).await? else { return Ok(Ok(None)) };
         let allowed = match standing.allows(change, now_ms) {
             Ok(allowed) if allowed.differences.is_empty() => return Ok(Ok(None)),
+            Ok(allowed) if allowed.needs_refill && !needs_refill => return Err(LedgerError::Locked),
             Ok(allowed) => allowed,
             Err(refusal) => return Ok(Err(refusal)),
         };
