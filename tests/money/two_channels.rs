@@ -20,6 +20,7 @@ async fn world(orders: usize) -> (World, Bank) {
         ("SECKILL_CHANNELS__SECOND__REFUND_RATE", "20"),
         ("SECKILL_CHANNELS__SECOND__JITTER_MS", "60"),
         ("SECKILL_CHANNELS__SECOND__TIMEOUT_MS", "5000"),
+        ("SECKILL_CHANNELS__SECOND__TITLE", "Card"),
     ];
     let world = World::with_orders(orders, &RATES, false, &settings).await;
     second.open(&world.system.url("/api/v1/payments/callbacks/second"), RATES.pay, RATES.refund).await;
@@ -45,7 +46,8 @@ async fn a_dead_bank_delays_only_its_own_payments_and_refunds() {
     let (mut world, second) = world(120).await;
     let listed: serde_json::Value =
         reqwest::get(world.system.url("/api/v1/payments/channels")).await.unwrap().json().await.unwrap();
-    assert_eq!(listed, json!({ "channels": ["sandbox", "second"] }));
+    let titles = json!([{ "title": "Sandbox bank", "title_zh": "测试银行" }, { "title": "Card", "title_zh": "Card" }]);
+    assert_eq!(listed, json!({ "channels": ["sandbox", "second"], "titles": titles }));
     let _workers = world.workers(2).await;
     pay(&world, 0..40).await;
     world.wait_for("SELECT count(*) FROM orders WHERE status = 'paid'", 40).await;

@@ -112,9 +112,11 @@ impl Channel {
         let pace = |error| BadChannel::Pace(name.to_owned(), error);
         let secrets = entry.secrets.iter().map(|secret| Secret::parse(secret)).collect::<Result<Vec<_>, _>>();
         let secrets = secrets.map_err(|error| BadChannel::Secret(name.to_owned(), error))?;
+        let or = |title: &str, other: &str| if title.is_empty() { other.to_owned() } else { title.to_owned() };
+        let title = or(&entry.title, name);
         Ok(Self {
             name: name.to_owned(),
-            titles: [&entry.title, &entry.title_zh].map(|title| if title.is_empty() { name } else { title }.to_owned()),
+            titles: [title.clone(), or(&entry.title_zh, &title)],
             pace: Pace::claimed_in_groups(entry.rate, entry.jitter_ms).map_err(pace)?,
             refund_pace: Pace::parse(entry.refund_rate, entry.jitter_ms).map_err(pace)?,
             patience: Duration::from_millis(entry.timeout_ms),
