@@ -118,8 +118,10 @@ const element = (name, className, ...content) => {
   return node;
 };
 
+/** In the reader's zone, and in UTC if that is another one. */
 function when(ms) {
-  return [element("span", "", inZone(ms)), element("br", ""), element("span", "hint", inUtc(ms))];
+  const [here, utc] = [inZone(ms), inUtc(ms)];
+  return here === utc ? [here] : [here, element("br", ""), element("span", "hint", utc)];
 }
 
 function summary(terms, currency) {
