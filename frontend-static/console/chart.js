@@ -1,14 +1,16 @@
 // Lines over the last two minutes at most, drawn as SVG. Each chart describes itself in words, and also has its figures as a table.
 
+import { locale, t } from "./language.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 600;
 const HEIGHT = 180;
 const PLOT = { left: 52, right: WIDTH - 8, top: 10, bottom: HEIGHT - 22 };
 /** The time that a chart shows: as much as it has, in readable steps. */
 const SPANS = [
-  { ms: 30_000, whole: "30 s ago", half: "15 s ago", words: "the last half minute" },
-  { ms: 60_000, whole: "1 min ago", half: "30 s ago", words: "the last minute" },
-  { ms: 120_000, whole: "2 min ago", half: "1 min ago", words: "the last two minutes" },
+  { ms: 30_000, whole: t("30 s ago", "30 秒前"), half: t("15 s ago", "15 秒前"), words: t("the last half minute", "最近半分钟") },
+  { ms: 60_000, whole: t("1 min ago", "1 分钟前"), half: t("30 s ago", "30 秒前"), words: t("the last minute", "最近一分钟") },
+  { ms: 120_000, whole: t("2 min ago", "2 分钟前"), half: t("1 min ago", "1 分钟前"), words: t("the last two minutes", "最近两分钟") },
 ];
 /** The time that is kept. */
 const KEPT_MS = SPANS.at(-1).ms;
@@ -67,8 +69,8 @@ export class Chart {
     this.#moving = svg("g");
     const axis = svg("g", { class: "axis" });
     this.#drawing.append(svg("defs", {}, clip), axis, svg("g", { "clip-path": `url(#${id}-plot)` }, this.#moving));
-    this.#details = el("details", { id: `${id}-table` }, el("summary", {}, "As a table"),
-      el("div", { class: "table", role: "region", "aria-label": `${title}, as a table`, tabindex: "0" },
+    this.#details = el("details", { id: `${id}-table` }, el("summary", {}, t("As a table", "以表格显示")),
+      el("div", { class: "table", role: "region", "aria-label": t(`${title}, as a table`, `${title}，表格`), tabindex: "0" },
         el("table", {}, el("thead", {}, this.#head), this.#table)));
     this.#details.addEventListener("toggle", () => this.#write());
     parent.append(el("figure", { class: "panel chart" }, el("h2", {}, title), this.#drawing, this.#legend, this.#details));
@@ -136,7 +138,7 @@ export class Chart {
       svg("path", { class: mark === 0 ? "zero" : "grid", d: `M${PLOT.left} ${y(mark).toFixed(1)}H${PLOT.right}` }),
       svg("text", { x: PLOT.left - 6, y: y(mark) + 4, "text-anchor": "end" }, format(mark)),
     ]);
-    const times = [[PLOT.left, span.whole, "start"], [(PLOT.left + PLOT.right) / 2, span.half, "middle"], [PLOT.right, "now", "end"]];
+    const times = [[PLOT.left, span.whole, "start"], [(PLOT.left + PLOT.right) / 2, span.half, "middle"], [PLOT.right, t("now", "现在"), "end"]];
     const words = times.map(([at, text, anchor]) => svg("text", { x: at, y: HEIGHT - 6, "text-anchor": anchor }, text));
     axis.replaceChildren(...lines, ...words);
   }
@@ -146,7 +148,7 @@ export class Chart {
     const newest = this.#points.at(-1).figures;
     const parts = [...this.#lines].map(([key, { label }]) => {
       const all = this.#points.map(({ figures }) => figures[key]).filter((value) => Number.isFinite(value));
-      return `${label} ${format(newest[key])}, at most ${format(all.length ? Math.max(...all) : null)}`;
+      return `${label} ${format(newest[key])}, ${t("at most", "最高")} ${format(all.length ? Math.max(...all) : null)}`;
     });
     this.#drawing.setAttribute("aria-label", `${this.#title}, ${this.#unit}, ${span.words}. ${parts.join("; ")}.`);
   }
@@ -155,8 +157,8 @@ export class Chart {
   #write() {
     if (!this.#details.open) return;
     const heading = (text) => el("th", { scope: "col" }, text);
-    this.#head.replaceChildren(heading("Time"), ...[...this.#lines.values()].map(({ label }) => heading(label)));
-    const row = ({ at, figures }) => el("tr", {}, el("th", { scope: "row" }, new Date(at).toLocaleTimeString(undefined, { timeStyle: "long" })),
+    this.#head.replaceChildren(heading(t("Time", "时间")), ...[...this.#lines.values()].map(({ label }) => heading(label)));
+    const row = ({ at, figures }) => el("tr", {}, el("th", { scope: "row" }, new Date(at).toLocaleTimeString(locale, { timeStyle: "long" })),
       ...[...this.#lines.keys()].map((key) => el("td", { class: "number" }, format(figures[key]))));
     this.#table.replaceChildren(...this.#points.slice(-ROWS).reverse().map(row));
   }

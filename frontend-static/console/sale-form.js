@@ -118,8 +118,10 @@ const element = (name, className, ...content) => {
   return node;
 };
 
+/** In the reader's zone, and in UTC if that is another one. */
 function when(ms) {
-  return [element("span", "", inZone(ms)), element("br", ""), element("span", "hint", inUtc(ms))];
+  const [here, utc] = [inZone(ms), inUtc(ms)];
+  return here === utc ? [here] : [here, element("br", ""), element("span", "hint", utc)];
 }
 
 function summary(terms, currency) {
@@ -130,7 +132,7 @@ function summary(terms, currency) {
   const lines = [
     [labelOf(fields.product), terms.product],
     [t("For sale", "出售"), `${money(terms.price_cents, currency)}, ${units}, ${t(`at most ${most} a buyer`, `每人限购 ${most} 件`)}`],
-    [t("Starts", "开始"), ...when(terms.starts_at_ms)],
+    [t("Starts", "开始"), ...(terms.hasStart ? when(terms.starts_at_ms) : [t("at once", "立即")])],
     [t("Ends", "结束"), ...when(terms.ends_at_ms)],
     [t("Lasts", "时长"), duration(Math.round((terms.ends_at_ms - terms.starts_at_ms) / 1000))],
     [t("Time to pay", "付款时限"), duration(terms.pay_within_s)],

@@ -31,6 +31,13 @@ const READ_ALL: &str = "(async (amounts) => {
     });
 })";
 
+/// Amounts as the console's scripts show them; `show::money` has the same table.
+const SHOWN: &str = "(async (amounts) => {
+    const file = performance.getEntriesByType('resource').find(({ name }) => name.includes('/money.')).name;
+    const { money } = await import(file);
+    return amounts.map(([cents, code, digits]) => money(cents, { code, digits }).replaceAll('\\u202f', ' '));
+})([[123456, 'CNY', 2], [5, 'HUF', 2], [123456, 'JPY', 0], [12345, 'IQD', 3], [100000000000, 'CNY', 2], [0, 'JPY', 0]])";
+
 async fn plan(page: &Page, terms: &[(&str, &str)]) {
     for (field, text) in terms {
         page.type_over(&format!("{} [name={field}]", form("sales")), text).await;
@@ -42,6 +49,8 @@ async fn money_is_read_as_people_type_it() {
     let (shop, page) = console(&[]).await;
     page.sign_in_at(&shop, "max", "/admin/sales/new").await;
     assert_eq!(page.evaluate(&format!("{READ_ALL}({AMOUNTS})")).await, json!([]));
+    let shown = json!(["CNY 1 234.56", "HUF 0.05", "JPY 123 456", "IQD 12.345", "CNY 1 000 000 000.00", "JPY 0"]);
+    assert_eq!(page.evaluate(SHOWN).await, shown);
     shop.close(page).await;
 }
 

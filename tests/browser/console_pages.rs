@@ -195,6 +195,16 @@ async fn every_page_passes_axe_and_fits_a_phone() {
     page.wait(&shown("dialog[open]")).await;
     audit.look(&page, "a question").await;
     page.click("dialog button[value=no]").await;
+    let publish = "#sale-form .actions > .button";
+    page.open_console(&day.shop, &format!("/admin/sales/new?like={}", day.planned.id)).await;
+    page.type_over("#sale-form [name=price_cents]", "1,299").await;
+    page.click(publish).await;
+    page.wait(&shown("#sale-form .error")).await;
+    audit.look(&page, "form errors").await;
+    page.type_over("#sale-form [name=price_cents]", "0").await;
+    page.press_and_look(publish).await;
+    audit.look(&page, "sale preview").await;
+    page.click("dialog button[value=no]").await;
     audit.passes();
 
     // A phone of 360 pixels: no page and no part of one scrolls horizontally. The rows of tables are cards.

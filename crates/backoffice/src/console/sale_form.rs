@@ -16,6 +16,7 @@ use crate::admin::{AdminError, Office};
 use crate::api::{Ask, Caller};
 use seckill_domain::currency::Currency;
 use seckill_domain::ids::SaleId;
+use seckill_domain::sale::SalePhase;
 
 const NAMES_MAX: i64 = 200;
 
@@ -29,6 +30,7 @@ struct SaleFormPage {
     /// The sale that is changed; `None` for a new one.
     changed: Option<SaleId>,
     is_sold: bool,
+    is_open: bool,
     draft: Option<Uuid>,
     /// The texts that the fields begin with: a JSON list.
     texts: Value,
@@ -44,6 +46,7 @@ impl SaleFormPage {
             default: office.currency,
             changed: None,
             is_sold: false,
+            is_open: false,
             draft: None,
             texts: json!([]),
         })
@@ -90,8 +93,8 @@ pub(crate) async fn change(ask: Ask) -> HttpResponse {
             return Err(AdminError::Conflict(format!("sale {id} is closed, which is final")));
         }
         let page = SaleFormPage::new(office, caller, frame).await?;
-        let is_sold = office.is_sold(id).await?;
-        Ok(SaleFormPage { changed: Some(id), is_sold, texts: json!(texts(&details)), ..page })
+        let (is_sold, is_open) = (office.is_sold(id).await?, details.sale.status == SalePhase::Open);
+        Ok(SaleFormPage { changed: Some(id), is_sold, is_open, texts: json!(texts(&details)), ..page })
     })
     .await
 }
