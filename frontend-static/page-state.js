@@ -5,6 +5,7 @@
 //   state, lost, missing   the last answer of state.js, or null; how many requests since then had no answer; there is no such sale
 //   from, since            the phase before the present one, and when (`tick`) the present one began
 //   offline                the device has no network
+//   isOutdated             the page shows other terms than the sale has; it will load itself again
 //   perUser, minLevel      of the sale
 //   waves                  [{ atMs, units }]
 //   user, level            the buyer, or null
@@ -88,6 +89,7 @@ function button(world, { phase, room, order }) {
   if (phase === "opening") return off("opening");
   if (phase === "paused") return off("paused", "why-paused");
   if (phase === "gone") return off("gone", nextWave(world) ? "why-wave" : "why-gone");
+  if (world.isOutdated) return off("loading", "why-changed");
   if (world.user === null) return off("sign-in", world.offersSignIn ? "why-sign-in" : "unauthenticated");
   if (world.tick < world.restUntil) return off("resting", "why-resting");
   if (!isChecked(world)) return off(order && !world.wantsMore ? "more" : "check-first", "why-check-first");

@@ -31,6 +31,7 @@ let wantsMore = false;
 /** All that is known, for page-state.js. */
 const world = (note = null) => ({
   now: clock.now(), tick: performance.now(), state, lost, missing, from, since, offline: !navigator.onLine,
+  isOutdated: Boolean(state && state.terms !== main.dataset.terms),
   perUser: Number(main.dataset.perUser), minLevel: Number(main.dataset.minLevel), waves: timed(),
   user: session.token() ? session.user() : null, level: session.level(), offersSignIn: isOffered(),
   check: !check ? "none" : check.isDone() ? "done" : check.isOpen() ? "open" : "closed",

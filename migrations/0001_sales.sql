@@ -93,7 +93,7 @@ CREATE TABLE sales (
     steps_cleared_at timestamptz,
     CONSTRAINT sales_window CHECK (ends_at > starts_at),
     CONSTRAINT sales_stock_bounds CHECK (
-        (total_stock = -1 AND stock = -1) OR (stock BETWEEN 0 AND total_stock)),
+        (total_stock = -1 AND stock = -1) OR (stock BETWEEN 0 AND total_stock AND total_stock <= 1000000000000)),
     CONSTRAINT sales_keys_differ CHECK (purchase_key <> waiting_key)
 -- Every group of winners rewrites the row. Room on the page, and no index on the stock, keep these updates in place.
 ) WITH (fillfactor = 50);

@@ -1,5 +1,7 @@
 //! `sale`: creates, shows and changes sales.
 
+use std::time::Duration;
+
 use anyhow::{Context, anyhow, bail};
 use chrono::DateTime;
 use clap::{Arg, Subcommand};
@@ -23,6 +25,9 @@ use seckill_domain::stock::Stock;
 use seckill_postgres::sales::lapsed_holds::LapsedHolds;
 use seckill_postgres::sales::terms::{SaleFigures, SaleSearch};
 use seckill_postgres::sales::waves::StockAdded;
+
+/// A refill of a million tickets takes some 20 s. Nobody else finishes it sooner.
+const REFILL_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Subcommand)]
 pub(super) enum SaleCommand {
@@ -243,7 +248,7 @@ impl SaleCommand {
                     lapsed_row,
                 )
             }
-            Self::Set { sale: SaleArg { id }, terms } => match stores.change_sale(id, &terms.change(), ACTOR).await?? {
+            Self::Set { sale: SaleArg { id }, terms } => match stores.change_sale(id, &terms.change(), REFILL_MAX, ACTOR).await?? {
                 SaleChanged::Unknown => bail!("there is no sale {id}"),
                 SaleChanged::Same => {
                     tracing::info!(sale = %id, "nothing to change");

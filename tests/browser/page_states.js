@@ -11,7 +11,7 @@
   });
   const paid = (status, reason) => ({ payment: { payment_id: `p-${status}`, channel: "sandbox", status, reason } });
   const base = {
-    now: START + 10 * SECOND, tick: 1000, state: state("open"), lost: 0, missing: false, from: "loading", since: 0, offline: false, perUser: 1, minLevel: 0,
+    now: START + 10 * SECOND, tick: 1000, state: state("open"), lost: 0, missing: false, from: "loading", since: 0, offline: false, isOutdated: false, perUser: 1, minLevel: 0,
     waves: [], user: "ann", level: 0, offersSignIn: true, check: "none", orders: [], canPay: true, click: null, restUntil: 0, wantsMore: false, note: null,
   };
 
@@ -36,6 +36,7 @@
     ["its end has passed", { now: END, from: "open" }, ["over", false, "ended", "is-over"]],
     ["the buyer's level is too low", { minLevel: 3 }, ["level", false, undefined, "ends-in"]],
     ["the same, signed out", { minLevel: 3, user: null }, ["sign-in", false, undefined, "ends-in"]],
+    ["the terms have changed", { isOutdated: true }, ["loading", false, undefined, "ends-in"]],
     ["a click is on its way", { click: "asking" }, ["asking", false, "say-asking", "ends-in"]],
     ["a click rests", { restUntil: 2000 }, ["resting", false, undefined, "ends-in"]],
     ["reserved", { orders: [order("accepted")] }, ["loading", false, "accepted", "pay-left", "writing"]],
@@ -89,13 +90,14 @@
     "the bank takes the money": { orders: [order("paid", paid("succeeded"))] },
     "the time to pay ends": { orders: [order("cancelled", { reason: "expired" })] },
     "the network goes": { offline: true },
+    "the terms change": { isOutdated: true },
     "the check is done": { check: "done" },
   };
   const seen = { phases: new Set(), labels: new Set(), messages: new Set() };
   const rules = {
     "a message that one can buy, and a grey button": (w, v) => !["go", "back"].includes(v.message?.key) || v.button.isLive,
     "a live button in a sale that sells nothing": (w, v) => !v.button.isLive
-      || (v.phase === "open" && w.user !== null && w.level >= w.minLevel && ["none", "done"].includes(w.check) && !w.click && held(w.orders) < w.perUser),
+      || (v.phase === "open" && w.user !== null && w.level >= w.minLevel && ["none", "done"].includes(w.check) && !w.click && !w.isOutdated && held(w.orders) < w.perUser),
     "a coming start that is not coming": (w, v) => v.message?.key !== "soon" || (v.phase === "before" && w.state.starts_at_ms - w.now <= v.message.values.s * SECOND),
     "an end that has not come": (w, v) => !["over", "ended"].includes(v.message?.key) || v.phase === "over",
     "a label of another phase": (w, v) => !["before", "opening", "paused", "gone", "over"].includes(v.button.label) || v.button.label === v.phase,

@@ -6,7 +6,7 @@ use seckill_harness::{Sale, until};
 
 use crate::buyer::{GREY, LIVE, says};
 use crate::chromium::Page;
-use crate::page::text;
+use crate::page::{shown, text};
 use crate::purchases::move_start;
 use crate::shop::Shop;
 
@@ -146,6 +146,28 @@ async fn a_page_with_old_terms_loads_itself_again() {
     let asked = page.number("performance.getEntriesByType('resource').length").await;
     page.wait(&format!("performance.getEntriesByType('resource').length > {asked} + 2")).await;
     assert!(page.is_true("window.sameDocument").await);
+    shop.close(page).await;
+}
+
+/// A price that was changed during a pause is shown before anybody can buy at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_buys_at_a_price_that_the_page_does_not_show() {
+    let (shop, page) = Shop::with_page(&[]).await;
+    let sale = shop.sale(&["--stock", "5"]).await;
+    page.visit(&shop.page_of(&sale)).await;
+    page.sign_in("ann").await;
+    page.wait(LIVE).await;
+    set(&shop, &sale, "pause").await;
+    page.wait(GREY).await;
+    let watch = format!("setInterval(() => {{ if ({LIVE}) sessionStorage.setItem('old', '1'); }}, 5)");
+    page.evaluate(&watch).await;
+    shop.command(&["sale", "set", &sale.id.to_string(), "--price-cents", "900"]).await;
+    set(&shop, &sale, "resume").await;
+    page.wait(&format!("document.getElementById('price').dataset.cents === '900' && {LIVE}")).await;
+    assert!(page.is_true("sessionStorage.getItem('old') === null").await, "it could be bought at the old price");
+    page.click("#buy").await;
+    page.wait(&shown("#orders li.pending_payment")).await;
+    assert_eq!(shop.system.count("SELECT amount_cents FROM orders WHERE sale_id = $1", &sale).await, 900);
     shop.close(page).await;
 }
 

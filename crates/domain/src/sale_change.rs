@@ -176,8 +176,10 @@ impl SaleStanding {
             );
         }
         let left = self.left_after(&terms)?;
+        // A start that has passed has published its key.
+        let needs_keys = AGREED.into_iter().any(differs) || (differs(STARTS_AT) && self.terms.starts_in_ms <= 0);
         let needs_refill = left != self.left || differences.keys().any(|name| !NOT_IN_REDIS.contains(&name.as_str()));
-        Ok(AllowedChange { left, needs_keys: AGREED.into_iter().any(differs), needs_refill, differences, terms })
+        Ok(AllowedChange { left, needs_keys, needs_refill, differences, terms })
     }
 
     /// The units left under the new terms: more by what the total gains, and by what waves no longer hold back.
@@ -292,7 +294,7 @@ mod tests {
         for (name, change) in changes() {
             let allowed = standing(SalePhase::Scheduled, false).allows(&change, NOW_MS).unwrap();
             assert!(allowed.differences.contains_key(name));
-            assert_eq!(allowed.needs_keys, AGREED.contains(&name), "{name}");
+            assert_eq!(allowed.needs_keys, AGREED.contains(&name) || name == STARTS_AT, "{name}");
             assert_eq!(allowed.needs_refill, !["keep_refunded", "show_stock"].contains(&name), "{name}");
             // A repeat changes nothing, also in a sale that is over.
             let left = allowed.left;

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
+use seckill_buying::sale_work::manage::WAIT_MAX;
 use seckill_domain::account::AccountRole;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::ids::Shard;
@@ -41,7 +42,7 @@ async fn stand(system: &System, sale: &Sale) -> (i64, i64) {
 
 /// Changes the sale as the command line does.
 async fn change(system: &System, sale: &Sale, change: SaleChange) {
-    system.stores.change_sale(sale.id, &change, "test").await.unwrap().unwrap();
+    system.stores.change_sale(sale.id, &change, WAIT_MAX, "test").await.unwrap().unwrap();
     system.is_followed().await;
 }
 
@@ -269,7 +270,7 @@ async fn changes_at_once_during_refills_and_a_rush_add_up() {
         async move {
             // A sale that is busy is tried again.
             until(true, || async {
-                system.stores.change_sale(sale.id, &change, "test").await.is_ok_and(|done| done.is_ok())
+                system.stores.change_sale(sale.id, &change, WAIT_MAX, "test").await.is_ok_and(|done| done.is_ok())
             })
             .await;
         }

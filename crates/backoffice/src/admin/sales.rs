@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::paging::{cut, given, limit};
 use super::sale_form::{ChangeForm, PlanForm};
 use super::{AdminError, Office, found, operators_only, those_who_see_buyers_only};
-use seckill_buying::sale_work::manage::SaleChanged;
+use seckill_buying::sale_work::manage::{SaleChanged, WAIT_MAX};
 use seckill_domain::account::Account;
 use seckill_domain::captcha::CaptchaKind;
 use seckill_domain::currency::Currency;
@@ -263,7 +263,7 @@ impl Office {
         form: ChangeForm,
     ) -> Result<(), AdminError> {
         operators_only(account)?;
-        match self.stores.change_sale(sale, &form.change()?, account.name.as_str()).await?? {
+        match self.stores.change_sale(sale, &form.change()?, WAIT_MAX, account.name.as_str()).await?? {
             SaleChanged::Done | SaleChanged::Same => Ok(()),
             SaleChanged::Unknown => Err(AdminError::Unknown("sale")),
         }

@@ -10,9 +10,10 @@ use uuid::Uuid;
 use super::refill::{LedgerSlots, REFILL_LEASE, lock_name};
 use crate::sale::{SaleError, Stores};
 use seckill_domain::ids::{IdempotencyKey, SaleId};
-use seckill_domain::sale::{NewSale, ProductChange, ProductEdit, SaleStatus};
+use seckill_domain::sale::{NewSale, ProductChange, ProductEdit, SalePhase, SaleStatus};
 use seckill_domain::sale_blocks::Shopper;
 use seckill_domain::sale_change::{ChangeRefusal, SaleChange};
+use seckill_postgres::LedgerError;
 use seckill_postgres::sales::blocks::BlockChange;
 use seckill_postgres::sales::products::{EditedProduct, NewPicture};
 use seckill_postgres::sales::waves::StockAdded;
@@ -20,7 +21,10 @@ use seckill_redis::server_runs::has_no_master;
 use seckill_runtime::die_at;
 
 /// How long a change waits for the instances. Below the admin API's 5 s: a successful change must not look like a failure.
-const WAIT_MAX: Duration = Duration::from_secs(3);
+pub const WAIT_MAX: Duration = Duration::from_secs(3);
+/// How often a change asks for its locks. Each time it holds up others for a tenth of a second at most.
+const CHANGE_ATTEMPTS: usize = 5;
+const CHANGE_PAUSE: Duration = Duration::from_millis(50);
 /// How long added units may take until they are for sale.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -86,12 +90,13 @@ impl Stores {
         Ok(self.ledger.sales.wait_for_instances(version, WAIT_MAX).await?)
     }
 
-    /// Changes a sale's terms (protocol, rule 19). Once the change is committed there is no error: instances fill and load the sale by
-    /// themselves.
+    /// Changes a sale's terms (protocol, rule 19), and waits so long until every instance has loaded them. Once the change is committed
+    /// there is no error: instances fill and load the sale by themselves.
     pub async fn change_sale(
         &self,
         sale: SaleId,
         change: &SaleChange,
+        wait: Duration,
         actor: &str,
     ) -> Result<Result<SaleChanged, ChangeRefusal>, SaleError> {
         // Looks first: a change that is refused must not stop a sale that sells.
@@ -103,34 +108,45 @@ impl Stores {
             Ok(allowed) => allowed.needs_refill,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let stopped = needs_refill.then(|| StoppedSale { stores: self, sale });
         if needs_refill && let Err(error) = self.stop_selling(sale).await {
-            // The epoch protects the change without it, but takes longer to lock.
+            // The epoch protects the change without it. But while a server is away, no refill could open what still sells.
+            if standing.phase == SalePhase::Open {
+                return Err(error);
+            }
             tracing::debug!(%sale, %error, "not stopped in Redis before its change");
         }
         die_at!("change.stopped");
-        let changed = self.ledger.sales.change_sale(sale, change, needs_refill, random_keys(), actor).await;
-        if needs_refill && !matches!(changed, Ok(Ok(Some(_)))) {
-            self.gate.refill_wanted.add(sale);
-        }
-        match changed? {
-            Ok(Some(change)) => {
-                // A task, because a refill that lasts longer must not be given up.
-                let (stores, version) = (self.clone(), change.version);
-                let publish = tokio::spawn(async move {
-                    match change.needs_refill {
-                        true => stores.publish_sale(sale, version).await,
-                        false => Ok(stores.ledger.sales.wait_for_instances(version, WAIT_MAX).await?),
-                    }
-                });
-                let published = timeout(WAIT_MAX, publish).await;
-                if !matches!(published, Ok(Ok(Ok(true)))) {
-                    tracing::warn!(%sale, ?published, "changed, but not yet known everywhere; instances try again");
+        let mut attempts = 1..CHANGE_ATTEMPTS;
+        let changed = loop {
+            match self.ledger.sales.change_sale(sale, change, needs_refill, random_keys(), actor).await {
+                Err(LedgerError::TooSlow(_) | LedgerError::Locked) if attempts.next().is_some() => {
+                    sleep(CHANGE_PAUSE).await;
                 }
-                Ok(Ok(SaleChanged::Done))
+                changed => break changed?,
             }
-            Ok(None) => Ok(Ok(SaleChanged::Same)),
-            Err(refusal) => Ok(Err(refusal)),
+        };
+        let change = match changed {
+            Ok(Some(change)) => change,
+            Ok(None) => return Ok(Ok(SaleChanged::Same)),
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if change.needs_refill {
+            std::mem::forget(stopped);
         }
+        // A task, because a refill that lasts longer must not be given up.
+        let (stores, version) = (self.clone(), change.version);
+        let publish = tokio::spawn(async move {
+            match change.needs_refill {
+                true => stores.publish_sale(sale, version).await,
+                false => Ok(stores.ledger.sales.wait_for_instances(version, WAIT_MAX).await?),
+            }
+        });
+        let published = timeout(wait, publish).await;
+        if !matches!(published, Ok(Ok(Ok(true)))) {
+            tracing::warn!(%sale, ?published, "changed, but not yet known everywhere; instances try again");
+        }
+        Ok(Ok(SaleChanged::Done))
     }
 
     /// Stops a sale in Redis under its present epoch, until a refill.
@@ -260,6 +276,18 @@ pub enum ProductEdited {
     Unknown,
     /// Why nothing was changed.
     Refused(&'static str),
+}
+
+/// A sale that was stopped for a change. It is filled again, however the change ends; a committed change asks for that itself.
+struct StoppedSale<'a> {
+    stores: &'a Stores,
+    sale: SaleId,
+}
+
+impl Drop for StoppedSale<'_> {
+    fn drop(&mut self) {
+        self.stores.gate.refill_wanted.add(self.sale);
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use seckill_domain::sale_change::{AllowedChange, ChangeRefusal, SaleChange, Sale
 use seckill_domain::stock::Stock;
 use seckill_runtime::die_at;
 
-/// Fulfilment locks the sale's row for the time of its commit. Purchases of this sale wait meanwhile.
-const BEHIND_LOCK: &str = "SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '3s'";
+/// Short, because refills of other sales may need the table of the epoch that is locked meanwhile. The caller tries again.
+const BEHIND_LOCK: &str = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '1s'";
 
 /// A change that is committed, and the catalogue version that has it.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Sales {
         (&mut *tx).execute(BEHIND_LOCK).await?;
         // Waves before the sale, as their release locks them.
         sqlx::query!(
-            "SELECT FROM sale_waves WHERE sale_id = $1 AND planned AND released_at IS NULL ORDER BY id FOR UPDATE",
+            "SELECT FROM sale_waves WHERE sale_id = $1 AND released_at IS NULL ORDER BY id FOR UPDATE",
             sale.get()
         )
         .execute(&mut *tx)
@@ -178,15 +178,19 @@ async fn write_terms(
     .execute(&mut *tx)
     .await?;
     let is_unlimited = terms.stock == Stock::Unlimited;
-    if allowed.waves() || is_unlimited {
-        // Without a limit, units that were added a moment ago and are not released yet have no meaning either.
+    if is_unlimited {
+        // Units that were added a moment ago have no meaning without a limit. Their rows keep the keys of their requests.
         sqlx::query!(
-            "DELETE FROM sale_waves WHERE sale_id = $1 AND released_at IS NULL AND (planned OR $2)",
-            sale.get(),
-            is_unlimited
+            "UPDATE sale_waves SET released_at = now() WHERE sale_id = $1 AND released_at IS NULL AND NOT planned",
+            sale.get()
         )
         .execute(&mut *tx)
         .await?;
+    }
+    if allowed.waves() || is_unlimited {
+        sqlx::query!("DELETE FROM sale_waves WHERE sale_id = $1 AND released_at IS NULL AND planned", sale.get())
+            .execute(&mut *tx)
+            .await?;
         return plan_waves(tx, sale.get(), &terms.waves).await;
     }
     if allowed.starts() {

@@ -79,7 +79,8 @@ impl Sales {
             None => {}
         }
         let added = sqlx::query!(
-            "UPDATE sales SET total_stock = total_stock + $2 WHERE id = $1 AND total_stock <> -1 AND status <> 'closed'",
+            "UPDATE sales SET total_stock = total_stock + $2
+             WHERE id = $1 AND total_stock <> -1 AND total_stock + $2 <= 1000000000000 AND status <> 'closed'",
             sale.get(),
             i64::from(units)
         )
