@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use seckill_harness::{Sale, until};
 
-use crate::buyer::{GREY, LIVE, says};
+use crate::buyer::{GREY, LIVE, order, says};
 use crate::chromium::Page;
-use crate::page::{shown, text};
+use crate::page::text;
 use crate::purchases::move_start;
 use crate::shop::Shop;
 
@@ -166,7 +166,7 @@ async fn nobody_buys_at_a_price_that_the_page_does_not_show() {
     page.wait(&format!("document.getElementById('price').dataset.cents === '900' && {LIVE}")).await;
     assert!(page.is_true("sessionStorage.getItem('old') === null").await, "it could be bought at the old price");
     page.click("#buy").await;
-    page.wait(&shown("#orders li.pending_payment")).await;
+    page.wait(&order("pending_payment")).await;
     assert_eq!(shop.system.count("SELECT amount_cents FROM orders WHERE sale_id = $1", &sale).await, 900);
     shop.close(page).await;
 }
