@@ -86,6 +86,14 @@ pub(crate) fn status(status: impl Borrow<OrderStatus>) -> &'static str {
     }
 }
 
+/// The same of a status that is stored as a text. One that only a newer version knows stays as it is.
+pub(crate) fn status_text(text: &str) -> &str {
+    match text.parse::<OrderStatus>() {
+        Ok(known) => status(known),
+        Err(_) => text,
+    }
+}
+
 /// A number that may be larger than its count: `10 000 or more`.
 pub(crate) fn counted(n: impl Display, more: impl Borrow<bool>) -> String {
     let suffix = if *more.borrow() { " or more" } else { "" };
