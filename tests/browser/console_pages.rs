@@ -41,7 +41,7 @@ fn places(day: &Day) -> Vec<Place> {
         place("sale-planned", &planned, 3, &["Lamp", "scheduled"]),
         place("sale-closed", &closed, 3, &["Kettle", "ended", "finn"]),
         place("live", &format!("{open}/live"), 3, &["Phone"]),
-        place("report", &format!("{closed}/report"), 3, &["Kettle", "Revenue", "Paid of reserved"]),
+        place("report", &format!("{closed}/report"), 3, &["Kettle", "Revenue", "Conversion"]),
         place("activity", &format!("{closed}/activity?buyer=finn"), 2, &["finn", "Kettle"]),
         place("sale-new", "/admin/sales/new", 2, &[]),
         place("products", "/admin/products", 2, &["Phone", "Lamp", "Kettle"]),

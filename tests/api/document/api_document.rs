@@ -161,7 +161,7 @@ async fn every_answer_is_one_that_the_document_lists() {
              VALUES (repeat('a', 32), 1, 1, 'x', 1, 1, 'x');
              UPDATE products SET picture = repeat('a', 32) WHERE name = 'Phone';
              INSERT INTO alarms (kind, subject, seen_at) VALUES ('drift', 'sale 1', 'infinity');
-             INSERT INTO alarm_mutes (kind, subject, until, muted_by, note) VALUES ('drift', 'sale 1', 'infinity', 'test', 'x');
+             INSERT INTO alarm_mutes (kind, subject, until, muted_by, note) VALUES ('drift', 'sale 1', now() + interval '1 day', 'test', 'x');
              INSERT INTO sale_blocks (sale_id, kind, name, note, blocked_by) VALUES (1, 'buyer', 'mallory', 'x', 'test')",
         )
         .await;
