@@ -41,6 +41,8 @@ pub fn places(day: &Day) -> Vec<Place> {
         place("sale-planned", &planned, 3, &["Lamp", "scheduled"]),
         place("sale-closed", &closed, 3, &["Kettle", "ended", "finn"]),
         place("live", &format!("{open}/live"), 3, &["Phone"]),
+        place("report", &format!("{closed}/report"), 3, &["Kettle", "Revenue", "Conversion"]),
+        place("activity", &format!("{closed}/activity?buyer=finn"), 2, &["finn", "Kettle"]),
         place("sale-new", "/admin/sales/new", 2, &[]),
         place("sale-copied", &format!("/admin/sales/new?like={}", day.planned.id), 2, &[]),
         place("sale-edited", &format!("{open}/edit"), 2, &["they keep the terms that they saw"]),

@@ -225,6 +225,11 @@ impl Rule {
         system.url(&looked_up(system, self.address()).await)
     }
 
+    /// The query of a request that succeeds.
+    pub fn query(&self) -> Option<&str> {
+        self.values.split_once('?').map(|(_, query)| query)
+    }
+
     /// The values of the route's parameters.
     pub async fn value(&self, system: &System) -> String {
         looked_up(system, self.values.split('?').next().unwrap().to_owned()).await

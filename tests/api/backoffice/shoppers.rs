@@ -77,7 +77,7 @@ async fn a_blocked_buyer_or_address_buys_no_more_in_this_sale() {
     assert!(page.0 == 200 && page.1.contains("Block in this sale") && page.1.contains(">eve<"), "{}", page.1);
     assert_eq!(vic.page(&format!("/admin/sales/{}/activity?buyer=eve", sale.id)).await.0, 403);
     assert!(max.page(&format!("/admin/sales/{}", sale.id)).await.1.contains("activity?buyer=eve"));
-    assert!(!vic.page(&format!("/admin/sales/{}", sale.id)).await.1.contains("eve"));
+    assert!(!vic.page(&format!("/admin/sales/{}", sale.id)).await.1.contains("activity"));
 
     // The address is blocked for all of its buyers; then nobody is blocked.
     assert_eq!(max.put(&format!("{blocks}?address={address}"), note.clone()).await.status, 200);

@@ -21,6 +21,7 @@ use seckill_domain::ids::Units;
 use seckill_domain::outflow::Pace;
 use seckill_domain::policy::Name;
 use seckill_domain::sale::{NewSale, SaleStatus};
+use seckill_domain::sale_blocks::Shopper;
 use seckill_flow::policy_changes;
 use seckill_harness::api_document::Document;
 use seckill_harness::{Answer, Sale, System, eventually, terms};
@@ -153,6 +154,17 @@ async fn every_answer_is_one_that_the_document_lists() {
     }
     let payment = payments_and_callbacks::paid(&system, to_refund[0], "ann").await;
     write_decisions(&system, &sale).await;
+    system
+        .execute(
+            "INSERT INTO products (name) VALUES ('Named'), ('Removed');
+             INSERT INTO pictures (hash, small_width, small_height, small, large_width, large_height, large)
+             VALUES (repeat('a', 32), 1, 1, 'x', 1, 1, 'x');
+             UPDATE products SET picture = repeat('a', 32) WHERE name = 'Phone';
+             INSERT INTO alarms (kind, subject, seen_at) VALUES ('drift', 'sale 1', 'infinity');
+             INSERT INTO alarm_mutes (kind, subject, until, muted_by, note) VALUES ('drift', 'sale 1', now() + interval '1 day', 'test', 'x');
+             INSERT INTO sale_blocks (sale_id, kind, name, note, blocked_by) VALUES (1, 'buyer', 'mallory', 'x', 'test')",
+        )
+        .await;
     for (name, role) in [("ann", AccountRole::Admin), ("bob", AccountRole::Viewer), ("spare", AccountRole::Viewer)] {
         admin_api::account(&system, name, role).await;
     }
@@ -210,10 +222,12 @@ async fn every_answer_is_one_that_the_document_lists() {
             (&known, Some("ann"), &body),
         ] {
             let mut address = filled(path, id);
-            if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("{name}") {
+            if let Some(query) = rule.and_then(|rule| rule.query()) {
+                address = format!("{address}?{query}");
+            }
+            if (method.as_str(), for_people) == ("DELETE", true) && path.ends_with("policies/{name}") {
                 let policy = permits_and_policies::policy("shop", &known, permits_and_policies::a_day(5));
                 permits_and_policies::set(&system, policy).await;
-                address += "?app=shop";
             }
             let mut request = http.request(method.parse().unwrap(), system.url(&address));
             let sends_picture = path.ends_with("/picture");
@@ -289,7 +303,9 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
     let members = open(NewSale { min_level: 3, ..terms(5) }).await;
     let asks = open(guarded(CaptchaKind::Work, 5, 1)).await;
     let empty = open(terms(0)).await;
-    let paused = open(terms(5)).await;
+    let (paused, blocks) = (open(terms(5)).await, open(terms(5)).await);
+    let ann = Shopper::parse(Some("ann"), None).unwrap();
+    system.stores.set_block(blocks.id, &ann, Some("a bot"), "test").await.unwrap();
     assert!(system.stores.set_sale_status(paused.id, SaleStatus::Paused, "test").await.unwrap());
 
     let two = open(NewSale { per_user: Units::parse(2).unwrap(), ..terms(5) }).await;
@@ -318,6 +334,7 @@ async fn a_purchase_is_refused_for_the_reasons_that_are_documented() {
         system.buy(&over, "ann"),
         system.buy(&sale, "bob").body(json!({ "key": "guessed" })),
         system.buy(&members, "ann"),
+        system.buy(&blocks, "ann"),
         system.buy(&asks, "ann"),
         unknown_sale,
         system.buy(&empty, "ann"),

@@ -209,7 +209,8 @@ impl Callers<'_> {
             _ if path.contains("/admin/") => &self.managed,
             _ => &self.sale,
         };
-        let filled = path.replace("/sales/{id}", &format!("/sales/{}", sale.id));
+        let filled = path.replace("/sales/{id}", &format!("/sales/{}", sale.id)).replace("/alarms/{id}", "/alarms/1");
+        let filled = filled.replace("/blocks", "/blocks?buyer=ann");
         let filled = filled.replace("{id}", "00000000-0000-0000-0000-000000000000");
         let filled = filled.replace("/apps/{name}", "/apps/till").replace("{name}", "p");
         let request = self.http.request(method.parse().unwrap(), self.system.url(&filled));

@@ -51,6 +51,11 @@ impl SalesPage {
 }
 
 impl SalePage {
+    /// Units that nobody has: without those of purchases that have no order yet, where they are counted.
+    fn left(&self) -> i64 {
+        self.counted.as_ref().map_or(self.details.sale.stock, |counted| counted.unsold_units())
+    }
+
     fn drifts(&self) -> bool {
         self.counted.as_ref().is_some_and(|counted| counted.drift_alarm)
     }

@@ -90,6 +90,14 @@ pub(crate) fn status(status: impl Borrow<OrderStatus>) -> &'static str {
     }
 }
 
+/// The same of a status that is stored as a text. One that only a newer version knows stays as it is.
+pub(crate) fn status_text(text: &str) -> &str {
+    match text.parse::<OrderStatus>() {
+        Ok(known) => status(known),
+        Err(_) => text,
+    }
+}
+
 /// A number at a glance: with room as `count` writes it, on a phone as `12.3k`, and in Chinese as `1.2万`.
 pub(crate) fn glance(n: impl Display) -> Safe<String> {
     let whole = count(&n);
