@@ -248,17 +248,19 @@ impl SaleCommand {
                     lapsed_row,
                 )
             }
-            Self::Set { sale: SaleArg { id }, terms } => match stores.change_sale(id, &terms.change(), REFILL_MAX, ACTOR).await?? {
-                SaleChanged::Unknown => bail!("there is no sale {id}"),
-                SaleChanged::Same => {
-                    tracing::info!(sale = %id, "nothing to change");
-                    Ok(())
+            Self::Set { sale: SaleArg { id }, terms } => {
+                match stores.change_sale(id, &terms.change(), REFILL_MAX, ACTOR).await?? {
+                    SaleChanged::Unknown => bail!("there is no sale {id}"),
+                    SaleChanged::Same => {
+                        tracing::info!(sale = %id, "nothing to change");
+                        Ok(())
+                    }
+                    SaleChanged::Done => {
+                        tracing::info!(sale = %id, "changed");
+                        Ok(())
+                    }
                 }
-                SaleChanged::Done => {
-                    tracing::info!(sale = %id, "changed");
-                    Ok(())
-                }
-            },
+            }
             Self::Duplicate { sale: SaleArg { id }, terms } => duplicate(&stores, id, terms.change()).await,
             Self::AddStock { sale: SaleArg { id }, units, idempotency_key } => {
                 match stores.add_stock(id, units, idempotency_key.as_ref(), ACTOR).await? {
