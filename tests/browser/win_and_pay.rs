@@ -3,6 +3,7 @@
 use seckill_harness::eventually;
 use serde_json::{Value, json};
 
+use crate::accessibility::Audit;
 use crate::buyer::{GREY, LIVE, PAYABLE, order, says};
 use crate::chromium::Page;
 use crate::page::text;
@@ -82,6 +83,7 @@ impl Page {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_won_sees_first_how_to_pay_and_why_a_payment_failed() {
+    let mut audit = Audit::new();
     let (shop, page) = Shop::with_page(&[]).await;
     shop.picture("Lamp").await;
     let later = shop.sale_of("Lamp", "12900", &["--stock", "5", "--starts-in", "7200", "--ends-in", "9000"]).await;
@@ -122,6 +124,7 @@ async fn who_has_won_sees_first_how_to_pay_and_why_a_payment_failed() {
     );
     assert!(page.is_true("document.querySelector('#steps li:nth-child(2).now')").await);
     page.look("won").await;
+    audit.look(&page, "won").await;
 
     page.click("#pay").await;
     page.reads("#pay", "paying").await;
@@ -130,6 +133,7 @@ async fn who_has_won_sees_first_how_to_pay_and_why_a_payment_failed() {
     page.reads("#message", "not enough money").await;
     page.reads("#pay", r"^Try again: pay CN¥129\.00$").await;
     page.look("declined").await;
+    audit.look(&page, "declined").await;
     // It is said again to whoever comes back.
     page.reload().await;
     page.reads("#message", "not enough money").await;
@@ -144,17 +148,20 @@ async fn who_has_won_sees_first_how_to_pay_and_why_a_payment_failed() {
     page.wait("document.querySelector('#steps li:nth-child(3).done')").await;
     assert!(page.is_true(&format!("{GREY} && document.getElementById('pay-now').hidden")).await);
     page.look("paid").await;
+    audit.look(&page, "paid").await;
 
     for (what, status) in [("paused", "pause"), ("closed", "close")] {
         shop.command(&["sale", status, &later.id.to_string()]).await;
         page.visit(&shop.page_of(&later)).await;
         page.look(what).await;
+        audit.look(&page, what).await;
     }
     let gone = shop.sale_of("Lamp", "12900", &["--stock", "1"]).await;
     assert_eq!(shop.system.buy(&gone, "bob").send().await.code(), "202");
     page.visit(&shop.page_of(&gone)).await;
     page.wait(&says("sold out")).await;
     page.look("sold-out").await;
+    audit.passes();
     shop.close(page).await;
 }
 
