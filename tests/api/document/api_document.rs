@@ -230,7 +230,7 @@ async fn every_answer_is_one_that_the_document_lists() {
                 permits_and_policies::set(&system, policy).await;
             }
             let mut request = http.request(method.parse().unwrap(), system.url(&address));
-            let sends_picture = path.ends_with("/picture");
+            let sends_picture = path.ends_with("/picture") && method == "PUT";
             if for_people {
                 let kind = if sends_picture { "image/png" } else { "application/json" };
                 request = request.header(CONTENT_TYPE, kind);

@@ -67,6 +67,10 @@ const DEAR: &[(&str, &str)] = &[
         "right(id::text, 8) = $8 ORDER BY",
         "the console looks for an order's number in a sale or a time, when somebody asks",
     ),
+    (
+        "LEFT JOIN alarm_mutes m",
+        "the console looks for alarms of some kinds among all alarms, of which a shop has thousands",
+    ),
     ("UPDATE payments SET asked = asked + 1", "about 25 pages for each payment of a batch"),
 ];
 
