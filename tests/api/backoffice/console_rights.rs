@@ -89,7 +89,6 @@ const PICTURE: &str = "PUT /api/v1/admin/products/{name}/picture";
 /// The ids that the tables give to the rows of `staffed`.
 const LOOKED_UP: [(&str, &str); 7] = [
     ("$alarm", "SELECT id::text FROM alarms WHERE kind = 'drift' ORDER BY id LIMIT 1"),
-    ("$draft", "SELECT id::text FROM sale_drafts ORDER BY updated_at, id LIMIT 1"),
     ("$order", "SELECT id::text FROM orders ORDER BY created_at DESC LIMIT 1"),
     ("$callback", "SELECT id::text FROM callbacks_set_aside LIMIT 1"),
     ("$refund", "SELECT id::text FROM refunds ORDER BY id LIMIT 1"),
@@ -98,6 +97,7 @@ const LOOKED_UP: [(&str, &str); 7] = [
         "SELECT id::text FROM outbox WHERE kind = 'group_expire' AND due_at > now() + interval '12 hours' LIMIT 1",
     ),
     ("$item", "SELECT id::text FROM outflow_items WHERE channel = 'letters' LIMIT 1"),
+    ("$draft", "SELECT id::text FROM sale_drafts ORDER BY updated_at, id LIMIT 1"),
 ];
 
 pub const WINDOW: &str = r#"{"apps": ["shop"], "algorithm": "fixed-window", "limit": 5, "window_ms": 60000}"#;
