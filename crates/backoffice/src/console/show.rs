@@ -80,13 +80,13 @@ pub(crate) fn percent(share: &Option<f64>) -> String {
 /// An order's status in people's words.
 pub(crate) fn status(status: impl Borrow<OrderStatus>) -> &'static str {
     match status.borrow() {
-        OrderStatus::Accepted => "accepted",
-        OrderStatus::PendingPayment => "waiting for payment",
-        OrderStatus::Paid => "paid",
-        OrderStatus::Refunding => "refund under way",
-        OrderStatus::Refunded => "refunded",
-        OrderStatus::Cancelled => "cancelled",
-        OrderStatus::Rejected => "rejected",
+        OrderStatus::Accepted => t("accepted", "已接受"),
+        OrderStatus::PendingPayment => t("waiting for payment", "待付款"),
+        OrderStatus::Paid => t("paid", "已付款"),
+        OrderStatus::Refunding => t("refund under way", "退款中"),
+        OrderStatus::Refunded => t("refunded", "已退款"),
+        OrderStatus::Cancelled => t("cancelled", "已取消"),
+        OrderStatus::Rejected => t("rejected", "已拒绝"),
     }
 }
 
