@@ -1,6 +1,7 @@
 // The live page of a sale: reads its figures as server-sent events, and shows them. docs/console.md explains the figures.
 
 import { Chart, el, format, svg } from "./chart.js";
+import { t } from "./language.js";
 
 const main = document.querySelector("main[data-live]");
 const $ = (id) => document.getElementById(id);
@@ -15,26 +16,26 @@ const UNTOUCHED_MAX_MS = 60 * 60_000;
 const ofShop = (...given) => new Chart($("charts"), ...given);
 const chart = (...given) => new Chart($("operator-charts"), ...given);
 const view = {
-  winners: ofShop("winners", "New winners", "a second", [["winners", "winners"]]),
-  units: ofShop("units", "Units of this sale", "units",
-    [["sold", "sold"], ["waiting", "waiting for payment"], ["paid", "paid"], ["left", "left"]]),
-  requests: chart("requests", "Requests at this instance", "a second", [["requests", "requests"], ["accepted", "accepted purchases"]]),
-  refusals: chart("refusals", "Refusals at this instance, by reason", "a second"),
-  stock: chart("stock", "Stock", "units", [["redis", "for sale in Redis"], ["postgresql", "left in PostgreSQL"]]),
-  holds: chart("holds", "Holds", "now",
-    [["unconfirmed", "not yet committed"], ["accepted", "without an order yet, units"], ["unpaid", "waiting for payment, units"]]),
-  outbox: chart("outbox", "Outbox", "rows of all sales",
-    [["pending", "to be published"], ["sent", "published, no order yet"], ["releasing", "to go back to Redis"], ["parked", "parked"]]),
-  latency: chart("latency", "Accepted purchases at this instance", "milliseconds", [["p99", "99 of 100 answered within"], ["wait", "wait before work begins"]]),
-  drift: chart("drift", "Redis and PostgreSQL differ by", "units", [["difference", "difference"]]),
+  winners: ofShop("winners", t("New winners", "新抢到"), t("a second", "每秒"), [["winners", t("winners", "抢到")]]),
+  units: ofShop("units", t("Units of this sale", "本场抢购的数量"), t("units", "件"),
+    [["sold", t("sold", "已售")], ["waiting", t("waiting for payment", "待付款")], ["paid", t("paid", "已付款")], ["left", t("left", "剩余")]]),
+  requests: chart("requests", t("Requests at this instance", "本实例的请求"), t("a second", "每秒"), [["requests", t("requests", "请求")], ["accepted", t("accepted purchases", "接受的购买")]]),
+  refusals: chart("refusals", t("Refusals at this instance, by reason", "本实例的拒绝（按原因）"), t("a second", "每秒")),
+  stock: chart("stock", t("Stock", "库存"), t("units", "件"), [["redis", t("for sale in Redis", "Redis 可售")], ["postgresql", t("left in PostgreSQL", "PostgreSQL 剩余")]]),
+  holds: chart("holds", t("Holds", "预留"), t("now", "当前"),
+    [["unconfirmed", t("not yet committed", "尚未提交")], ["accepted", t("without an order yet, units", "尚无订单（件）")], ["unpaid", t("waiting for payment, units", "待付款（件）")]]),
+  outbox: chart("outbox", t("Outbox", "发件箱"), t("rows of all sales", "所有抢购的行数"),
+    [["pending", t("to be published", "待发布")], ["sent", t("published, no order yet", "已发布，尚无订单")], ["releasing", t("to go back to Redis", "待退回 Redis")], ["parked", t("parked", "搁置")]]),
+  latency: chart("latency", t("Accepted purchases at this instance", "本实例接受的购买"), t("milliseconds", "毫秒"), [["p99", t("99 of 100 answered within", "99% 的回答时间")], ["wait", t("wait before work begins", "开始处理前的等待")]]),
+  drift: chart("drift", t("Redis and PostgreSQL differ by", "Redis 与 PostgreSQL 的差异"), t("units", "件"), [["difference", t("difference", "差异")]]),
 };
 
 /** `units(ledger, status)` of the orders of one status; null while PostgreSQL gives no answer. */
 const of = (ledger, status, what) => ledger?.orders.find((row) => row.status === status)?.[what] ?? (ledger ? 0 : null);
 
 const STATUSES = {
-  accepted: "accepted", pending_payment: "waiting for payment", paid: "paid", refunding: "refund under way",
-  refunded: "refunded", cancelled: "cancelled", rejected: "rejected",
+  accepted: t("accepted", "已接受"), pending_payment: t("waiting for payment", "待付款"), paid: t("paid", "已付款"),
+  refunding: t("refund under way", "退款中"), refunded: t("refunded", "已退款"), cancelled: t("cancelled", "已取消"), rejected: t("rejected", "已拒绝"),
 };
 
 /** What has become of the units, all of one snapshot: they add up to the stock, unless that is unlimited. */
@@ -52,12 +53,14 @@ function units(ledger) {
 
 /** One sentence in which the units add up. */
 function sumOf(ledger, { won, returned, sold, left, kept, later }) {
-  const parts = [`${format(sold)} sold`];
-  if (left !== null) parts.push(`${format(left)} left`);
-  if (later > 0) parts.push(`${format(later)} come later`);
-  if (kept > 0) parts.push(`${format(kept)} refunded and kept`);
-  const stock = left === null ? "" : `${format(ledger.total_stock)} units in all: ${parts.join(", ")}. `;
-  return `${stock}${format(won)} won, less ${format(returned)} that came back, make ${format(sold)} sold.`;
+  const parts = [t(`${format(sold)} sold`, `已售 ${format(sold)}`)];
+  if (left !== null) parts.push(t(`${format(left)} left`, `剩余 ${format(left)}`));
+  if (later > 0) parts.push(t(`${format(later)} come later`, `${format(later)} 稍后开售`));
+  if (kept > 0) parts.push(t(`${format(kept)} refunded and kept`, `${format(kept)} 退款并保留`));
+  const all = format(ledger.total_stock);
+  const stock = left === null ? "" : t(`${all} units in all: ${parts.join(", ")}. `, `共 ${all} 件：${parts.join("，")}。`);
+  return stock + t(`${format(won)} won, less ${format(returned)} that came back, make ${format(sold)} sold.`,
+    `抢到 ${format(won)}，减去退回的 ${format(returned)}，已售 ${format(sold)}。`);
 }
 
 /** Adds the figures of a moment to the charts. */
@@ -90,7 +93,7 @@ const say = (id, text) => { if ($(id).textContent !== text) $(id).textContent = 
 /** The part of a sale that is refilled in Redis. */
 function beingRefilled(redis, ledger) {
   const orders = ledger?.orders.reduce((sum, { orders }) => sum + orders, 0);
-  return orders ? `being refilled: ${Math.min(100, Math.floor((100 * redis.winners) / orders))} %` : "being refilled";
+  return orders ? `${t("being refilled", "正在重新填充")}: ${Math.min(100, Math.floor((100 * redis.winners) / orders))} %` : t("being refilled", "正在重新填充");
 }
 
 /** Shows the present figures. */
@@ -113,7 +116,7 @@ function show({ at_ms, redis, ledger, queues, drift }) {
   showOrders(ledger, at_ms);
   const rows = (queues ?? []).map(({ queue, messages }) =>
     el("tr", {}, el("th", { scope: "row" }, queue), el("td", { class: "number" }, format(messages))));
-  $("queues").replaceChildren(...(queues ? rows : [el("tr", {}, el("td", { colspan: "2" }, "RabbitMQ does not answer."))]));
+  $("queues").replaceChildren(...(queues ? rows : [el("tr", {}, el("td", { colspan: "2" }, t("RabbitMQ does not answer.", "RabbitMQ 没有回应。")))]));
 }
 
 /** Offers what can be done now. */
@@ -127,7 +130,7 @@ function steer(ledger) {
 function showOrders(ledger, at) {
   if (!ledger) {
     $("orders").replaceChildren();
-    say("orders-age", "PostgreSQL does not answer in time.");
+    say("orders-age", t("PostgreSQL does not answer in time.", "PostgreSQL 没有及时回应。"));
     return;
   }
   const most = Math.max(1, ...ledger.orders.map(({ orders }) => orders));
@@ -136,7 +139,8 @@ function showOrders(ledger, at) {
   const rows = ledger.orders.map(({ status, orders, units }) => el("tr", {}, el("th", { scope: "row" }, STATUSES[status] ?? status),
     el("td", { class: "number" }, format(orders)), el("td", { class: "number" }, format(units)), el("td", {}, bar(orders))));
   $("orders").replaceChildren(...rows);
-  say("orders-age", `PostgreSQL was asked ${Math.max(0, Math.round((at - ledger.read_at_ms) / 1000))} s ago.`);
+  const age = Math.max(0, Math.round((at - ledger.read_at_ms) / 1000));
+  say("orders-age", t(`PostgreSQL was asked ${age} s ago.`, `${age} 秒前查询了 PostgreSQL。`));
 }
 
 /** Shows the state of the stream. Only changes are announced, so that a screen reader does not talk all the time. */
@@ -175,7 +179,7 @@ async function follow(abort) {
     const response = await fetch(main.dataset.live, { headers, signal: abort.signal });
     if (response.status !== 200) return response.status;
     const parse = parser((figures, isLast) => {
-      connection("Figures come once a second.", "good");
+      connection(t("Figures come once a second.", "数据每秒更新。"), "good");
       add(figures, isLast);
       if (isLast) show(figures);
     });
@@ -201,7 +205,7 @@ let touched = Date.now();
 /** Waits for input on a page that was left alone. */
 async function used() {
   if (Date.now() - touched < UNTOUCHED_MAX_MS) return;
-  connection("Paused, because nobody has touched the page for an hour. Press a key, or move the pointer, to go on.");
+  connection(t("Paused, because nobody has touched the page for an hour. Press a key, or move the pointer, to go on.", "一小时内无人操作，已暂停。按任意键或移动指针继续。"));
   await new Promise((done) => addEventListener("touched", done, { once: true }));
 }
 for (const kind of ["pointermove", "pointerdown", "keydown"]) {
@@ -220,13 +224,13 @@ async function watch() {
       return;
     }
     if (status === 404) {
-      connection("The sale was removed.", "bad");
+      connection(t("The sale was removed.", "抢购已删除。"), "bad");
       return;
     }
     if (document.hidden) continue;
     // A stream that lasted has not failed: streams end after 15 minutes, and when an instance stops.
     fails = status === 200 || Date.now() - began > 30_000 ? 0 : fails + 1;
-    if (status !== 200) connection("No figures come; trying again.", "bad");
+    if (status !== 200) connection(t("No figures come; trying again.", "没有收到数据，正在重试。"), "bad");
     const wait = Math.min(1000 * 2 ** fails, WAIT_MAX_MS) * (0.5 + Math.random());
     await new Promise((done) => setTimeout(done, wait));
   }

@@ -219,7 +219,7 @@ async fn a_change_sends_what_differs() {
     page.wait(READY).await;
     page.evaluate(CATCH).await;
     let open = "[...document.querySelectorAll('#sale-form [name]:enabled')].map((field) => field.name)";
-    assert_eq!(page.evaluate(open).await, json!(["stock", "ends_at_ms", "keep_refunded", "waves"]));
+    assert_eq!(page.evaluate(open).await, json!(["stock", "ends_at_ms", "keep_refunded", "show_stock", "waves"]));
     page.type_over("#sale-form [name=stock]", "7").await;
     page.press_and_answer("#sale-form .actions > .button", "yes").await;
     page.wait("window.sent").await;

@@ -124,6 +124,7 @@ fn texts(SaleDetails { sale, keep_refunded, waves, .. }: &SaleDetails) -> Vec<Dr
         ("captcha", sale.captcha.to_string()),
         ("shards", sale.shards.to_string()),
         ("keep_refunded", keep_refunded.to_string()),
+        ("show_stock", sale.show_stock.to_string()),
         ("waves", json!(waves).to_string()),
     ]
     .map(|(name, text)| DraftField { name: name.to_owned(), text })
