@@ -72,7 +72,7 @@ impl Shop {
 }
 
 /// The contents of a state.js.
-pub async fn state(answer: Response) -> Value {
+async fn state(answer: Response) -> Value {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
     let script = answer.text().await.unwrap();
