@@ -40,7 +40,10 @@ const DEAR: &[(&str, &str)] = &[
         "FROM refunds WHERE status = 'failed' GROUP BY",
         "an alarm reads what failed and was not settled, at most 5 % of the time",
     ),
-    ("AS \"addresses!\"", "the console counts the lapsed holds of a sale, at most 5 % of the time"),
+    (
+        "count(DISTINCT address) AS \"addresses!\"",
+        "the console counts the lapsed holds of a sale, at most 5 % of the time",
+    ),
     ("ORDER BY next_attempt_at, step_id LIMIT $1 FOR UPDATE", "about 25 pages for each event of a batch"),
     ("members AS released,", "about 25 pages for each release of a group, which has ten members here"),
     (

@@ -41,7 +41,7 @@ struct ProductForm {
 /// A product's new name.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ProductName {
+struct NewProductName {
     #[schema(
         max_length = 200,
         pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"
@@ -128,12 +128,12 @@ pub(super) async fn set_product_picture(request: HttpRequest, payload: Payload) 
     put,
     path = "/api/v1/admin/products/{name}/name",
     params(("name" = String, Path, description = "The product: 1 to 200 characters", min_length = 1, max_length = 200)),
-    request_body = ProductName,
+    request_body = NewProductName,
     responses((status = 200, description = "Done", body = ChangedProduct), NotChanged),
 )]
 pub(super) async fn rename_product(ask: Ask) -> Answer {
     ask.answer(async |office, caller| {
-        let ProductName { name } = caller.body()?;
+        let NewProductName { name } = caller.body()?;
         office.edit_product(&caller.account, &product_name(caller)?, ProductEdit::Rename(name)).await
     })
     .await
