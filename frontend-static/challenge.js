@@ -103,12 +103,12 @@ function renewAt({ expires_at_ms, got_at_ms }, startsAtMs) {
 // Loading a check
 
 const loadJob = job(async (self) => {
-  const token = session.token();
+  const [token, who] = [session.token(), session.who()];
   if (page.wants() !== "yes" || current || pass) return Infinity;
   if (told[0] !== "check-wrong" && told[0] !== "check-expired") tell("check-loading");
   const body = chosen ? { kind: chosen } : {};
   const answer = await api(`${path}/challenges`, { method: "POST", token, body });
-  if (token !== session.token()) return Infinity;
+  if (who !== session.who()) return Infinity;
   if (answer.ok) {
     self.fails = 0;
     show(answer.data);
@@ -179,7 +179,7 @@ function expire() {
 
 async function submit(answer) {
   if (!current || isChecking) return;
-  const [mine, token] = [current, session.token()];
+  const [mine, token, who] = [current, session.token(), session.who()];
   isChecking = true;
   tell("checking");
   draw();
@@ -191,7 +191,7 @@ async function submit(answer) {
     await sleep(backoff(got, attempt));
   }
   isChecking = false;
-  if (token !== session.token() || current !== mine) return draw();
+  if (who !== session.who() || current !== mine) return draw();
   if (got.ok) return keep(got.data);
   if (got.code === "challenge-failed") tell("check-wrong");
   else tell(...problem(got));

@@ -345,7 +345,12 @@ addEventListener("online", () => {
 const [idClaim, levelClaim] = ["id", "level"].map((claim) => document.querySelector(`meta[name=${claim}-claim]`).content);
 
 const TOKEN = "seckill.token";
-const sessionChanged = () => changes.dispatchEvent(new Event("session"));
+/** A token that was only renewed is no other session: nothing that the page knows is lost. */
+function sessionChanged() {
+  if (session.who() === who) return;
+  who = session.who();
+  changes.dispatchEvent(new Event("session"));
+}
 /** The buyer's token, for all tabs. A shop with a sign-in of its own stores the token under the same name. */
 export const session = {
   token: () => local_.get(TOKEN),
@@ -363,7 +368,10 @@ export const session = {
   },
   user() { return this.claims()[idClaim] ?? null; },
   level() { return this.claims()[levelClaim] ?? 0; },
+  /** Who has signed in, for comparisons; null if nobody has. */
+  who() { return this.token() && JSON.stringify([this.user() ?? this.token(), this.level()]); },
 };
+let who = session.who();
 
 // Another tab has signed in or out. The key is null when all was removed.
 addEventListener("storage", ({ key }) => (key === TOKEN || key === null) && sessionChanged());

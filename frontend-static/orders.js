@@ -28,7 +28,8 @@ const MOVING = [...UNPAID, "refunding"];
 const LOST = ["cancelled", "rejected", "refunded"];
 /** The position of a status in an order's life: it shows that an answer is older than the present state. */
 const STAGE = { accepted: 0, pending_payment: 1, paid: 2, refunding: 3, refunded: 4, cancelled: 4, rejected: 4 };
-const IN_FLIGHT = ["created", "sending", "waiting"];
+/** Of the payment of an unpaid order: it is on its way, or has just succeeded. */
+const PAID_FOR = ["created", "sending", "waiting", "succeeded"];
 const REASONS = ["declined", "insufficient-funds", "card-expired", "limit-exceeded"];
 
 /** The page's sale; undefined on the page of all orders. */
@@ -58,10 +59,10 @@ export function more() {
 }
 
 export const ordersJob = job(async (self) => {
-  const token = session.token();
+  const [token, who] = [session.token(), session.who()];
   if (!token) return changed(), Infinity;
   const answer = await api(page, { token });
-  if (answer.status === 401 || token !== session.token()) return Infinity;
+  if (who !== session.who()) return Infinity;
   if (!answer.ok) return saleId || sayProblem(answer), self.again(answer);
   if (self.fails && !saleId) say();
   self.fails = 0;
@@ -102,8 +103,9 @@ export function track(data) {
   else order.abort?.abort();
   if (data.status === "pending_payment" && !channels.length) channelsJob.soon();
   changed(news && LOST.includes(data.status));
-  // The page of the sale tells the news of its newest order by itself.
-  if (saleId && order.isFresh) return;
+  // The page of the sale tells the news of its order by itself, if it is the only one.
+  const isOne = [...orders.values()].every((other) => other === order || !UNPAID.includes(other.data.status));
+  if (saleId && order.isFresh && isOne) return;
   if (news) say(told(data), {}, kind(data));
   else if (declined) say("say-declined", { reason: () => whyFailed(data.payment.reason) }, "bad");
 }
@@ -111,7 +113,7 @@ export function track(data) {
 // Following: by events, with polling as the fallback
 
 const isMoving = ({ data }) => MOVING.includes(data.status);
-export const isPaying = ({ data, isAsking }) => isAsking || (data.status === "pending_payment" && IN_FLIGHT.includes(data.payment?.status));
+export const isPaying = ({ data, isAsking }) => isAsking || (data.status === "pending_payment" && PAID_FOR.includes(data.payment?.status));
 const isTracked = (order) => orders.get(order.data.order_id) === order;
 const pathOf = ({ data }, what = "") => `/api/v1/orders/${data.order_id}${what}`;
 
@@ -139,7 +141,7 @@ async function poll(order, self) {
   if (!token || !isMoving(order)) return Infinity;
   if (order.live && performance.now() - order.heardAt < netMs(order) / 2) return untilPoll(order);
   const answer = await api(pathOf(order), { token });
-  if (answer.status === 401 || !isTracked(order)) return Infinity;
+  if (!isTracked(order)) return Infinity;
   if (!answer.ok) return self.again(answer);
   self.fails = 0;
   track(answer.data);
@@ -164,7 +166,7 @@ async function listen(order, self) {
   });
   streams--;
   order.live = false;
-  if (!isTracked(order) || [204, 401, 404].includes(answer.status)) return Infinity;
+  if (!isTracked(order) || [204, 404].includes(answer.status)) return Infinity;
   if (!isMoving(order)) {
     self.stop();
     order.listen = null; // a refund may come
@@ -194,25 +196,34 @@ export async function pay(order, channel) {
   const answer = await ask(order, "payments", { channel: isFree(order) ? "none" : channel });
   order.isAsking = false;
   order.isStale = true;
+  if (!isTracked(order)) return;
   // The outcome comes by the order's events.
   if (answer.ok && !isFree(order)) order.data.payment = { ...answer.data, channel };
   if (isMoving(order)) follow(order);
-  if (!answer.ok) order.poll?.soon();
+  if (!answer.ok) readAgain(order);
   changed();
   if (!answer.ok) sayProblem(answer);
+}
+
+/** Reads the order even if its events work: the lost answer may have been a success, of which no event tells. */
+function readAgain(order) {
+  order.heardAt = -Infinity;
+  order.poll?.soon();
 }
 
 export async function cancel(order) {
   if (!isSure(order, "cancel")) return;
   const answer = await ask(order, "cancel");
+  if (!isTracked(order)) return;
   if (answer.ok) return track(answer.data);
   sayProblem(answer);
-  order.poll?.soon();
+  readAgain(order);
 }
 
 export async function refund(order) {
   if (!isSure(order, "refund")) return;
   const answer = await ask(order, "refunds", { reason: "" });
+  if (!isTracked(order)) return;
   if (!answer.ok) return sayProblem(answer);
   track({ ...order.data, status: "refunding" });
 }

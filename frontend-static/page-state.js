@@ -22,7 +22,8 @@
 /** Orders of these statuses count against the buyer's limit. */
 const HELD = ["accepted", "pending_payment", "paid", "refunding"];
 const UNPAID = ["accepted", "pending_payment"];
-const IN_FLIGHT = ["created", "sending", "waiting"];
+/** Of the payment of an unpaid order: it is on its way, or has just succeeded. */
+const PAID_FOR = ["created", "sending", "waiting", "succeeded"];
 const HURRY_MS = 60_000;
 const REMIND_MS = 600_000;
 /** The start is announced this long before it. */
@@ -47,7 +48,7 @@ export const nextWave = ({ waves, now }) => waves.filter(({ atMs }) => atMs > no
 /** How far the payment of an unpaid order is. */
 export function payStage({ status, expires_at_ms, payment, isPaying }, now) {
   if (status === "accepted") return "writing";
-  if (isPaying || IN_FLIGHT.includes(payment?.status)) return "paying";
+  if (isPaying || PAID_FOR.includes(payment?.status)) return "paying";
   if (now >= expires_at_ms) return "late";
   return payment?.status === "failed" ? "declined" : "waiting";
 }

@@ -15,6 +15,7 @@ addTexts({
   "why-check-first": ["Do the check above: then the button lights up.", "完成上方验证后，按钮即会亮起。"],
   "why-level": ["This sale is for members of level {min_level} and above; yours is {level}.", "本场仅限 {min_level} 级及以上会员，您目前是 {level} 级。"],
   "why-paused": ["Not open just now. The button lights up by itself when the sale goes on.", "抢购暂停中，恢复后按钮会自动亮起。"],
+  "fewer-left": ["Fewer than {n} units are left. You can try with one.", "剩余不足 {n} 件，可改为 1 件再试。"],
   "why-changed": ["The sale has new terms. This page loads itself again to show them.", "本场内容有变更，本页将自动刷新。"],
   "why-resting": ["After a click, the button pauses for a moment.", "点击一次后，按钮会休息片刻。"],
   "why-asking": ["Your click is on its way. No need to click again.", "请求已发出，无需重复点击。"],

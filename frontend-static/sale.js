@@ -12,6 +12,9 @@ import "./sale-texts.js";
 
 const REST_MS = 10_000;
 const ATTEMPTS_MAX = 6;
+/** The terms for which the page has loaded itself again, and when; and how long it then waits before it does so again. */
+const RELOADED = "seckill.reloaded";
+const RELOAD_MS = 60_000;
 
 const main = document.querySelector("main");
 const saleId = main.dataset.sale;
@@ -62,7 +65,8 @@ function learn({ data, sentAt, gotAt }, self) {
   clock.learn(data.now_ms, sentAt - SHARED_MS, gotAt);
   [state, self.fails, lost] = [data, 0, 0];
   if (!enter()) looks++;
-  if (data.terms !== main.dataset.terms) termsJob.soon(jitter(600));
+  if (data.terms === main.dataset.terms) termsJob.fails = 0;
+  else if (termsJob.at === Infinity && !termsJob.busy) termsJob.soon(jitter(600));
 }
 
 /** Notes a new phase. */
@@ -76,10 +80,17 @@ function enter() {
 /** The page shows other terms than the sale has. It is loaded again once the new page is there: a published one may come late. */
 const termsJob = job(async (self) => {
   if (state.terms === main.dataset.terms) return Infinity;
-  if (click || check?.isBusy()) return 1000;
+  const isBusy = () => click || check?.isBusy() || facts().some(({ isPaying }) => isPaying);
+  if (isBusy()) return 1000;
   const page = await fetch(location.href, { cache: "no-cache" }).then((answer) => answer.text()).catch(() => "");
-  if (page.includes(`data-terms="${state.terms}"`) && !click && !check?.isBusy()) location.reload();
-  return jitter(Math.min(1000 * 2 ** self.fails++, 60_000));
+  // Another server of the edge may still have the old page: then this one loads itself again only after a while.
+  const [terms, atMs] = (kept.get(RELOADED) ?? "").split(" ");
+  const isNew = terms !== state.terms || Date.now() - Number(atMs) > RELOAD_MS;
+  if (page.includes(`data-terms="${state.terms}"`) && isNew && !isBusy()) {
+    kept.set(RELOADED, `${state.terms} ${Date.now()}`);
+    location.reload();
+  }
+  return jitter(Math.min(1000 * 2 ** self.fails++, RELOAD_MS));
 });
 
 const timed = () => waves.map((wave) => ({ ...wave, atMs: (state?.starts_at_ms ?? Number(main.dataset.startsAtMs)) + wave.afterMs }));
@@ -143,7 +154,7 @@ async function buy() {
   click = null;
   if (answer.ok || [400, 403, 404, 409, 422].includes(answer.status)) save(null);
   else if (answer.status === 401 || answer.status === 429) save({ ...intent, unsure });
-  if (token !== session.token() && answer.status !== 401) return draw(); // another buyer has signed in meanwhile
+  if (place !== slot() && answer.status !== 401) return draw(); // another buyer has signed in meanwhile
   take(answer, intent);
   if (unsure) ordersJob.soon(3000); // an attempt without an answer may still have arrived
   draw();
@@ -168,6 +179,10 @@ function take(answer, intent) {
   if (code === "not-started") clock.sync(3);
   if (status === 403) stateJob.soon(jitter(300));
   if (code === "already-purchased") ordersJob.soon();
+  if (code === "sold-out" && intent.quantity > 1) {
+    quantity = 1;
+    return say("fewer-left", { n: intent.quantity }, "bad");
+  }
   if (code === "sold-out" && state) {
     state.sold_out = true;
     enter();
@@ -295,7 +310,12 @@ changes.addEventListener("orders", ({ detail }) => {
   draw();
 });
 addEventListener("online", resume);
-document.addEventListener("visibilitychange", () => document.hidden || stateJob.soon(100 * Math.random()));
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  stateJob.soon(100 * Math.random());
+  // Another tab may have bought.
+  if (session.token()) ordersJob.soon(jitter(500));
+});
 resume();
 draw();
 setInterval(draw, 200);

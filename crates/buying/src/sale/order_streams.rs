@@ -111,14 +111,17 @@ impl OrderStreams {
     /// An order's steps so far. A purchase without an order, and an order whose steps were cleared, have the current status as only step.
     async fn history(&self, user: &UserId, order: OrderId) -> Result<Option<Vec<OrderStep>>, SaleError> {
         let mut steps = self.orders.steps_since(&[(order, 0)]).await?;
-        if steps.is_empty() {
+        // Failed payments outlive the steps.
+        let is_cleared = |steps: &[OrderStep]| steps.iter().all(|step| step.is_payment);
+        if is_cleared(&steps) {
             let Some(of) = self.orders.order_of(order, user.as_str()).await? else { return Ok(None) };
             if of.order.status != OrderStatus::Accepted {
                 // The order was made between the two queries, or its steps were cleared.
                 steps = self.orders.steps_since(&[(order, 0)]).await?;
             }
-            if steps.is_empty() {
-                steps.push(OrderStep { id: 0, of, is_payment: false });
+            if is_cleared(&steps) {
+                let id = steps.last().map_or(0, |step| step.id);
+                steps = vec![OrderStep { id, of, is_payment: false }];
             }
         }
         Ok(Some(steps))
