@@ -127,8 +127,12 @@ async fn read_into<T: Send + Sync + 'static>(
 ) -> (Option<Arc<T>>, Duration) {
     let began = Instant::now();
     let count = reading.await.inspect_err(|error| tracing::debug!(%sale, %error, "a sale's figures not counted"));
-    let count = count.ok().flatten().map(Arc::new);
     let took = began.elapsed();
+    // A count that fails leaves the last one.
+    let count = match count.ok().flatten() {
+        Some(count) => Some(Arc::new(count)),
+        None => kept.get(&sale).await.and_then(|(before, _)| before),
+    };
     kept.insert(sale, (count.clone(), Instant::now() + took * REST_FACTOR)).await;
     (count, took)
 }

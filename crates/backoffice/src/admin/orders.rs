@@ -137,11 +137,10 @@ impl Office {
         let mut search = query.search()?;
         if let Some(text) = given(&query.product) {
             let text = text::line(text, "product", 0..=200)?;
-            let fitting = SaleSearch { text: Some(text), limit: SALES_MAX + 1, ..SaleSearch::default() };
+            let only = search.sales.as_deref().and_then(|sales| sales.first().copied());
+            let fitting = SaleSearch { only, text: Some(text), limit: SALES_MAX + 1, ..SaleSearch::default() };
             let mut fitting = self.ledger.sales.sale_ids(&fitting).await?;
-            if let Some([sale]) = search.sales.as_deref() {
-                fitting.retain(|fits| fits == sale);
-            } else if cut(&mut fitting, SALES_MAX).is_some() {
+            if cut(&mut fitting, SALES_MAX).is_some() {
                 return Err(
                     Invalid::new("product", "fits more than 100 sales: write more of its name, or the sale").into()
                 );

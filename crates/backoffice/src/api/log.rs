@@ -174,7 +174,7 @@ pub(super) async fn acknowledge_alarm(ask: Ask) -> Answer {
 /// Mute an alarm
 ///
 /// For managers and admins. Until the end, the webhook is told nothing of alarms of the same kind and subject, also of later ones. The alarm
-/// stays in all lists. What is still wrong at the end is told then.
+/// stays in all lists. What was raised meanwhile and is still wrong at the end is told then.
 #[utoipa::path(
     put,
     path = "/api/v1/admin/alarms/{id}/mute",
@@ -193,7 +193,7 @@ pub(super) async fn mute_alarm(ask: Ask) -> Answer {
 
 /// End the mute of an alarm
 ///
-/// For managers and admins. What is still wrong is told at once.
+/// For managers and admins. What was raised meanwhile and is still wrong is told at once.
 #[utoipa::path(
     delete,
     path = "/api/v1/admin/alarms/{id}/mute",

@@ -95,7 +95,7 @@ impl Alarms {
         Ok(HandledAlarm::Done)
     }
 
-    /// Ends a mute. The webhook is told at once of what is still wrong.
+    /// Ends a mute. The webhook is told at once of what was raised meanwhile and is still wrong.
     pub async fn unmute_alarm(
         &self,
         id: i64,

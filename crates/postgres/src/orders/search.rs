@@ -268,21 +268,28 @@ async fn of_buyer_or_sale(
     search: &OrderSearch,
     at: Option<(DateTime<Utc>, Uuid)>,
 ) -> Result<Vec<OrderRow>, LedgerError> {
+    // Only one sale by `=` is read in the order of the index.
+    let (one, several) = match search.sales.as_deref() {
+        Some([one]) => (Some(one.get()), None),
+        sales => (None, sales.map(numbers)),
+    };
     let rows = sqlx::query_as!(
         OrderRow,
         "SELECT id, sale_id, user_id, quantity, amount_cents, currency, status, reason, expires_at, created_at FROM orders
-         WHERE ($1::text IS NULL OR user_id = $1) AND ($2::bigint[] IS NULL OR sale_id = ANY($2)) AND ($3::text IS NULL OR status = $3)
+         WHERE ($1::text IS NULL OR user_id = $1) AND ($3::text IS NULL OR status = $3)
+           AND ($2::bigint IS NULL OR sale_id = $2) AND ($9::bigint[] IS NULL OR sale_id = ANY($9))
            AND ($7::timestamptz IS NULL OR created_at >= $7) AND ($8::timestamptz IS NULL OR created_at < $8)
            AND (created_at, id) < (coalesce($4::timestamptz, 'infinity'), $5)
          ORDER BY created_at DESC, id DESC LIMIT $6",
         search.user.as_ref().map(UserId::as_str),
-        search.sales.as_deref().map(numbers) as Option<Vec<i64>>,
+        one,
         search.status.map(OrderStatus::as_str),
         at.map(|(at, _)| at),
         at.map_or(Uuid::nil(), |(_, id)| id),
         search.limit,
         moment(search.from_ms),
-        moment(search.until_ms)
+        moment(search.until_ms),
+        several as Option<Vec<i64>>
     );
     Ok(rows.fetch_all(tx).await?)
 }
