@@ -193,7 +193,7 @@ fn a_setting_may_be_read_from_a_file() {
         std::fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let address = file("address", b"postgres://x:word@127.0.0.1:7/x\n");
+    let address = file("address", b"postgres://x@127.0.0.1:7/x\n");
     let key = file("key", b"a secret with a space at its end \r\n");
     let hook = format!("whsec_{}", "A".repeat(40));
     let hooks = file("hooks", format!("{hook},{hook}").as_bytes());
@@ -221,7 +221,7 @@ fn a_setting_may_be_read_from_a_file() {
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into();
-    assert_eq!(Config::read(&alone).unwrap().database.url, "postgres://x:word@127.0.0.1:7/x");
+    assert_eq!(Config::read(&alone).unwrap().database.url, "postgres://x@127.0.0.1:7/x");
 
     let (large, binary) = (file("large", &[b'a'; 65_537]), file("binary", &[0xff, 0xfe]));
     for (name, path, named) in [
@@ -235,6 +235,6 @@ fn a_setting_may_be_read_from_a_file() {
     ] {
         let error = read(&[(name, path)]).map(drop).unwrap_err();
         assert!(error.contains(named), "{name}: {error}");
-        assert!(!error.contains("word") && !error.contains("a secret"), "{error}");
+        assert!(!error.contains("127.0.0.1:7") && !error.contains("a secret"), "{error}");
     }
 }
