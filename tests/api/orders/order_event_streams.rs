@@ -309,7 +309,7 @@ async fn a_declined_payment_is_an_event_with_its_reason() {
     let system = System::shared().await;
     let (sale, at) = (system.create_sale(terms(5)).await, system.instances[0].address);
     let order = bought(&system, &sale, "ann").await;
-    let path = format!("/api/v1/orders/{order}");
+    let (path, of_sale) = (format!("/api/v1/orders/{order}"), format!("/api/v1/orders?sale_id={}", sale.id));
     until(json!("pending_payment"), || async { system.get(&path, Some("ann")).await.1["status"].clone() }).await;
     assert_eq!(system.get(&path, Some("ann")).await.1["refunded_cents"], 0);
     let mut reader = Reader::open(&system, at, &order, "ann", None).await;
@@ -330,7 +330,7 @@ async fn a_declined_payment_is_an_event_with_its_reason() {
         let expected = json!({ "payment_id": payment, "channel": "sandbox", "status": "failed", "reason": told });
         assert_eq!((&event["payment"], &event["status"]), (&expected, &json!("pending_payment")));
         for read in
-            [system.get(&path, Some("ann")).await.1, system.get("/api/v1/orders", Some("ann")).await.1[0].clone()]
+            [system.get(&path, Some("ann")).await.1, system.get(&of_sale, Some("ann")).await.1[0].clone()]
         {
             assert_eq!(read["payment"], expected);
         }
