@@ -329,9 +329,7 @@ async fn a_declined_payment_is_an_event_with_its_reason() {
         assert!(id > step && reader.kind == "payment", "{id} {}", reader.kind);
         let expected = json!({ "payment_id": payment, "channel": "sandbox", "status": "failed", "reason": told });
         assert_eq!((&event["payment"], &event["status"]), (&expected, &json!("pending_payment")));
-        for read in
-            [system.get(&path, Some("ann")).await.1, system.get(&of_sale, Some("ann")).await.1[0].clone()]
-        {
+        for read in [system.get(&path, Some("ann")).await.1, system.get(&of_sale, Some("ann")).await.1[0].clone()] {
             assert_eq!(read["payment"], expected);
         }
     }
