@@ -64,7 +64,7 @@ impl From<&ListedOrder> for OrderLine {
             product: listed.product.clone(),
             channel: listed.channel.clone().unwrap_or_default(),
             paid_at: time_or_none(listed.paid_at_ms),
-            refunded_cents: listed.refunded_cents,
+            refunded_cents: listed.refunded_at_ms.map(|_| listed.of.order.refunded_cents),
             refunded_at: time_or_none(listed.refunded_at_ms),
         }
     }

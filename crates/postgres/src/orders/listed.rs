@@ -21,21 +21,19 @@ pub struct ListedOrder {
     /// The payment channel that paid it. Null until it is paid, as the next field. Both are null for accounts that are not operators.
     pub channel: Option<String>,
     pub paid_at_ms: Option<i64>,
-    /// What was given back, and when. Null without a refund, and for accounts that are not operators.
-    pub refunded_cents: Option<i64>,
+    /// When it was given back. Null without a refund, and for accounts that are not operators.
     pub refunded_at_ms: Option<i64>,
 }
 
 impl ListedOrder {
     pub fn hide_money(&mut self) {
-        (self.channel, self.paid_at_ms, self.refunded_cents, self.refunded_at_ms) = (None, None, None, None);
+        (self.channel, self.paid_at_ms, self.refunded_at_ms, self.of.order.payment) = (None, None, None, None);
     }
 }
 
 struct MoneyOfOrder {
     channel: String,
     paid_at: Option<DateTime<Utc>>,
-    refunded_cents: Option<i64>,
     refunded_at: Option<DateTime<Utc>>,
 }
 
@@ -53,33 +51,25 @@ pub(super) async fn listed(tx: &mut PgConnection, orders: Vec<OwnedOrder>) -> Re
     let products: HashMap<i64, String> = products.into_iter().map(|row| (row.id, row.name)).collect();
     let ids: Vec<Uuid> = orders.iter().map(|owned| owned.order.order_id.0).collect();
     let money = sqlx::query!(
-        r#"SELECT p.order_id, p.channel, p.ended_at AS paid_at, r.amount_cents AS "refunded_cents?", r.ended_at AS "refunded_at?"
+        r#"SELECT p.order_id, p.channel, p.ended_at AS paid_at, r.ended_at AS "refunded_at?"
            FROM payments p LEFT JOIN refunds r ON r.payment_id = p.id AND r.status || '' = 'succeeded'
            WHERE p.order_id = ANY($1) AND p.pays"#,
         &ids
     );
     let money = money.fetch_all(tx).await?.into_iter().map(|row| {
-        let of = MoneyOfOrder {
-            channel: row.channel,
-            paid_at: row.paid_at,
-            refunded_cents: row.refunded_cents,
-            refunded_at: row.refunded_at,
-        };
+        let of = MoneyOfOrder { channel: row.channel, paid_at: row.paid_at, refunded_at: row.refunded_at };
         (row.order_id, of)
     });
     let mut money: HashMap<Uuid, MoneyOfOrder> = money.collect();
     let ms = |at: DateTime<Utc>| at.timestamp_millis();
     let listed = orders.into_iter().map(|of| {
         let money = money.remove(&of.order.order_id.0);
-        let (refunded_cents, refunded_at_ms) =
-            money.as_ref().map_or((None, None), |money| (money.refunded_cents, money.refunded_at.map(ms)));
         ListedOrder {
             number: of.order.order_id.number(),
             product: products.get(&of.order.sale_id.get()).cloned().unwrap_or_default(),
             paid_at_ms: money.as_ref().and_then(|money| money.paid_at.map(ms)),
+            refunded_at_ms: money.as_ref().and_then(|money| money.refunded_at.map(ms)),
             channel: money.map(|money| money.channel),
-            refunded_cents,
-            refunded_at_ms,
             of,
         }
     });
