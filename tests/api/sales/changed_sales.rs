@@ -232,13 +232,17 @@ async fn the_stock_is_never_below_what_is_sold() {
 async fn a_moved_sale_sells_in_its_new_window_and_takes_its_waves_along() {
     let system = System::shared_with(&UNLIMITED).await;
     let waves = vec![Wave { after_ms: 60_000, units: 2 }];
-    let sale = system.create_sale(NewSale { waves, ..terms(5) }).await;
+    let mut sale = system.create_sale(NewSale { waves, ..terms(5) }).await;
     let due = "SELECT (extract(epoch FROM due_at - starts_at) * 1000)::bigint FROM sale_waves w JOIN sales s ON s.id = sale_id WHERE s.id = $1";
     let moved = |starts, ends| SaleChange { starts: Some(starts), ends: Some(ends), ..SaleChange::default() };
     change(&system, &sale, moved(SaleStart::InMs(HOUR_MS), SaleEnd::AfterStartMs(HOUR_MS))).await;
     assert_eq!(answered(&system, &sale, "ann").await.code(), "403 not-started");
     assert_eq!(system.count(due, &sale).await, 60_000);
     change(&system, &sale, moved(SaleStart::InMs(0), SaleEnd::AfterStartMs(HOUR_MS))).await;
+    // The key that was known before the move buys nothing.
+    assert_eq!(answered(&system, &sale, "ann").await.code(), "403 wrong-key");
+    let state = system.get(&format!("/api/v1/sales/{}/state", sale.id), None).await.1;
+    state["key"].as_str().unwrap().clone_into(&mut sale.key);
     assert_eq!(answered(&system, &sale, "ann").await.status, 202);
     assert_eq!(system.count(due, &sale).await, 60_000);
     // Shortened: the end comes at once.
