@@ -25,6 +25,8 @@ pub async fn changed_in_a_rush(options: Options) -> anyhow::Result<RunSummary> {
     set(&mut world, &["--starts-in", "3600", "--ends-in", "3600"], "change.committed").await?;
     // After a death, supervision fills the sale; until then buyers are not told why they must wait.
     world.watch().complete_after(SystemTime::now()).await?;
+    // A sale that was open and is moved gets a new key.
+    world.sale.key = world.purchase_key(world.sale.id).await?;
     let moved = SystemTime::now();
     let mut run = Run::begin(&mut world, Plan { buyers: 1_200, rate: 40.0, ..Plan::default() });
     sleep(Duration::from_millis(1_500)).await;

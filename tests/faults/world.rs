@@ -187,8 +187,7 @@ impl World {
         ensure!(code == 0, "sale create: {code}, {output}");
         let output: Value = serde_json::from_str(&output)?;
         let id = output["sale_id"].as_i64().context("sale create names no sale")?;
-        let key =
-            sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1").bind(id).fetch_one(&self.sql).await?;
+        let key = self.purchase_key(id).await?;
         let shards = self.stores.ledger.sales.shards_of(&[SaleId::from_db(id)]).await?;
         let shards = shards.first().context("the sale is gone")?.shards;
         Ok(Sale { id, key, stock, pay_within_s, shards, is_shut_for_a_time: false })
@@ -252,6 +251,11 @@ impl World {
     pub fn token(&self, user: &str) -> String {
         let exp = chrono::Utc::now().timestamp() + 3600;
         self.tokens.issue(&UserId::parse(user).unwrap(), 0, exp).unwrap()
+    }
+
+    pub async fn purchase_key(&self, sale: i64) -> anyhow::Result<String> {
+        let key = sqlx::query_scalar("SELECT purchase_key FROM sales WHERE id = $1").bind(sale);
+        Ok(key.fetch_one(&self.sql).await?)
     }
 
     pub async fn count(&self, sql: &'static str) -> anyhow::Result<i64> {
