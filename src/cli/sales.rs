@@ -34,8 +34,8 @@ pub(super) enum SaleCommand {
     /// Create a sale and publish it; returns when every instance that is ready knows the sale
     #[command(mut_args(required_in_create))]
     Create(Box<TermsArgs>),
-    /// Change a sale's terms. Before the first purchase everything can change; what a buyer agrees to only while nobody can buy, before
-    /// the start or paused. After it, the end, the stock, waves to come, --keep-refunded and --show-stock
+    /// Change a sale's terms. At any time before the end: the end, the stock, future waves, --keep-refunded, --show-stock. Before the first
+    /// purchase also the start, and, before the start or while the sale is paused, all else but --shards
     Set {
         #[command(flatten)]
         sale: SaleArg,

@@ -81,7 +81,7 @@ pub struct Sale {
     pub status: SaleStatus,
     pub purchase_key: String,
     pub waiting_key: String,
-    /// Rises with each change of what a buyer agrees to (protocol, rule 19).
+    /// Rises with each change of the buyer's terms (protocol, rule 19).
     #[serde(default)]
     pub terms_version: i32,
     /// Parts of the stock that go on sale after the start, in order.
@@ -118,7 +118,7 @@ impl Sale {
         if self.is_open_at(now_ms) { &self.purchase_key } else { &self.waiting_key }
     }
 
-    /// A short hash of what the sale's page shows, apart from the times, which its state tells.
+    /// A short hash of the texts and terms on the sale's page. The start and the end are not in it: pages read them from `state.js`.
     pub fn terms(&self) -> String {
         let texts = (&self.product, &self.description, &self.picture, &self.waves);
         let numbers =

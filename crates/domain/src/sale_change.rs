@@ -58,7 +58,7 @@ impl SaleChange {
             None => terms.ends_in_ms,
         };
         let stock = self.stock.unwrap_or(terms.stock);
-        // Without a limit there are no waves, and those that were planned need not be taken back one by one.
+        // A sale without a limit has no waves: the change to no limit removes the planned ones.
         let planned = if stock == Stock::Unlimited { Vec::new() } else { terms.waves.clone() };
         NewSale {
             product: self.product.clone().unwrap_or_else(|| terms.product.clone()),
@@ -79,7 +79,7 @@ impl SaleChange {
     }
 }
 
-/// What a sale's change depends on, besides its terms. `terms.waves` are those to come.
+/// A sale as the rules of a change see it. `terms.waves` has only the waves that are not released.
 #[derive(Debug, Clone)]
 pub struct SaleStanding {
     pub terms: NewSale,
@@ -134,8 +134,9 @@ impl AllowedChange {
     }
 }
 
-/// What a buyer agrees to. It never changes once it was bought, and never while somebody may be looking at it.
-const AGREED: [&str; 7] = ["product", "price_cents", "currency", "per_user", "min_level", "captcha", "pay_within_ms"];
+/// The buyer's terms. They are fixed by the first purchase, and while the sale is open.
+const BUYERS_TERMS: [&str; 7] =
+    ["product", "price_cents", "currency", "per_user", "min_level", "captcha", "pay_within_ms"];
 const STARTS_AT: &str = "starts_at_ms";
 const ENDS_AT: &str = "ends_at_ms";
 const WAVES: &str = "waves";
@@ -158,10 +159,10 @@ impl SaleStanding {
         if self.phase == SalePhase::Ended {
             return Err(ChangeRefusal::Over);
         }
-        if let Some(fixed) = AGREED.into_iter().chain([STARTS_AT]).find(|name| self.is_bought && differs(name)) {
+        if let Some(fixed) = BUYERS_TERMS.into_iter().chain([STARTS_AT]).find(|name| self.is_bought && differs(name)) {
             return Err(ChangeRefusal::Bought(fixed));
         }
-        if let Some(shown) = AGREED.into_iter().find(|name| self.phase == SalePhase::Open && differs(name)) {
+        if let Some(shown) = BUYERS_TERMS.into_iter().find(|name| self.phase == SalePhase::Open && differs(name)) {
             return Err(ChangeRefusal::Open(shown));
         }
         if terms.ends_in_ms <= 0 {
@@ -177,7 +178,7 @@ impl SaleStanding {
         }
         let left = self.left_after(&terms)?;
         // A start that has passed has published its key.
-        let needs_keys = AGREED.into_iter().any(differs) || (differs(STARTS_AT) && self.terms.starts_in_ms <= 0);
+        let needs_keys = BUYERS_TERMS.into_iter().any(differs) || (differs(STARTS_AT) && self.terms.starts_in_ms <= 0);
         let needs_refill = left != self.left || differences.keys().any(|name| !NOT_IN_REDIS.contains(&name.as_str()));
         Ok(AllowedChange { left, needs_keys, needs_refill, differences, terms })
     }
@@ -294,7 +295,7 @@ mod tests {
         for (name, change) in changes() {
             let allowed = standing(SalePhase::Scheduled, false).allows(&change, NOW_MS).unwrap();
             assert!(allowed.differences.contains_key(name));
-            assert_eq!(allowed.needs_keys, AGREED.contains(&name) || name == STARTS_AT, "{name}");
+            assert_eq!(allowed.needs_keys, BUYERS_TERMS.contains(&name) || name == STARTS_AT, "{name}");
             assert_eq!(allowed.needs_refill, !["keep_refunded", "show_stock"].contains(&name), "{name}");
             // A repeat changes nothing, also in a sale that is over.
             let left = allowed.left;

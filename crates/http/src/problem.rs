@@ -52,7 +52,7 @@ pub struct Members {
     pub min_level: Option<i64>,
 }
 
-/// What is wrong with this request. Boxed, because most problems have none, and refusals shall be small.
+/// The details of a problem. Boxed: most problems have none, and a `Problem` stays small.
 #[derive(Debug)]
 struct Detail {
     field: Option<&'static str>,

@@ -74,7 +74,7 @@ async fn a_sale_shows_what_it_has_sold() {
     system.stop().await;
 }
 
-/// The report's file has a line for each order of the sale, with its money. Whoever may not see money finds orders without it.
+/// The report's file has a line for each order of the sale, with its money. A viewer gets the orders without money.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_report_is_a_file_with_the_money_of_each_order() {
     let mut system = System::without_workers(&[]).await;

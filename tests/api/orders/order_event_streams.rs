@@ -333,7 +333,7 @@ async fn a_declined_payment_is_an_event_with_its_reason() {
             assert_eq!(read["payment"], expected);
         }
     }
-    // Whoever missed the events gets them; whoever comes new gets the status.
+    // A client that missed the events gets them; a new client gets the present status.
     let mut late = Reader::open(&system, at, &order, "ann", Some(&step.to_string())).await;
     for _ in 0..3 {
         late.next().await.unwrap();

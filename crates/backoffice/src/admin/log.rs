@@ -38,7 +38,7 @@ pub(crate) struct Alarm {
     pub(crate) muted: Option<Mute>,
 }
 
-/// Somebody knows of an alarm.
+/// Who knows of an alarm, since when, and their note.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Acknowledgement {
     pub(crate) by: String,

@@ -82,7 +82,7 @@ struct WaveForm {
     units: u32,
 }
 
-/// A change of a sale's terms. What is absent stays as it is.
+/// A change of a sale's terms. Absent fields keep their values.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChangeForm {

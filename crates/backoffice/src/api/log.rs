@@ -125,7 +125,7 @@ pub(super) async fn alarms(ask: Ask) -> Answer {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AlarmNote {
-    /// What is known of it, in one line.
+    /// The note, in one line.
     #[schema(
         max_length = 500,
         pattern = "^[^\\x00-\\x1F\\x7F-\\x9F]*[^\\s\\x00-\\x1F\\x7F-\\x9F][^\\x00-\\x1F\\x7F-\\x9F]*$"

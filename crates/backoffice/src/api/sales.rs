@@ -130,10 +130,10 @@ pub(super) async fn show_managed_sale(ask: Ask) -> Answer {
 
 /// Change a sale's terms
 ///
-/// For managers and admins. What is absent stays. Before the first purchase everything can change, but what a buyer agrees to (product,
-/// price, currency, `per_user`, `min_level`, `captcha`, `pay_within_s`) only while nobody can buy: before the start, or paused. After it,
-/// these and the start never change; the end, the stock, waves to come, `keep_refunded` and `show_stock` do. The stock is never less than
-/// what is sold. For about a second nobody can buy. A repeat changes nothing.
+/// For managers and admins. Absent fields keep their values; a repeat changes nothing. At any time before the end: `ends_at_ms`, `stock` (never
+/// below the units sold), future `waves`, `keep_refunded`, `show_stock`. Before the first purchase also `starts_at_ms`, and, before the start or while
+/// the sale is paused: `product`, `price_cents`, `currency`, `per_user`, `min_level`, `captcha`, `pay_within_s`. `shards` never changes. Nobody can buy
+/// until Redis is refilled: half a second, and one to two seconds more for each 100,000 purchases.
 #[utoipa::path(
     patch,
     path = "/api/v1/admin/sales/{id}",

@@ -31,7 +31,7 @@ impl ShopperQuery {
     }
 }
 
-/// Why somebody is blocked.
+/// The reason for a block.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BlockForm {

@@ -67,7 +67,7 @@ impl Sales {
         }))
     }
 
-    /// What a sale has sold; `None` if there is no such sale. Counts all orders of the sale, so the caller rests.
+    /// The units and sums of a sale's orders; `None` if there is no such sale. It counts all orders of the sale, so the caller pauses after it.
     pub async fn sale_result(&self, sale: SaleId) -> Result<Option<SaleResult>, LedgerError> {
         let mut tx = self.0.begin_snapshot(&self.0.pool).await?;
         (&mut *tx).execute(RESULT_MAX).await?;
